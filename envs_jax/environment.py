@@ -1,0 +1,118 @@
+"""`TextEnvironment`: a gymnax environment that can also be read and answered in text.
+
+Letters: `P` observation pieces, `H` and `W` rows and columns of a grid.
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import environment, spaces
+
+NO_PIECE = -1
+"""Padding of a row of piece ids."""
+
+
+@struct.dataclass
+class EnvState(environment.EnvState):
+    """State shared by every text environment.
+
+    Attributes:
+        time: i32[] primitive actions taken so far.
+        terminated: bool[] the episode ended by the environment's own rule; absorbing.
+    """
+
+    time: jax.Array
+    terminated: jax.Array
+
+
+@struct.dataclass
+class EnvParams(environment.EnvParams):
+    """Parameters shared by every text environment; each leaf is an array and can be vmapped.
+
+    Attributes:
+        max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
+    """
+
+    max_steps_in_episode: jax.Array
+
+
+class TextEnvironment(environment.Environment):
+    """A gymnax `Environment` plus names for its actions and text for its states.
+
+    A subclass defines `reset_env`, `step_env`, `describe`, `success` and the class attributes below. The contract,
+    which `envs_jax.testing.check_env` verifies:
+
+    * `reset_env(key, params) -> (obs, state)`: the key decides the level and nothing else does.
+    * `step_env(key, state, action, params) -> (obs, state, reward f32[], terminated bool[], info)`: pure; the key is
+      the transition noise. A state that is terminated or truncated absorbs: it comes back unchanged with reward 0.
+      `info` holds `success` and `action_is_effective`, both bool[], and whatever else is worth averaging.
+    * `describe(state, params) -> i32[P]`: ids into `pieces`, padded on the right with `NO_PIECE`; `P` is fixed. The
+      text of a state is `"".join(pieces[i])`. What the text says about the last action is read from the state.
+    * `success(state, params) -> bool[]`: the task is solved in this state.
+    * `state_hash(state, params) -> u32[2]`: equal for equal situations, whatever path led there.
+
+    Attributes:
+        actions: names by action id, as the agent writes them.
+        pieces: the finite set of text fragments that `describe` can utter.
+        instruction: the task in words, shown once before the first turn.
+        legend: pairs (symbol, meaning), shown after the instruction; empty where there is no grid.
+    """
+
+    actions: ClassVar[tuple[str, ...]] | tuple[str, ...] = ()
+    pieces: tuple[str, ...] = ()
+    instruction: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+    def describe(self, state: Any, params: Any) -> jax.Array:
+        """Returns the observation as piece ids, i32[P], padded with `NO_PIECE`."""
+        raise NotImplementedError
+
+    def success(self, state: Any, params: Any) -> jax.Array:
+        """Returns bool[]: whether the task is solved in `state`."""
+        raise NotImplementedError
+
+    def state_hash(self, state: Any, params: Any) -> jax.Array:
+        """Returns u32[2], a hash of the described situation."""
+        return hash_integers(self.describe(state, params))
+
+    def reset_to_level(self, level: jax.Array, params: Any) -> tuple[Any, Any]:
+        """Returns (obs, state) at the start of a given level, i8[H, W]. Only grid environments have levels.
+
+        Raises:
+            NotImplementedError: the environment has no levels.
+        """
+        raise NotImplementedError(f"{self.name} has no levels that can be given; its episodes come from a key")
+
+    def render(self, state: Any, params: Any) -> str:
+        """Returns the text of one (unbatched) state. Runs on the host."""
+        return "".join(self.pieces[i] for i in np.asarray(self.describe(state, params)).tolist() if i != NO_PIECE)
+
+    @property
+    def num_actions(self) -> int:
+        """Number of primitive actions."""
+        return len(self.actions)
+
+    def action_space(self, params: Any) -> spaces.Discrete:
+        """Action ids, `Discrete(num_actions)`."""
+        return spaces.Discrete(self.num_actions)
+
+    def is_done(self, state: Any, params: Any) -> jax.Array:
+        """Returns bool[]: terminated or truncated."""
+        return state.terminated | self.is_truncated(state, params)
+
+    def is_terminated(self, state: Any, params: Any) -> jax.Array:
+        """Returns bool[]: the episode ended by the environment's own rule."""
+        return state.terminated
+
+
+def hash_integers(values: jax.Array) -> jax.Array:
+    """Hashes integers of any shape to u32[2] (two FNV-1a streams over the flattened values, little-endian words)."""
+    words = values.reshape(-1).astype(jnp.uint32)
+
+    def absorb(hashes, word):
+        return (hashes ^ word) * jnp.array([16777619, 2246822519], jnp.uint32), None
+
+    return jax.lax.scan(absorb, jnp.array([2166136261, 3266489917], jnp.uint32), words)[0]
