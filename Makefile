@@ -1,0 +1,47 @@
+# make demo        train and evaluate the small agent; needs only Python 3.11+ and make
+# make test        the test suite (at most 12 minutes on 2 cores); make test-all adds the slow checks
+# make lint        format, style and types
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+
+# Compiled programs are kept between runs; tests that start processes of their own share them.
+CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
+
+.PHONY: demo test test-all lint format clean
+
+demo: .venv/installed
+	$(BIN)/agentrl train experiments/demo.yaml
+
+test: .venv/installed-dev
+	$(CACHE) JAX_PLATFORMS=cpu $(BIN)/python -m pytest -m "not slow"
+
+test-all: .venv/installed-dev
+	$(CACHE) JAX_PLATFORMS=cpu $(BIN)/python -m pytest
+
+lint: .venv/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+
+.venv/created:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv was found; install one or run: make PYTHON=/path/to/python"; exit 2; }
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/installed: requirements.txt setup.py pyproject.toml | .venv/created
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/installed-dev: requirements-dev.txt .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.txt
+	touch $@

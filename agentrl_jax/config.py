@@ -1,0 +1,309 @@
+"""Reading, checking, comparing and saving the configuration of a run.
+
+    config = load_config("experiments/demo.yaml", ["--algo.clip_high", "0.28"])
+
+Values are taken in this order: the command line, the YAML file, the preset named by `algo.preset` (for `algo` only),
+the defaults in `agentrl_jax.config_tree`. The YAML is read with safe types only and decoded strictly: an unknown key, a
+wrong type or a value out of range is a `UserError` that names the key.
+"""
+
+import dataclasses
+import difflib
+import json
+import os
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from agentrl_jax.config_checks import validate
+from agentrl_jax.config_tree import (
+    AlgoConfig,
+    Config,
+    EvalConfig,
+    ImitationConfig,
+    ModelConfig,
+    OptimConfig,
+    PromptConfig,
+    RolloutConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from agentrl_jax.errors import UserError
+
+__all__ = [
+    "AlgoConfig",
+    "Config",
+    "EvalConfig",
+    "ImitationConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "PromptConfig",
+    "RolloutConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "decode",
+    "differences",
+    "load_config",
+    "save_resolved",
+    "to_dict",
+    "validate",
+]
+
+_ADAPTER = TypeAdapter(Config)
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "keys with values",
+    "dataclass_type": "keys with values",
+    "too_short": "at least one entry",
+    "string_too_short": "text that is not empty",
+    "literal_error": "{expected}",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader that reads 1e-3 as a number and refuses a key that is given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is given twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 asks for a dot in a number with an exponent; people write 1e-3.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
+    """Reads a YAML file, applies overrides and checks the result.
+
+    Args:
+        path: the YAML file.
+        overrides: command line words, `--algo.clip_high 0.28` or `--algo.clip_high=0.28`; entries of lists by their
+            index (`--tasks.0.groups 4`), values as in YAML.
+
+    Raises:
+        UserError: the file cannot be read, or a key or a value is not what was expected.
+    """
+    data = _read_yaml(path)
+    for key, text in _override_pairs(overrides):
+        _put(data, key, text)
+    config = decode(data, source=f"{path}")
+    if not config.run_dir:
+        config = dataclasses.replace(config, run_dir=os.path.join("runs", Path(path).stem))
+    validate(config)
+    return config
+
+
+def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
+    """Turns plain data into a `Config`, with the values of the preset where `algo` gives none.
+
+    Args:
+        data: nested mappings and lists, as YAML gives them.
+        source: what the data is, named at the start of an error message.
+
+    Raises:
+        UserError: an unknown key, a missing one, a wrong type or a value out of range.
+    """
+    from agentrl_jax.algos.presets import PRESETS
+
+    data = dict(data)
+    algo = data.get("algo") or {}
+    if isinstance(algo, Mapping):
+        preset = algo.get("preset", AlgoConfig().preset)
+        data["algo"] = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **algo}
+    try:
+        return _ADAPTER.validate_json(json.dumps(data, default=str))
+    except ValidationError as error:
+        raise UserError(f"{source}: {_explain(error)}") from error
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The tree as plain mappings, lists, numbers, text and booleans, ready for YAML or JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def save_resolved(config: Config, path: str | os.PathLike[str]) -> None:
+    """Writes every value of the tree to a YAML file, which `load_config` reads back as the same tree."""
+    text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, width=120)
+    temporary = Path(f"{path}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def differences(a: Config, b: Config) -> list[str]:
+    """Dotted keys whose values differ, in the order of the tree; entries of lists by their index."""
+    left, right = dict(_leaves(to_dict(a))), dict(_leaves(to_dict(b)))
+    missing = object()
+    return [key for key in {**left, **right} if left.get(key, missing) != right.get(key, missing)]
+
+
+def _read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: there is no such file; give the path of a YAML file, e.g. one of experiments/"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text ({error}); give the path of a YAML file") from error
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not readable"
+        raise UserError(f"{path}{where}: not valid YAML: {problem}; expected `key: value` lines") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: holds {type(data).__name__}, expected `key: value` lines such as `seed: 0`")
+    return data
+
+
+def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or len(word) == 2:
+            raise UserError(f"{word!r}: expected an option such as `--algo.clip_high 0.28`; `--help` lists them")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UserError(f"--{name}: has no value; write `--{name} VALUE`")
+            value = rest.pop(0)
+        yield name, value
+
+
+def _put(data: dict[str, Any], name: str, text: str) -> None:
+    """Sets the value at a dotted key, through mappings and lists."""
+    path = name.replace("-", "_").split(".") if ".options." not in name else name.split(".")
+    node: Any = data
+    kind: Any = Config
+    for depth, step in enumerate(path):
+        here = ".".join(path[:depth]) or "configuration"
+        last = depth == len(path) - 1
+        kind = _child_type(kind, step)
+        if kind is None:
+            raise UserError(f"--{name}: {_unknown_key(path[: depth + 1])}")
+        if isinstance(node, list):
+            if not step.isdigit() or int(step) >= len(node):
+                raise UserError(f"--{name}: {here} has {len(node)} entries; use an index from 0 to {len(node) - 1}")
+            index: Any = int(step)
+        else:
+            index = step
+        if last:
+            node[index] = text if kind is str else _scalar(name, text)
+        else:
+            if isinstance(node, dict) and not isinstance(node.get(step), (dict, list)):
+                node[step] = [dataclasses.asdict(task) for task in Config().tasks] if step == "tasks" else {}
+            node = node[index]
+
+
+def _scalar(name: str, text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        raise UserError(f"--{name}: {text!r} is not a value; write it as in YAML, e.g. 0.28, true or [1, 2]") from None
+
+
+def _child_type(kind: Any, step: str) -> Any:
+    """The annotated type below a key; None where the tree has no such key."""
+    kind = _bare(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return _bare(hints[step]) if step in _names(kind) else None
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return arguments[0]
+    return arguments[1] if origin is dict else None
+
+
+def _bare(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _unknown_key(path: Sequence[Any]) -> str:
+    """Says that a key does not exist and which one may have been meant: a sibling, or the same name elsewhere."""
+    parent: Any = Config
+    for step in path[:-1]:
+        parent = _child_type(parent, str(step))
+    siblings = _names(parent) if dataclasses.is_dataclass(parent) else ()
+    key, prefix = str(path[-1]), ".".join(map(str, path[:-1]))
+    near = difflib.get_close_matches(key, siblings, n=1)
+    elsewhere = [f"{top}.{key}" for top in _names(Config) if key in _section_names(top)]
+    if near:
+        hint = f"did you mean {'.'.join(filter(None, (prefix, near[0])))}?"
+    elif elsewhere:
+        hint = f"did you mean {' or '.join(elsewhere)}?"
+    else:
+        hint = f"known keys here: {', '.join(siblings)}" if siblings else "there are no keys below this one"
+    return f"unknown key {'.'.join(map(str, path))}; {hint}"
+
+
+def _section_names(top: str) -> tuple[str, ...]:
+    kind = typing.get_type_hints(Config)[top]
+    return _names(kind) if dataclasses.is_dataclass(kind) else ()
+
+
+def _explain(error: ValidationError) -> str:
+    """One line for the first problem that pydantic found."""
+    problem = error.errors()[0]
+    path: list[Any] = []
+    kind: Any = Config
+    for step in problem["loc"]:  # behind a union pydantic appends names of its members, which are not keys
+        if kind is None or typing.get_origin(_bare(kind)) in (types.UnionType, typing.Union):
+            break
+        path.append(step)
+        kind = _child_type(kind, str(step))
+    key = ".".join(map(str, path)) or "the file"
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return _unknown_key(path)
+    if problem["type"] == "missing":
+        return f"the key {key} is missing; give it a value"
+    if typing.get_origin(_bare(kind)) in (types.UnionType, typing.Union) and len(problem["loc"]) > len(path):
+        names = [argument.__name__ for argument in typing.get_args(_bare(kind))]
+        expected = " or ".join(names)
+    else:
+        context = problem.get("ctx", {})
+        expected = _EXPECTED.get(problem["type"], problem["msg"]).format(**context)
+    return f"{key} is {json.dumps(problem['input'], default=str)}, expected {expected}"
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+    elif isinstance(node, list) and node:
+        for index, value in enumerate(node):
+            yield from _leaves(value, f"{prefix}.{index}")
+    else:
+        yield prefix, node

@@ -1,0 +1,95 @@
+"""Checks of a configuration that concern several fields at once."""
+
+import os
+
+from agentrl_jax.config_tree import Config
+from agentrl_jax.errors import UserError
+
+
+def validate(config: Config) -> None:
+    """Checks what concerns several fields at once.
+
+    Raises:
+        UserError: names the keys, what they hold and what would fit.
+    """
+    model, prompt, rollout, algo = config.model, config.prompt, config.rollout, config.algo
+    groups = sum(task.groups for task in config.tasks)
+    episodes = groups * rollout.members
+    kept_groups = int(algo.filter_ratio * groups)
+    rows = kept_groups * rollout.members * (prompt.max_turns if rollout.context == "single_turn" else 1)
+    parts = algo.minibatches * algo.accumulation
+
+    def need(holds: bool, message: str) -> None:
+        if not holds:
+            raise UserError(message)
+
+    for index, task in enumerate(config.tasks):
+        need(
+            not task.levels or os.path.isfile(task.levels),
+            f"tasks.{index}.levels is {task.levels!r}, but there is no such file; give the path of a level pack (.npy) "
+            "or of a text file with levels, relative to the folder in which the command runs",
+        )
+    need(
+        model.width % model.heads == 0 and (model.width // model.heads) % 2 == 0,
+        f"model.width is {model.width} and model.heads is {model.heads}; every head needs an even whole number of "
+        "entries: make model.width a multiple of 2 x model.heads",
+    )
+    need(
+        model.heads % model.kv_heads == 0,
+        f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor",
+    )
+    need(
+        prompt.max_actions_per_turn <= prompt.max_actions,
+        f"prompt.max_actions_per_turn is {prompt.max_actions_per_turn}, more than the trajectory's budget "
+        f"prompt.max_actions = {prompt.max_actions}; lower the one or raise the other",
+    )
+    need(
+        rollout.temperature > 0.0,
+        "rollout.temperature is 0, which leaves nothing to learn from; use a number above 0, usually 1",
+    )
+    need(
+        rollout.slots <= episodes,
+        f"rollout.slots is {rollout.slots}, more than the {episodes} episodes of a batch (groups x members); "
+        "use 0 for one slot per episode",
+    )
+    need(
+        algo.advantage != "grpo" or rollout.members > 1,
+        "algo.advantage is grpo, which compares the members of a group, but rollout.members is 1; "
+        "use at least 2 members or algo.advantage gae",
+    )
+    need(
+        algo.advantage != "grpo" or algo.reward_placement == "episode",
+        "algo.reward_placement is turn, but algo.advantage grpo gives one number to a whole episode; "
+        "use episode, or algo.advantage gae",
+    )
+    need(
+        algo.filter_ratio == 1.0 or rollout.members > 1,
+        f"algo.filter_ratio is {algo.filter_ratio:g}, which ranks groups by the spread of their returns, but "
+        "rollout.members is 1; use at least 2 members or algo.filter_ratio 1",
+    )
+    need(
+        kept_groups >= 1,
+        f"algo.filter_ratio {algo.filter_ratio:g} of {groups} groups keeps none; raise the ratio to at least "
+        f"{1 / groups:g} or give the tasks more groups",
+    )
+    need(
+        algo.kl_coef == 0.0 or algo.kl_where != "none",
+        f"algo.kl_coef is {algo.kl_coef:g}, but algo.kl_where is none, so that it has no effect; "
+        "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
+    )
+    need(
+        rows % parts == 0,
+        f"algo.minibatches x algo.accumulation is {parts}, which does not divide the {rows} rows kept for training "
+        f"({kept_groups} of {groups} groups x {rollout.members} members"
+        f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
+    )
+    need(
+        config.devices == 0 or (groups % config.devices == 0 and rows % (parts * config.devices) == 0),
+        f"devices is {config.devices}, which does not divide the {groups} groups of a batch and the {rows // parts} "
+        "rows of a part of a minibatch; use a divisor of both",
+    )
+    need(
+        (config.imitation.levels > 0) == (config.imitation.steps > 0),
+        f"imitation.levels is {config.imitation.levels} and imitation.steps is {config.imitation.steps}; "
+        "set both above 0 to imitate, or both to 0",
+    )

@@ -1,0 +1,284 @@
+"""The fields of a run's configuration: one tree of frozen dataclasses.
+
+Every field carries its explanation below it, which `agentrl train --help` shows. `agentrl_jax.config` reads and
+compares trees and hands out the names defined here; `agentrl_jax.config_checks` checks fields that need one another.
+"""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Discount = Annotated[float, Field(ge=0.0, le=1.0)]
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """One task of the batch: an environment and how many groups play it."""
+
+    __pydantic_config__ = _STRICT
+
+    env: Annotated[str, Field(min_length=1)]
+    """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them."""
+    groups: Positive
+    """Groups per batch; every member of a group plays the same level."""
+    options: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Options passed to envs_jax.make with the tag."""
+    levels: str = ""
+    """Level pack (.npy, int8[N,H,W]) or text levels to draw from; empty: levels come from the generator."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptConfig:
+    """What a turn looks like and what a reply may hold."""
+
+    __pydantic_config__ = _STRICT
+
+    style: Literal["compact", "ragen"] = "compact"
+    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt."""
+    think: bool = False
+    """Ask for a think block before the answer block."""
+    forced_tag: bool = True
+    """Insert the opening tag of the reply instead of leaving it to the model."""
+    stop_at_answer: bool = False
+    """End a turn when the answer tag closes; otherwise the model has to sample the end of the turn."""
+    separator: Annotated[str, Field(min_length=1)] = "||"
+    """Text between two actions of one answer."""
+    max_turns: Positive = 5
+    """Turns of a trajectory."""
+    max_actions_per_turn: Positive = 5
+    """Actions executed per turn; further ones are cut off without penalty."""
+    max_actions: Positive = 10
+    """Action budget of a trajectory."""
+    reply_tokens: Annotated[int, Field(ge=2)] = 16
+    """Longest reply of one turn in tokens, the end of the turn included."""
+    format_penalty: Annotated[float, Field(le=0.0, allow_inf_nan=False)] = -0.1
+    """Added to the return for every turn whose reply breaks the format or names an unknown action."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The decoder and its critic."""
+
+    __pydantic_config__ = _STRICT
+
+    tokenizer: Annotated[str, Field(min_length=1)] = "small"
+    """small: the one shipped with the package; else a folder or file with a tokenizer.json."""
+    layers: Positive = 4
+    """Transformer layers."""
+    width: Positive = 128
+    """Size of the residual stream."""
+    heads: Positive = 4
+    """Attention heads; divides width."""
+    kv_heads: Positive = 2
+    """Key and value heads; divides heads."""
+    mlp_width: Positive = 384
+    """Inner size of the gated feed-forward layer."""
+    rope_theta: AboveZero = 10000.0
+    """Base of the rotary position embedding."""
+    norm_eps: AboveZero = 1e-6
+    """Added to the mean square inside RMSNorm."""
+    tied_embeddings: bool = True
+    """Use the token embedding as output matrix too."""
+    critic: Literal["shared", "separate"] = "shared"
+    """shared: a value head on the policy's last hidden state; separate: a second decoder with its own parameters."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the activations; parameters, losses and log-probabilities stay float32."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How trajectories are sampled."""
+
+    __pydantic_config__ = _STRICT
+
+    members: Positive = 16
+    """Trajectories per group."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature in training; 0 is greedy."""
+    context: Literal["full", "single_turn"] = "full"
+    """What the model sees of its past: every turn so far, or the current turn only."""
+    slots: Count = 0
+    """Rows that run at once; 0: one per episode, fewer: a finished row takes up the next episode."""
+    wait_share: Share = 1.0
+    """Share of active rows that has to wait for an observation before it is read; 1 is a barrier after every turn."""
+    shared_noise: bool = False
+    """Members of a group also share the randomness of the environment's transitions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AlgoConfig:
+    """The learning rule; values that are not given come from the preset (agentrl_jax.algos.presets)."""
+
+    __pydantic_config__ = _STRICT
+
+    preset: Literal["starpo", "starpo_grpo", "starpo_s"] = "starpo_s"
+    """starpo: PPO with a critic; starpo_grpo: group-relative, no critic; starpo_s: starpo, stabilised."""
+    advantage: Literal["gae", "grpo"] = "gae"
+    """gae: generalised advantage estimation with a critic; grpo: the return relative to its group."""
+    grpo_std: bool = True
+    """Divide the group-relative return by the standard deviation of its group."""
+    gamma: Discount = 1.0
+    """Discount per trained token."""
+    lam: Discount = 1.0
+    """Lambda of GAE."""
+    clip_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """Lowest ratio is 1 - clip_low."""
+    clip_high: NonNegative = 0.28
+    """Highest ratio is 1 + clip_high."""
+    dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
+    """Bound of the loss for negative advantages, as a multiple of the advantage; none: no bound."""
+    value_clip: Annotated[float, Field(gt=0.0)] | None = 0.5
+    """How far a value may move from the rollout's value before its loss is clipped; none: no clip."""
+    value_coef: NonNegative = 1.0
+    """Weight of the value loss."""
+    entropy_coef: NonNegative = 0.001
+    """Weight of the entropy bonus."""
+    kl_kind: Literal["k1", "k2", "k3", "abs", "mse"] = "k3"
+    """Estimator of the KL divergence from the reference policy."""
+    kl_coef: NonNegative = 0.0
+    """Weight of the KL divergence."""
+    kl_where: Literal["none", "loss", "reward"] = "none"
+    """Where the KL divergence enters."""
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"] = (
+        "token_mean"
+    )
+    """How token losses become one number; denominators are those of the whole minibatch on all devices."""
+    whiten: bool = True
+    """Give the advantages of the batch mean 0 and variance 1."""
+    reward_placement: Literal["episode", "turn"] = "episode"
+    """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
+    reward_normalisation: Literal["identity", "mean", "mean_std", "asym_clip"] = "identity"
+    """Normalisation of returns inside their group before advantages are computed."""
+    filter_ratio: Share = 0.25
+    """Share of groups that is trained on, ranked by filter_kind; 1: all."""
+    filter_kind: Literal["std", "std_rev"] = "std"
+    """std: keep the groups whose returns differ most; std_rev: least."""
+    epochs: Positive = 1
+    """Passes over the kept rows per iteration."""
+    minibatches: Positive = 1
+    """Gradient steps per pass."""
+    accumulation: Positive = 1
+    """Parts in which a minibatch is computed; changes memory, not the result."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """AdamW and its schedule, for reinforcement learning."""
+
+    __pydantic_config__ = _STRICT
+
+    lr: NonNegative = 3e-4
+    """Learning rate of the policy."""
+    critic_lr: NonNegative = 1e-3
+    """Learning rate of the critic (of the value head, where the critic shares the decoder)."""
+    warmup: Count = 0
+    """Gradient steps over which the rates rise from 0."""
+    weight_decay: NonNegative = 0.01
+    """Decoupled weight decay."""
+    max_grad_norm: AboveZero = 1.0
+    """Gradients are scaled down to this global norm."""
+    b1: Decay = 0.9
+    """Decay of Adam's first moment."""
+    b2: Decay = 0.999
+    """Decay of Adam's second moment."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rates go on after the warm-up; linear and cosine end at 0 with the last iteration."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImitationConfig:
+    """Imitation of optimal plans before reinforcement learning."""
+
+    __pydantic_config__ = _STRICT
+
+    levels: Count = 0
+    """Different levels whose plans are imitated; 0: no imitation."""
+    steps: Count = 0
+    """Gradient steps of imitation."""
+    batch: Positive = 64
+    """Plans per gradient step."""
+    lr: NonNegative = 1e-3
+    """Learning rate of imitation."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length of the run and what is kept of it."""
+
+    __pydantic_config__ = _STRICT
+
+    iterations: Count = 200
+    """Iterations of rollout and update."""
+    checkpoint_every: Positive = 10
+    """Iterations between two checkpoints; the last iteration is always saved."""
+    keep: Positive = 2
+    """Checkpoints kept, newest first."""
+    validate_every: Count = 10
+    """Iterations between two validations on fixed levels; 0: none."""
+    validation_episodes: Positive = 128
+    """Levels of a validation."""
+    validation_temperature: NonNegative = 0.5
+    """Temperature of the validation."""
+    max_bad_updates: Positive = 5
+    """The run stops after this many skipped (not finite) updates in a row."""
+    trajectories_every: Count = 10
+    """Iterations between two entries in trajectories.jsonl; 0: none."""
+    trajectories: Positive = 4
+    """Trajectories written each time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """The held-out evaluation at the end of a run and of `agentrl eval`."""
+
+    __pydantic_config__ = _STRICT
+
+    episodes: Positive = 512
+    """Held-out levels."""
+    temperature: AboveZero = 1.0
+    """Temperature of the sampled evaluation; a greedy one is always made beside it."""
+    seed: Seed = 123
+    """Seed of the held-out levels and of their sampling."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides a run."""
+
+    __pydantic_config__ = _STRICT
+
+    seed: Seed = 0
+    """Seed of parameters, levels, sampling and the order of minibatches."""
+    run_dir: str = ""
+    """Folder of the run; empty: runs/<name of the YAML file>."""
+    devices: Count = 1
+    """Devices that share the batch (the data axis of the mesh); 0: all there are."""
+    tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
+    """Tasks of the batch, each with its groups and its metrics."""
+    prompt: PromptConfig = PromptConfig()
+    """Prompt and reply."""
+    model: ModelConfig = ModelConfig()
+    """Decoder and critic."""
+    rollout: RolloutConfig = RolloutConfig()
+    """Sampling."""
+    algo: AlgoConfig = AlgoConfig()
+    """Learning rule."""
+    optim: OptimConfig = OptimConfig()
+    """Optimiser."""
+    imitation: ImitationConfig = ImitationConfig()
+    """Imitation."""
+    train: TrainConfig = TrainConfig()
+    """Length and records."""
+    evaluation: EvalConfig = EvalConfig()
+    """Held-out evaluation."""

@@ -1,0 +1,36 @@
+"""Metadata of the package; tool settings are in pyproject.toml, tested pins in requirements*.txt."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="agentrl_jax",
+    version="0.1.0",
+    description="Multi-turn reinforcement learning of language-model agents, compiled with JAX",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["agentrl_jax", "agentrl_jax.*", "envs_jax", "envs_jax.*"]),
+    package_data={"agentrl_jax.text": ["data/*.json"]},
+    install_requires=[
+        "jax>=0.10.2,<0.11",
+        "flax>=0.12.8,<0.13",
+        "optax>=0.2.8,<0.3",
+        "orbax-checkpoint>=0.12.8,<0.13",
+        "gymnax>=1.0.1,<2",
+        "chex>=0.1.92",
+        "numpy>=2",
+        "scipy>=1.14",
+        "tokenizers>=0.22",
+        "pydantic>=2.11",
+        "pyyaml>=6",
+        "tyro>=1.0",
+        "rich>=14",
+        "matplotlib>=3.10",
+        "tensorboardX>=2.6.4",
+    ],
+    extras_require={
+        "test": ["pytest>=8", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17"],
+        "lint": ["ruff>=0.14", "mypy>=1.18", "types-PyYAML"],
+        "wandb": ["wandb>=0.20"],
+    },
+    entry_points={"console_scripts": ["agentrl=agentrl_jax.cli:main"]},
+)
