@@ -1,0 +1,94 @@
+"""Metrics of an iteration (RAGEN's list), each over the positions it speaks of.
+
+Every function returns scalars f32[]. Where there is nothing to measure the value is 0; the learner counts tokens and
+rows beside them. With `axis_name` the numbers are those of the whole mapped axis.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos import kl, masked
+from agentrl_jax.algos.advantages import STD_FLOOR, group_spread
+from agentrl_jax.algos.losses import PolicyStats
+
+_VARIANCE_EPS = 1e-5
+
+
+def group_metrics(returns: jax.Array) -> dict[str, jax.Array]:
+    """Spread of returns f32[Gr, M] inside groups, the first sign of a collapse.
+
+    Returns:
+        in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups, and zero_std_share, the
+        share of groups whose std is at most 1e-6: these teach a group-relative learner nothing.
+    """
+    std = group_spread(returns)[1]
+    return {
+        "in_group_std": jnp.mean(std),
+        "in_group_max": jnp.mean(jnp.max(returns, axis=1)),
+        "in_group_mean": jnp.mean(returns),
+        "zero_std_share": jnp.mean(std <= STD_FLOOR),
+    }
+
+
+def masked_stats(x: jax.Array, mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:
+    """mean, max and min of `x` f32[...] where `mask` bool[...] holds."""
+    return {
+        "mean": masked.moments(x, mask, axis_name=axis_name)[0],
+        "max": masked.largest(x, mask, axis_name=axis_name),
+        "min": masked.smallest(x, mask, axis_name=axis_name),
+    }
+
+
+def explained_variance(
+    values: jax.Array, returns: jax.Array, mask: jax.Array, *, axis_name: str | None = None
+) -> jax.Array:
+    """1 - var(returns - values) / (var(returns) + 1e-5) over the mask.
+
+    1 is a perfect critic, 0 one that knows the mean only, below 0 one that is worse than that.
+
+    Args:
+        values: f32[N, S]
+        returns: f32[N, S]
+        mask: bool[N, S]
+        axis_name: mapped axis to reduce over as well.
+
+    Returns:
+        f32[]; 0 for fewer than two positions.
+    """
+    _, residual = masked.moments(returns - values, mask, axis_name=axis_name)
+    _, variance = masked.moments(returns, mask, axis_name=axis_name)
+    enough = masked.count(mask, axis_name=axis_name) >= 2
+    return jnp.where(enough, 1.0 - residual / (variance + _VARIANCE_EPS), 0.0)
+
+
+def policy_metrics(stats: PolicyStats, mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:
+    """How far the policy moved from the one that sampled, over the sampled tokens `mask` bool[N, S].
+
+    Returns:
+        ratio_mean, ratio_max, ratio_min; clip_share and dual_clip_share, the shares of tokens whose loss was decided by
+        a bound; ppo_kl, the k1 estimate of KL(behaviour || policy).
+    """
+    ratio = masked_stats(stats.ratio, mask, axis_name=axis_name)
+    return {
+        **{f"ratio_{name}": number for name, number in ratio.items()},
+        "clip_share": masked.moments(stats.clipped.astype(jnp.float32), mask, axis_name=axis_name)[0],
+        "dual_clip_share": masked.moments(stats.clipped_low.astype(jnp.float32), mask, axis_name=axis_name)[0],
+        "ppo_kl": masked.moments(-stats.log_ratio, mask, axis_name=axis_name)[0],
+    }
+
+
+def kl_metrics(
+    logprob: jax.Array, ref_logprob: jax.Array, mask: jax.Array, *, axis_name: str | None = None
+) -> dict[str, jax.Array]:
+    """kl_k1 and kl_k3: mean estimates of KL(policy || reference) over the sampled tokens; all inputs [N, S]."""
+    kinds: tuple[kl.Kind, ...] = ("k1", "k3")
+    return {
+        f"kl_{kind}": masked.moments(kl.estimate(logprob, ref_logprob, kind), mask, axis_name=axis_name)[0]
+        for kind in kinds
+    }
+
+
+def length_metrics(mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:
+    """mean, max and min number of sampled tokens over the rows of `mask` bool[..., S] that have any."""
+    lengths = jnp.sum(mask, axis=-1).astype(jnp.float32)
+    return masked_stats(lengths, lengths > 0, axis_name=axis_name)

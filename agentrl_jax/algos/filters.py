@@ -1,0 +1,94 @@
+"""Which groups are trained on: StarPO-S's uncertainty filter and the nucleus rule of RAGEN v2.
+
+Letters: `Gr` groups of `M` members. Kept groups keep all their members.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos.advantages import group_spread
+
+ScoreKind = Literal["std", "mean"]
+
+_ZERO_SCORE = 1e-10
+_RATIO_ROUNDING = 1e-9
+
+
+def group_scores(returns: jax.Array, kind: ScoreKind) -> jax.Array:
+    """One score per group to rank by.
+
+    Args:
+        returns: f32[Gr, M], raw return plus penalty, not normalised.
+        kind: std: unbiased standard deviation, exactly 0 for equal returns and for a group of one (the uncertainty of
+            StarPO-S, arXiv 2504.20073 section 4.2). mean: mean return.
+
+    Returns:
+        f32[Gr]
+
+    Raises:
+        ValueError: `kind` is neither of the two.
+    """
+    if kind == "std":
+        return group_spread(returns)[1]
+    if kind == "mean":
+        return jnp.mean(returns, axis=1)
+    raise ValueError(f"kind is {kind!r}; expected std or mean")
+
+
+def kept_groups(num_groups: int, ratio: float) -> int:
+    """How many groups a filter ratio keeps: the whole part of ratio * num_groups, at least 1."""
+    return max(1, int(ratio * num_groups + _RATIO_ROUNDING))
+
+
+def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
+    """The k groups with the largest (or smallest) scores, for a gather with static shapes.
+
+    Args:
+        scores: f32[Gr]
+        k: groups to keep, static.
+        largest: rank from the largest score down, else from the smallest up.
+
+    Returns:
+        i32[k], indices in ascending order. Of equal scores the lower index is kept; NaN ranks behind every number.
+
+    Raises:
+        ValueError: k is not in 1..Gr.
+    """
+    if not 1 <= k <= scores.shape[0]:
+        raise ValueError(f"k is {k}; expected 1 to {scores.shape[0]}, the number of groups")
+    order = jnp.lexsort((-scores if largest else scores, jnp.isnan(scores)))
+    return jnp.sort(order[:k]).astype(jnp.int32)
+
+
+def top_p_mask(
+    scores: jax.Array, *, value: jax.Array | float, include_zero: bool, eps: jax.Array | float = 0.01
+) -> jax.Array:
+    """The linear nucleus rule of RAGEN v2 (`top_p`, linear).
+
+    Groups are taken from the largest score down until their sum reaches value * (sum of all scores) - eps. Only
+    positive scores are taken; if they do not suffice, or if the threshold is not positive, nothing is kept and the
+    caller skips the step. With value >= 1 every group stays.
+
+    Args:
+        scores: f32[Gr]
+        value: share of the total score to cover.
+        include_zero: False drops groups with |score| <= 1e-10 first, which matters for value >= 1 only.
+        eps: slack of the threshold.
+
+    Returns:
+        bool[Gr]; never true for a NaN score.
+    """
+    eligible = ~jnp.isnan(scores)
+    if not include_zero:
+        eligible &= jnp.abs(scores) > _ZERO_SCORE
+    known = jnp.where(eligible, scores, 0.0)
+    order = jnp.argsort(-known, stable=True)
+    ranked = known[order]
+    covered = jnp.cumsum(ranked)
+    threshold = value * jnp.sum(known) - eps
+    taken = (covered - ranked < threshold) & (ranked > 0)
+    enough = jnp.max(jnp.where(taken, covered, -jnp.inf)) >= threshold
+    nucleus = jnp.zeros_like(eligible).at[order].set(taken & enough)
+    return jnp.where(value >= 1.0, eligible, nucleus & eligible)

@@ -1,0 +1,81 @@
+"""Estimates of the KL divergence from a reference policy, and the controllers of its coefficient."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+Kind = Literal["k1", "k2", "k3", "abs", "mse"]
+
+_MAX_LOG_RATIO = 20.0
+_MAX_K3 = 10.0
+_MAX_RELATIVE_ERROR = 0.2
+
+
+def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Array:
+    """Per-token estimate of KL(policy || reference) from tokens sampled by the policy (Schulman 2020).
+
+    With d = logprob - ref_logprob: k1 = d (unbiased, any sign), k2 = d^2 / 2 (never negative), k3 = exp(-d) + d - 1
+    (unbiased, never negative; d clamped to +-20 and the estimate to +-10, as verl's `low_var_kl`), abs = |d|. mse is
+    another name of k2, the one verl uses. Gradients reach `logprob` only.
+
+    Args:
+        logprob: f32[N, S]
+        ref_logprob: f32[N, S]
+        kind: the estimator.
+
+    Returns:
+        f32[N, S]
+
+    Raises:
+        ValueError: `kind` is none of the five.
+    """
+    difference = logprob - jax.lax.stop_gradient(ref_logprob)
+    if kind == "k1":
+        return difference
+    if kind in ("k2", "mse"):
+        return 0.5 * jnp.square(difference)
+    if kind == "abs":
+        return jnp.abs(difference)
+    if kind == "k3":
+        backward = jnp.clip(-difference, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+        return jnp.clip(jnp.expm1(backward) - backward, -_MAX_K3, _MAX_K3)
+    raise ValueError(f"kl_kind is {kind!r}; expected k1, k2, k3, abs or mse")
+
+
+@struct.dataclass
+class KLController:
+    """Coefficient of the KL term."""
+
+    coef: jax.Array
+    """f32[]"""
+
+
+def controller(coef: float) -> KLController:
+    """The state at the start of a run."""
+    return KLController(coef=jnp.asarray(coef, jnp.float32))
+
+
+def update(
+    state: KLController,
+    observed_kl: jax.Array,
+    num_steps: jax.Array | float,
+    target: jax.Array | float,
+    horizon: jax.Array | float,
+) -> KLController:
+    """Moves the coefficient towards the one that holds the KL at `target` (Ziegler et al. 2019, section 2.2).
+
+    coef * (1 + clip(kl / target - 1, -0.2, 0.2) * num_steps / horizon). The fixed controller is an infinite horizon. An
+    observation that is not finite (a batch without tokens) changes nothing.
+
+    Args:
+        state: the controller.
+        observed_kl: f32[], mean KL of the batch.
+        num_steps: episodes seen since the last update; below 5 `horizon`, or the coefficient changes its sign.
+        target: the KL to hold, above 0.
+        horizon: episodes; the larger, the slower.
+    """
+    error = jnp.clip(observed_kl / target - 1.0, -_MAX_RELATIVE_ERROR, _MAX_RELATIVE_ERROR)
+    factor = 1.0 + error * num_steps / horizon
+    return KLController(coef=state.coef * jnp.where(jnp.isfinite(observed_kl), factor, 1.0))

@@ -1,0 +1,84 @@
+"""Returns of episodes: normalisation inside groups, and where in a row of tokens they are earned.
+
+Letters: `E` episodes, `N` rows of `S` positions, `T` turns.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos.advantages import STD_FLOOR
+
+Normalisation = Literal["identity", "mean", "mean_std", "asym_clip"]
+Placement = Literal["episode", "turn"]
+
+_ASYMMETRIC_RANGE = (-1.0, 3.0)
+
+
+def normalise(scores: jax.Array, group: jax.Array, num_segments: int, method: Normalisation) -> jax.Array:
+    """Normalises returns inside groups of any size (RAGEN's `reward_normalization`).
+
+    identity: as they are. mean: minus the group's mean. mean_std: also divided by (unbiased std + 1e-6), exactly 0
+    where the std is at most 1e-6. asym_clip: mean_std, clamped to [-1, 3]. An episode alone in its group becomes 0
+    under all but identity (RAGEN leaves the scores alone when *every* group has one member; choose identity for that).
+
+    Args:
+        scores: f32[E], return plus penalty.
+        group: i32[E] in [0, num_segments); equal numbers are one group. Which episodes are compared (those of a level,
+            of a task, or all) is decided by these numbers.
+        num_segments: static upper bound of the group numbers.
+        method: one of the four rules.
+
+    Returns:
+        f32[E]
+
+    Raises:
+        ValueError: `method` is none of the four.
+    """
+    if method not in ("identity", "mean", "mean_std", "asym_clip"):
+        raise ValueError(f"method is {method!r}; expected identity, mean, mean_std or asym_clip")
+    if method == "identity":
+        return scores
+
+    def per_group(x: jax.Array) -> jax.Array:
+        return jax.ops.segment_sum(x, group, num_segments)
+
+    number = per_group(jnp.ones_like(scores))
+    # Measured from the least score of the group, equal scores are exactly 0 before anything is rounded.
+    shifted = scores - jax.ops.segment_min(scores, group, num_segments)[group]
+    centred = shifted - (per_group(shifted) / jnp.maximum(number, 1.0))[group]
+    if method == "mean":
+        return centred
+    std = jnp.sqrt(per_group(jnp.square(centred)) / jnp.maximum(number - 1.0, 1.0))[group]
+    scaled = jnp.where(std > STD_FLOOR, centred / (std + STD_FLOOR), 0.0)
+    return scaled if method == "mean_std" else jnp.clip(scaled, *_ASYMMETRIC_RANGE)
+
+
+def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, placement: Placement) -> jax.Array:
+    """Puts the rewards of a row's turns on sampled tokens (RAGEN's `use_turn_scores`).
+
+    Args:
+        turn_rewards: f32[N, T]
+        turn_last: i32[N, T], position of each turn's last sampled token, -1 for a turn without one. Positions grow with
+            the turn.
+        length: S, static.
+        placement: episode: the sum of *all* T rewards at the row's last sampled token, also when some of the turns are
+            not part of the row; a row without any sampled token gets nothing. turn: each reward at its own turn's last
+            token; a turn without one gets nothing.
+
+    Returns:
+        f32[N, S], zero elsewhere.
+
+    Raises:
+        ValueError: `placement` is neither of the two.
+    """
+    if placement not in ("episode", "turn"):
+        raise ValueError(f"placement is {placement!r}; expected episode or turn")
+    if placement == "episode":
+        turn_rewards = jnp.sum(turn_rewards, axis=1, keepdims=True)
+        turn_last = jnp.max(turn_last, axis=1, keepdims=True)
+    row = jnp.arange(turn_rewards.shape[0])[:, None]
+    # A negative index would count from the end; one past the end is dropped.
+    column = jnp.where(turn_last < 0, length, turn_last)
+    return jnp.zeros((turn_rewards.shape[0], length), jnp.float32).at[row, column].add(turn_rewards, mode="drop")
