@@ -1,0 +1,109 @@
+"""Pieces of text and the tables that turn them into tokens on the device.
+
+Letters: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from agentrl_jax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Special:
+    """A piece that stands for the special token called `name`, which no text can produce."""
+
+    name: str
+
+
+Piece = str | Special
+
+
+@struct.dataclass
+class PieceTable:
+    """The tokens of every piece, end to end.
+
+    Attributes:
+        tokens: i32[M] tokens of piece 0, then of piece 1, and so on.
+        offsets: i32[N + 1] piece `i` owns `tokens[offsets[i]:offsets[i + 1]]`.
+        pad_id: token that fills a row on the right.
+    """
+
+    tokens: jax.Array
+    offsets: jax.Array
+    pad_id: int = struct.field(pytree_node=False)
+
+
+def build_table(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> PieceTable:
+    """Encodes every piece by itself, once per tokeniser.
+
+    Raises:
+        ValueError: a special token is unknown, or the tokeniser does not give a piece back (it normalises its text).
+    """
+    rows = [encode_piece(tokenizer, piece) for piece in pieces]
+    return PieceTable(
+        tokens=jnp.array([token for row in rows for token in row] or [tokenizer.pad_id], jnp.int32),
+        offsets=jnp.array(np.cumsum([0, *map(len, rows)]), jnp.int32),
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def encode_piece(tokenizer: Tokenizer, piece: Piece) -> list[int]:
+    """Returns the tokens of one piece; errors as in `build_table`."""
+    if isinstance(piece, Special):
+        return [tokenizer.special_id(piece.name)]
+    ids = tokenizer.encode(piece)
+    if tokenizer.decode_bytes(ids) != piece.encode():
+        raise ValueError(
+            f"the tokeniser turns the piece {piece!r} into {tokenizer.decode(ids)!r}; expected the same text back; "
+            "write the piece in the tokeniser's normal form"
+        )
+    return ids
+
+
+def expand(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Array, jax.Array]:
+    """Turns one row of piece ids into tokens.
+
+    Args:
+        table: the pieces' tokens.
+        ids: i32[K] piece ids; a negative id stands for nothing, wherever it is.
+        max_tokens: static length of the result.
+
+    Returns:
+        (i32[max_tokens] tokens, padded on the right; i32[] true length, which exceeds `max_tokens` when the row did
+        not fit and was cut).
+    """
+    piece = jnp.maximum(ids, 0)
+    begin = table.offsets[piece]
+    lengths = jnp.where(ids >= 0, table.offsets[piece + 1] - begin, 0)
+    ends = jnp.cumsum(lengths)
+    # Position t of piece k is token t + shift[k]; comparing with every end beats a binary search at these sizes.
+    shift = begin - (ends - lengths)
+    slots = jnp.arange(max_tokens)
+    owner = jnp.minimum(jnp.sum(ends[None, :] <= slots[:, None], axis=1), ids.shape[0] - 1)
+    inside = slots < ends[-1]
+    tokens = table.tokens[jnp.where(inside, slots + shift[owner], 0)]
+    return jnp.where(inside, tokens, table.pad_id).astype(jnp.int32), ends[-1].astype(jnp.int32)
+
+
+ENCODERS: dict[str, Callable[[PieceTable, jax.Array, int], tuple[jax.Array, jax.Array]]] = {"pieces": expand}
+"""Ways from piece ids to tokens by name. Another one, such as the tokeniser's own rule for whole texts, goes here."""
+
+
+def share_equal_to_encode(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> float:
+    """Returns the share of observations whose tokens by pieces are those of the tokeniser's rule for the whole text.
+
+    Args:
+        tokenizer: the tokeniser.
+        pieces: an environment's pieces.
+        rows: observations, each a row of piece ids; negative ids stand for nothing.
+    """
+    encoded = [tokenizer.encode(piece) for piece in pieces]
+    texts = [[i for i in row if i >= 0] for row in rows]
+    equal = [[t for i in row for t in encoded[i]] == tokenizer.encode("".join(pieces[i] for i in row)) for row in texts]
+    return float(np.mean(equal)) if equal else 1.0

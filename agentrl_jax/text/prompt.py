@@ -1,0 +1,295 @@
+"""What the agent reads: a prefix once per trajectory, then one message before every reply.
+
+A style (`agentrl_jax.text.styles`) says which words stand where. `compile_prompt` turns them into piece ids, so that on
+the device a message is one row of ids and one lookup. `prefix_text`, `message_text` and `reply_text` give the same
+things as text, by joining strings.
+
+Letters: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a reply.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from agentrl_jax.text.numbers import DIGIT_PIECES, format_number, number_pieces
+from agentrl_jax.text.pieces import ENCODERS, Piece, PieceTable, Special, build_table, encode_piece
+from agentrl_jax.text.styles import Part, PromptStyle, Task, chat_format
+from agentrl_jax.text.tokenizer import Tokenizer
+
+REWARD_DECIMALS = 1
+REWARD_DIGITS = 4
+"""Digits before the point of a reward; larger rewards are shown as 9999.9."""
+
+
+@struct.dataclass
+class Prompt:
+    """A style compiled for one task and one tokeniser.
+
+    The table holds the observation's pieces, then `DIGIT_PIECES`, then the style's own pieces.
+
+    Attributes:
+        prefix: i32[Px] tokens that open a trajectory. NumPy.
+        table: tokens of all pieces.
+        prefix_pieces: the prefix as pieces.
+        message_parts: the parts of a message, in order.
+        message_ids: for each part, the ids of its own pieces.
+        reply_pieces: pieces (before, between, after) the actions of a canonical reply.
+        reply_ids: their ids.
+        actions: action names.
+        action_ids: id of the first action's piece; the others follow.
+        digit_ids: id of the first piece of `DIGIT_PIECES`.
+        turn_digits: digits of the largest turn number.
+        action_digits: digits of the action budget.
+        max_message_tokens: `O`, enough for every message unless `observation_tokens` was given too small.
+        max_action_tokens: tokens of the longest action name.
+        encoder: name in `ENCODERS`.
+    """
+
+    prefix: np.ndarray
+    table: PieceTable
+    prefix_pieces: tuple[Piece, ...] = struct.field(pytree_node=False)
+    message_parts: tuple[Part, ...] = struct.field(pytree_node=False)
+    message_ids: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
+    reply_pieces: tuple[tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]] = struct.field(pytree_node=False)
+    reply_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = struct.field(pytree_node=False)
+    actions: tuple[str, ...] = struct.field(pytree_node=False)
+    action_ids: int = struct.field(pytree_node=False)
+    digit_ids: int = struct.field(pytree_node=False)
+    turn_digits: int = struct.field(pytree_node=False)
+    action_digits: int = struct.field(pytree_node=False)
+    max_message_tokens: int = struct.field(pytree_node=False)
+    max_action_tokens: int = struct.field(pytree_node=False)
+    reply_frame_tokens: tuple[int, int] = struct.field(pytree_node=False)
+    encoder: str = struct.field(pytree_node=False)
+
+    def max_reply_tokens(self, actions: int) -> int:
+        """Returns `L`, enough for every canonical reply of at most `actions` actions."""
+        frame, between = self.reply_frame_tokens
+        return frame + actions * self.max_action_tokens + max(actions - 1, 0) * between
+
+
+def compile_prompt(
+    style: PromptStyle,
+    *,
+    instruction: str,
+    legend: tuple[tuple[str, str], ...],
+    actions: tuple[str, ...],
+    pieces: tuple[str, ...] | None,
+    observation_pieces: int,
+    think: bool,
+    forced: bool,
+    separator: str,
+    max_actions_budget: int,
+    max_turns: int,
+    response_words: int,
+    tokenizer: Tokenizer,
+    observation_tokens: int | None = None,
+    encoder: str = "pieces",
+) -> Prompt:
+    """Compiles a style for a task and a tokeniser. Runs on the host.
+
+    Args:
+        style: which words stand where.
+        instruction: the task in words.
+        legend: pairs (symbol, meaning); may be empty.
+        actions: action names by action id.
+        pieces: the environment's pieces; None when its observations come as token ids, as those of a host
+            environment do.
+        observation_pieces: `P`, length of an observation row.
+        think: whether a reply has a think block.
+        forced: whether a message ends with the opening tag of the reply.
+        separator: stands between two actions.
+        max_actions_budget: actions per trajectory.
+        max_turns: turns per trajectory.
+        response_words: words that a reply may have, as the prompt tells it.
+        tokenizer: the tokeniser.
+        observation_tokens: most tokens of any observation; by default `P` times the longest piece.
+        encoder: name in `ENCODERS`.
+
+    Raises:
+        ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, or `encoder` is unknown.
+    """
+    if encoder not in ENCODERS:
+        raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
+    chat = chat_format(tokenizer)
+    task = Task(
+        instruction=instruction,
+        legend=legend,
+        actions=actions,
+        think=think,
+        separator=separator,
+        max_actions_budget=max_actions_budget,
+        response_words=response_words,
+    )
+    prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
+    opening = ("<think>" if think else "<answer>",)
+    parts = (*parts, Part("text", opening)) if forced else parts
+    before: tuple[Piece, ...] = (*(() if forced else opening), *(("</think>", "<answer>") if think else ()))
+    between: tuple[Piece, ...] = (f" {separator} " if style.spaced else separator,)
+    after: tuple[Piece, ...] = ("</answer>", Special(chat.end))
+
+    # An observation of tokens is one whose piece i is token i.
+    observed = tokenizer.vocab_size if pieces is None else len(pieces)
+    own: list[Piece] = []
+
+    def ids_of(wanted: Sequence[Piece]) -> tuple[int, ...]:
+        first = observed + len(DIGIT_PIECES) + len(own)
+        own.extend(wanted)
+        return tuple(range(first, first + len(wanted)))
+
+    action_ids = observed + len(DIGIT_PIECES)
+    ids_of(actions)
+    message_ids = tuple(ids_of(part.pieces) for part in parts)
+    reply_ids = (ids_of(before), ids_of(between), ids_of(after))
+    table = build_table(tokenizer, (*(pieces or ()), *DIGIT_PIECES, *own))
+    if pieces is None:
+        table = PieceTable(
+            tokens=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), table.tokens]),
+            offsets=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), observed + table.offsets]),
+            pad_id=table.pad_id,
+        )
+    lengths = np.diff(table.offsets)
+
+    def cost(ids: Sequence[int]) -> int:
+        return int(lengths[list(ids)].sum())
+
+    turn_digits, action_digits = len(str(max_turns)), len(str(max_actions_budget))
+    digit = int(lengths[observed:action_ids].max())
+    if observation_tokens is None:
+        observation_tokens = observation_pieces * int(lengths[:observed].max(initial=0))
+    widths = {
+        "text": 0,
+        "observation": observation_tokens,
+        "turn": digit * turn_digits,
+        "actions_left": digit * action_digits,
+        "reward": digit * (2 + REWARD_DIGITS + REWARD_DECIMALS),
+    }
+    return Prompt(
+        prefix=np.array([t for piece in prefix_pieces for t in encode_piece(tokenizer, piece)], np.int32),
+        table=table,
+        prefix_pieces=prefix_pieces,
+        message_parts=parts,
+        message_ids=message_ids,
+        reply_pieces=(before, between, after),
+        reply_ids=reply_ids,
+        actions=actions,
+        action_ids=action_ids,
+        digit_ids=observed,
+        turn_digits=turn_digits,
+        action_digits=action_digits,
+        max_message_tokens=sum(widths[part.kind] + cost(ids) for part, ids in zip(parts, message_ids)),
+        max_action_tokens=int(lengths[action_ids : action_ids + len(actions)].max(initial=0)),
+        reply_frame_tokens=(cost(reply_ids[0]) + cost(reply_ids[2]), cost(reply_ids[1])),
+        encoder=encoder,
+    )
+
+
+def message(
+    prompt: Prompt,
+    observation: jax.Array,
+    *,
+    turn: jax.Array,
+    actions_left: jax.Array,
+    reward: jax.Array,
+    first: jax.Array,
+    reply_ended: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns everything that is inserted before the next reply.
+
+    Args:
+        prompt: the compiled prompt.
+        observation: i32[P] piece ids (token ids if the prompt was compiled with `pieces=None`); negative for nothing.
+        turn: i32[] index of the turn to come, from 0; shown from 1.
+        actions_left: i32[] actions left in the trajectory.
+        reward: f32[] reward of the last turn.
+        first: bool[] this is the trajectory's first message, right after the prefix.
+        reply_ended: bool[] the last reply ended by sampling the end-of-turn token, which is then not inserted again.
+
+    Returns:
+        (i32[O] tokens, padded on the right; i32[] true length).
+    """
+    conditions = {"always": jnp.bool_(True), "later": ~first, "unended": ~first & ~reply_ended}
+    rows = []
+    for part, own in zip(prompt.message_parts, prompt.message_ids):
+        if part.kind == "observation":
+            row = observation
+        elif part.kind == "turn":
+            row = _digits(prompt, turn + 1, 0, prompt.turn_digits)
+        elif part.kind == "actions_left":
+            row = _digits(prompt, actions_left, 0, prompt.action_digits)
+        elif part.kind == "reward":
+            row = _digits(prompt, reward, REWARD_DECIMALS, REWARD_DIGITS)
+        else:
+            row = jnp.array(own, jnp.int32)
+        rows.append(row if part.when == "always" else jnp.where(conditions[part.when], row, -1))
+    return ENCODERS[prompt.encoder](prompt.table, jnp.concatenate(rows), prompt.max_message_tokens)
+
+
+def reply(
+    prompt: Prompt, actions: jax.Array, count: jax.Array, max_tokens: int | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the canonical reply for some actions, with an empty thought, from the forced tag to the end of the turn.
+
+    Every token of it counts as sampled, the end-of-turn token included.
+
+    Args:
+        prompt: the compiled prompt.
+        actions: i32[A] action ids.
+        count: i32[] how many of them count.
+        max_tokens: static `L`; by default enough for `A` actions.
+
+    Returns:
+        (i32[L] tokens, padded on the right; i32[] true length).
+    """
+    before, between, after = (jnp.array(ids, jnp.int32) for ids in prompt.reply_ids)
+    slots = jnp.arange(actions.shape[0])
+    named = jnp.where(slots < count, prompt.action_ids + actions, -1)
+    joined = jnp.where((slots > 0) & (slots < count), between, -1)
+    ids = jnp.concatenate([before, jnp.stack([joined, named], axis=1).ravel(), after])
+    size = prompt.max_reply_tokens(actions.shape[0]) if max_tokens is None else max_tokens
+    return ENCODERS[prompt.encoder](prompt.table, ids, size)
+
+
+def prefix_text(prompt: Prompt) -> str:
+    """Returns the prefix as text, special tokens spelled by their names."""
+    return "".join(_spell(prompt.prefix_pieces))
+
+
+def message_text(
+    prompt: Prompt,
+    observation: str,
+    *,
+    turn: int,
+    actions_left: int,
+    reward: float,
+    first: bool,
+    reply_ended: bool,
+) -> str:
+    """Returns the text of `message`; arguments as there, the observation as text. Special tokens are spelled."""
+    shown = {"always": True, "later": not first, "unended": not first and not reply_ended}
+    values = {
+        "observation": observation,
+        "turn": format_number(turn + 1, 0, prompt.turn_digits),
+        "actions_left": format_number(actions_left, 0, prompt.action_digits),
+        "reward": format_number(reward, REWARD_DECIMALS, REWARD_DIGITS),
+    }
+    parts = [part for part in prompt.message_parts if shown[part.when]]
+    return "".join("".join(_spell(part.pieces)) if part.kind == "text" else values[part.kind] for part in parts)
+
+
+def reply_text(prompt: Prompt, actions: Sequence[int]) -> str:
+    """Returns the text of `reply` for a list of action ids, with the end-of-turn token spelled."""
+    before, between, after = ("".join(_spell(pieces)) for pieces in prompt.reply_pieces)
+    return before + between.join(prompt.actions[a] for a in actions) + after
+
+
+def _spell(pieces: Sequence[Piece]) -> list[str]:
+    return [piece.name if isinstance(piece, Special) else piece for piece in pieces]
+
+
+def _digits(prompt: Prompt, value: jax.Array, decimals: int, integer_digits: int) -> jax.Array:
+    ids = number_pieces(value, decimals, integer_digits)
+    return jnp.where(ids >= 0, prompt.digit_ids + ids, -1)

@@ -1,0 +1,62 @@
+"""The reply parser for whole replies on the host: Python's `re` on bytes.
+
+It defines what a reply means. The compiled automaton is tested against it, and host environments use it directly.
+
+Differences from RAGEN's parser, which works on decoded text (RAGEN, context manager; arXiv 2504.20073):
+
+* Spaces and letter case are those of ASCII. A no-break space does not strip, and the Kelvin sign is not a `k`.
+* Bytes that are not UTF-8 stay what they are; RAGEN sees U+FFFD.
+* A tag inside a block is part of its content, so `<answer><answer>Up</answer>` names an unknown action. RAGEN deletes
+  such tags, and the spelling of chat tokens, from the content and would find `Up`.
+* Nothing is rewritten: what was sampled enters the context as it is.
+* Names whose upper and lower case differ outside ASCII must be written as they are declared.
+"""
+
+import dataclasses
+import re
+
+from agentrl_jax.text.grammar import ReplyGrammar
+
+_WITH_THOUGHT = re.compile(rb"<think>(.*?)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL)
+_ANSWER_ONLY = re.compile(rb"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostReply:
+    """What a reply asked for, on the host.
+
+    Attributes:
+        actions: ids of the known actions among the first `max_actions` items.
+        items: those items as they were written, known or not, without outer spaces.
+        format_ok: the blocks are there and closed. Without it there are no items.
+    """
+
+    actions: tuple[int, ...]
+    items: tuple[str, ...]
+    format_ok: bool
+
+    @property
+    def num_valid(self) -> int:
+        """Number of known actions."""
+        return len(self.actions)
+
+    @property
+    def num_parsed(self) -> int:
+        """Number of items, known or not."""
+        return len(self.items)
+
+
+def parse_reply(data: bytes, grammar: ReplyGrammar) -> HostReply:
+    """Parses the bytes of a reply; a forced opening tag is put back before them."""
+    pattern = _WITH_THOUGHT if grammar.think else _ANSWER_ONLY
+    match = pattern.search(grammar.forced_text.encode() + data)
+    if match is None:
+        return HostReply((), (), False)
+    items = [item.strip() for item in match["answer"].split(grammar.separator.encode())]
+    kept = [item for item in items if item][: grammar.max_actions]
+    ids = {name.encode().lower(): i for i, name in enumerate(grammar.actions)}
+    return HostReply(
+        actions=tuple(ids[item.lower()] for item in kept if item.lower() in ids),
+        items=tuple(item.decode("utf-8", "replace") for item in kept),
+        format_ok=True,
+    )

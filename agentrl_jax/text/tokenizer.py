@@ -1,0 +1,182 @@
+"""Tokenisers as the project needs them: byte-level, with special tokens that text can never spell."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+END_OF_TURN_NAMES = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
+"""Special tokens that close a turn, in the order in which they are looked for."""
+
+PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_text|>")
+"""Special tokens fit for padding, in the order in which they are looked for."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A byte-level BPE tokeniser: every ordinary token is a string of bytes, every special token is none.
+
+    Attributes:
+        backend: the `tokenizers.Tokenizer` behind it.
+        vocab_size: number of ids, `V`.
+        pad_id: fills rows on the right; never sampled with meaning.
+        end_of_turn_id: the token by which a speaker ends its turn.
+        special_ids: ids of the special tokens.
+        token_bytes: by id, the bytes that a token stands for; None for a special token and for an id without a token.
+        fingerprint: 16 hex digits that change whenever the tokeniser does.
+    """
+
+    backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
+    vocab_size: int
+    pad_id: int
+    end_of_turn_id: int
+    special_ids: frozenset[int]
+    token_bytes: tuple[bytes | None, ...] = dataclasses.field(repr=False)
+    fingerprint: str
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`. Nothing is added, and text spelled like a special token stays ordinary text."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Returns the bytes of the ordinary tokens of `ids`; special tokens have none."""
+        return b"".join(self.token_bytes[i] or b"" for i in ids)
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """Returns `ids` as text. Bytes that are not UTF-8 become U+FFFD.
+
+        Args:
+            ids: token ids.
+            skip_special: leave special tokens out; otherwise they are spelled by their names.
+        """
+        if skip_special:
+            return self.decode_bytes(ids).decode("utf-8", "replace")
+        spelled = (self.special_name(i).encode() if i in self.special_ids else self.token_bytes[i] or b"" for i in ids)
+        return b"".join(spelled).decode("utf-8", "replace")
+
+    def special_name(self, token: int) -> str:
+        """Returns the name of a special token, such as `"<|end|>"`."""
+        return str(self.backend.id_to_token(token))
+
+    def special_id(self, name: str) -> int:
+        """Returns the id of the special token called `name`.
+
+        Raises:
+            ValueError: the tokeniser has no such special token.
+        """
+        token = self.backend.token_to_id(name)
+        if token is None or token not in self.special_ids:
+            known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
+            raise ValueError(f"{name!r} is no special token of this tokeniser; expected one of {known}")
+        return token
+
+    def has_special(self, name: str) -> bool:
+        """Returns whether `name` is one of the special tokens."""
+        return self.backend.token_to_id(name) in self.special_ids
+
+
+def load_small() -> Tokenizer:
+    """Returns the tokeniser shipped with the package: fewer than 512 tokens, tags and action names among them."""
+    data = resources.files("agentrl_jax.text").joinpath("data/small_tokenizer.json").read_text(encoding="utf-8")
+    return from_json(data)
+
+
+def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
+    """Reads a tokeniser from disk; the network is never asked.
+
+    Args:
+        path: a `tokenizer.json`, or the folder that holds one.
+        end_of_turn: name of the token that ends a turn; looked for under the usual names when None.
+        pad: name of the padding token; looked for under the usual names when None.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the tokeniser is not byte-level, or a special token is missing.
+    """
+    file = Path(path)
+    file = file / "tokenizer.json" if file.is_dir() else file
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
+    return from_json(file.read_text(encoding="utf-8"), end_of_turn=end_of_turn, pad=pad)
+
+
+def from_json(text: str, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
+    """Builds a `Tokenizer` from the text of a `tokenizer.json`; arguments and errors as in `load`."""
+    layout = json.loads(text)
+    _refuse_unless_byte_level(layout)
+    backend = tokenizers.Tokenizer.from_str(text)
+    backend.encode_special_tokens = True  # a special token's spelling inside ordinary text is split into bytes
+    backend.no_padding()
+    backend.no_truncation()
+    added = {int(token["id"]): token for token in layout.get("added_tokens", ())}
+    special = frozenset(i for i, token in added.items() if token["special"])
+    names = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
+    size = max(names) + 1
+    inverse = {character: byte for byte, character in byte_alphabet().items()}
+    token_bytes: list[bytes | None] = [None] * size
+    for i, name in names.items():
+        if i in added:
+            token_bytes[i] = None if i in special else name.encode()
+        else:
+            token_bytes[i] = bytes(inverse[character] for character in name)
+    by_name = {names[i]: i for i in special}
+    return Tokenizer(
+        backend=backend,
+        vocab_size=size,
+        pad_id=_pick(by_name, pad, PAD_NAMES, "pad"),
+        end_of_turn_id=_pick(by_name, end_of_turn, END_OF_TURN_NAMES, "end_of_turn"),
+        special_ids=special,
+        token_bytes=tuple(token_bytes),
+        fingerprint=hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()[:16],
+    )
+
+
+@functools.cache
+def byte_alphabet() -> dict[int, str]:
+    """Returns the printable character by which a byte-level vocabulary file spells each of the 256 bytes.
+
+    Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on, in order
+    (Radford et al. 2019, the encoder of GPT-2).
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = (b for b in range(256) if b not in printable)
+    return {b: chr(b) for b in printable} | {b: chr(256 + k) for k, b in enumerate(others)}
+
+
+def _refuse_unless_byte_level(layout: dict[str, Any]) -> None:
+    model = layout["model"].get("type") or "BPE"
+    decoders = _kinds(layout.get("decoder"), "decoders")
+    splitters = _kinds(layout.get("pre_tokenizer"), "pretokenizers")
+    if "Metaspace" in decoders | splitters or layout["model"].get("byte_fallback") or model == "Unigram":
+        raise ValueError(
+            f"a SentencePiece tokeniser (model {model}, decoder {sorted(decoders)}), as Llama 2 has, is not supported: "
+            "its tokens depend on the spaces around them; use a model with a byte-level BPE tokeniser, such as "
+            "Llama 3, Qwen or SmolLM2"
+        )
+    if model != "BPE" or "ByteLevel" not in decoders:
+        raise ValueError(
+            f"tokeniser with model {model} and decoder {sorted(decoders)}; expected model BPE and decoder ByteLevel; "
+            "use a model with a byte-level BPE tokeniser, such as Llama 3, Qwen or SmolLM2"
+        )
+
+
+def _kinds(component: dict[str, Any] | None, children: str) -> set[str]:
+    if component is None:
+        return set()
+    return {component["type"]}.union(*(_kinds(child, children) for child in component.get(children, ())))
+
+
+def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str, ...], argument: str) -> int:
+    for name in (wanted,) if wanted else usual:
+        if name in by_name:
+            return by_name[name]
+    raise ValueError(
+        f"no special token {' or '.join([wanted] if wanted else usual)} in this tokeniser, which has "
+        f"{', '.join(sorted(by_name)) or 'none'}; name one by {argument}="
+    )
