@@ -1,0 +1,289 @@
+"""Levels on the device: a random room, a placement, and play in reverse.
+
+The law is RAGEN's (its adaptation of gym_sokoban's `room_utils`), written from its description:
+
+1. *Topology.* A walk of floor(1.7 * (rows + columns)) steps stamps one of five 3x3 stencils of floor at each position.
+   It starts at a cell with coordinates uniform in [1, side - 1], redraws its direction with probability 0.35 a step,
+   and is clamped to the interior. The border is wall.
+2. *Placement.* Player and boxes stand on distinct uniform floor cells; the cells of the boxes become the targets. More
+   than `boxes + 1` floor cells are needed.
+3. *Reverse play.* The player walks and pulls; stepping away from a box that stands directly behind always pulls it. A
+   position scores `swaps * displacement`, where displacement is the sum of Manhattan distances of boxes to their own
+   targets and swaps counts the changes of the box last pulled (the first pull counts); 0 if the player or a box hides a
+   target. The best position becomes the level, if its displacement is positive.
+4. *Walk.* With probability 0.8 (displacement 1) or 0.5 (otherwise) the player walks 1 to 3 steps over free cells not
+   visited before, uniformly, going on with probability 0.5 after each.
+
+Attempts that fail are repeated with the attempt's number folded into the key.
+
+*One box*: the search is breadth-first over a boolean array [player, box]. With one box, `swaps` is at most 1, so the
+level is a reachable position of the greatest displacement. The original takes the first that a depth-first search
+meets; here ties go to the fewest moves, then to the smallest player cell, then to the smallest box cell in reading
+order. Where `search_depth` does not bind (300; hardly at 30) both search the same set, so displacements follow
+the original's law exactly and only the choice among ties differs. `tests/envs_jax/test_sokoban_levels.py` measures it.
+
+*Two boxes*: scores depend on the path, and breadth-first search moves the displacement histogram by 5 points. So the
+depth-first search itself runs on the device, with an explicit stack and a list of visited positions: directions up,
+down, left, right; a position already met is not expanded again. The only difference from the original is the limit on
+visited positions (`MAX_VISITED` in place of 300,000).
+
+Letters: `C` cells of the interior (border removed), `n` boxes.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
+
+TURN_PROBABILITY = 0.35
+DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+STENCILS = (
+    ((0, -1), (0, 0), (0, 1)),
+    ((-1, 0), (0, 0), (1, 0)),
+    ((0, -1), (0, 0), (1, 0)),
+    ((0, -1), (0, 0), (1, -1), (1, 0)),
+    ((0, 0), (0, 1), (1, 0)),
+)
+"""Cells of floor around the walker, as (row, column) offsets."""
+
+MAX_VISITED = 512
+"""Positions after which the two-box search stops; 8x8 rooms at search depth 10 were seen to hold up to 400."""
+
+
+class Placed(NamedTuple):
+    """A position in a room, in flat interior cells.
+
+    Attributes:
+        floor: bool[C] cells that are not wall.
+        targets: i32[n] cells of the targets; box i began on target i.
+        boxes: i32[n] cells of the boxes.
+        player: i32[] cell of the player.
+        displacement: i32[] sum of the Manhattan distances of boxes to their own targets; 0 for a failed attempt.
+    """
+
+    floor: jax.Array
+    targets: jax.Array
+    boxes: jax.Array
+    player: jax.Array
+    displacement: jax.Array
+
+
+def make_generator(height: int, width: int, boxes: int, search_depth: int) -> Callable[[jax.Array], jax.Array]:
+    """Returns the function key -> level i8[H, W] that `generate` is for these options, checked once.
+
+    Raises:
+        ValueError: the board is smaller than 5x5, or the number of boxes is neither 1 nor 2, or the depth is too small.
+    """
+    if height < 5 or width < 5:
+        raise ValueError(f"a generated board is {height}x{width}; expected at least 5x5")
+    if boxes not in (1, 2):
+        raise ValueError(f"the device generator was asked for {boxes} boxes; expected 1 or 2: write a pack instead")
+    if search_depth < 3:
+        raise ValueError(f"search_depth is {search_depth}; expected at least 3, the depth of a single pull")
+    return partial(generate, height=height, width=width, boxes=boxes, search_depth=search_depth)
+
+
+def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: int) -> jax.Array:
+    """Makes one solvable level; see the module for the law.
+
+    Args:
+        key: Decides the level.
+        height: Rows, static.
+        width: Columns, static.
+        boxes: 1 or 2, static.
+        search_depth: Depth budget of the reverse play, static; a budget of d allows d - 2 moves.
+
+    Returns:
+        Cell codes, i8[H, W].
+    """
+    grid = _Grid(height - 2, width - 2)
+    search = _search_one_box if boxes == 1 else _search_two_boxes
+
+    def attempt(carry: tuple[jax.Array, Placed]) -> tuple[jax.Array, Placed]:
+        index, last = carry
+        key_room, key_place = jax.random.split(jax.random.fold_in(key, index))
+        start, enough = _place(key_place, _room(key_room, grid, height + width), boxes)
+        # Under vmap the rows that are finished come along; an idle search keeps them from holding up the others.
+        return index + 1, search(grid, start, search_depth, enough & (last.displacement == 0))
+
+    zero = jnp.int32(0)
+    none = Placed(
+        floor=jnp.zeros(grid.size, bool),
+        targets=jnp.zeros(boxes, jnp.int32),
+        boxes=jnp.zeros(boxes, jnp.int32),
+        player=zero,
+        displacement=zero,
+    )
+    placed = jax.lax.while_loop(lambda carry: carry[1].displacement == 0, attempt, (jnp.int32(1), none))[1]
+    # Attempt 0 is never played: its key is the walk's.
+    player = _walk(jax.random.fold_in(key, 0), grid, placed)
+
+    cells = jnp.arange(grid.size)
+    on_target = jnp.any(cells == placed.targets[:, None], axis=0)
+    codes = jnp.where(placed.floor, FLOOR, WALL)
+    codes = jnp.where(on_target, TARGET, codes)
+    codes = jnp.where(jnp.any(cells == placed.boxes[:, None], axis=0), BOX, codes)
+    codes = jnp.where(cells == player, jnp.where(on_target, PLAYER_ON_TARGET, PLAYER), codes)
+    return jnp.pad(codes.reshape(grid.rows, grid.columns).astype(jnp.int8), 1, constant_values=WALL)
+
+
+class _Grid:
+    """Constant tables of an interior of `rows` x `columns` cells; the cell number `size` stands for the border."""
+
+    def __init__(self, rows: int, columns: int):
+        self.rows, self.columns, self.size = rows, columns, rows * columns
+        row, column = np.divmod(np.arange(self.size), columns)
+        moved = [(row + down, column + right) for down, right in DIRECTIONS]
+        inside = [(r >= 0) & (r < rows) & (c >= 0) & (c < columns) for r, c in moved]
+        ahead = [np.where(ok, r * columns + c, self.size) for ok, (r, c) in zip(inside, moved)]
+        self.ahead = np.stack(ahead, axis=1).astype(np.int32)  # i32[C, 4] the neighbour in each direction
+        self.behind = self.ahead[:, [1, 0, 3, 2]]
+        distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
+        self.distance = distance.astype(np.int32)  # i32[C, C]
+
+
+def _room(key: jax.Array, grid: _Grid, sides: int) -> jax.Array:
+    """Draws the floor of a room, bool[C]. `sides` is the sum of the board's height and width."""
+    steps = int(1.7 * sides)
+    keys = jax.random.split(key, 5)
+    limits = jnp.array([grid.rows - 1, grid.columns - 1])
+    position = jax.random.randint(keys[0], (2,), 0, limits + 2)
+    direction = jax.random.randint(keys[1], (), 0, 4)
+    turns = jax.random.uniform(keys[2], (steps,)) < TURN_PROBABILITY
+    directions = jax.random.randint(keys[3], (steps,), 0, 4)
+    stencils = jax.random.randint(keys[4], (steps,), 0, len(STENCILS))
+
+    def move(carry, draw):
+        position, direction = carry
+        direction = jnp.where(draw[0], draw[1], direction)
+        position = jnp.clip(position + jnp.array(DIRECTIONS)[direction], 0, limits)
+        return (position, direction), position
+
+    _, path = jax.lax.scan(move, (position, direction), (turns, directions))
+    # Stencils of three cells repeat their last one: stamping twice changes nothing.
+    offsets = jnp.array([(*stencil, stencil[-1])[:4] for stencil in STENCILS])
+    stamped = path[:, None] + offsets[stencils]
+    inside = jnp.all((stamped >= 0) & (stamped <= limits), axis=-1)
+    cells = jnp.where(inside, stamped[..., 0] * grid.columns + stamped[..., 1], -1).reshape(-1)
+    return jnp.any(cells[:, None] == jnp.arange(grid.size), axis=0)
+
+
+def _place(key: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.Array]:
+    """Puts player and boxes on distinct uniform floor cells; says whether the room was large enough."""
+    order = jnp.where(floor, jax.random.uniform(key, floor.shape), -1.0)
+    cells = jax.lax.top_k(order, boxes + 1)[1].astype(jnp.int32)
+    start = Placed(floor=floor, targets=cells[1:], boxes=cells[1:], player=cells[0], displacement=jnp.int32(0))
+    return start, jnp.sum(floor) > boxes + 1
+
+
+def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
+    """Breadth-first reverse play. Returns the best position; displacement 0 where there is none or none is wanted."""
+    cells = jnp.arange(grid.size)
+    target = start.targets[0]
+    allowed = start.floor[:, None] & start.floor[None, :] & ~jnp.eye(grid.size, dtype=bool)
+    behind = jnp.asarray(grid.behind.T[:, :, None] == np.arange(grid.size))  # bool[4, C, C]: the box is behind
+
+    def shift(mask: jax.Array, direction: int) -> jax.Array:
+        down, right = DIRECTIONS[direction]
+        board = mask.reshape(grid.rows, grid.columns, -1)
+        board = jnp.pad(board, ((max(down, 0), max(-down, 0)), (max(right, 0), max(-right, 0)), (0, 0)))
+        row, column = max(-down, 0), max(-right, 0)
+        return board[row : row + grid.rows, column : column + grid.columns].reshape(mask.shape)
+
+    def expand(carry):
+        moves, frontier, reached = carry
+        found = jnp.zeros_like(frontier)
+        for direction in range(4):
+            walked = shift(frontier & ~behind[direction], direction)
+            pulling = jnp.any(frontier & behind[direction], axis=1, keepdims=True)
+            found |= (walked | (shift(pulling, direction) & behind[direction])) & allowed
+        frontier = found & (reached > search_depth)
+        return moves + 1, frontier, jnp.where(frontier, moves + 1, reached)
+
+    def unfinished(carry):
+        moves, frontier, _ = carry
+        return jnp.any(frontier) & (moves < search_depth - 2)
+
+    frontier = (cells[:, None] == start.player) & (cells == target) & wanted
+    reached = jnp.where(frontier, 0, search_depth + 1)
+    _, _, reached = jax.lax.while_loop(unfinished, expand, (jnp.int32(0), frontier, reached))
+
+    displacement = jnp.asarray(grid.distance)[target]
+    score = jnp.where((reached <= search_depth) & (cells[:, None] != target), displacement, 0)
+    best = jnp.argmax(score * (search_depth + 2) - reached)
+    player, box = jnp.divmod(best, grid.size)
+    return start._replace(player=player, boxes=box[None], displacement=score.reshape(-1)[best])
+
+
+def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
+    """Depth-first reverse play. Returns the best position; displacement 0 where there is none or none is wanted."""
+    ahead, behind, distance = jnp.asarray(grid.ahead), jnp.asarray(grid.behind), jnp.asarray(grid.distance)
+    floor = jnp.append(start.floor, False)
+    levels = search_depth - 1
+
+    def name(player, boxes):
+        """One number for what the board shows; it does not tell the boxes apart."""
+        return (player * grid.size + jnp.min(boxes, axis=-1)) * grid.size + jnp.max(boxes, axis=-1)
+
+    def visit(carry):
+        depth, stack, count, visited, best = carry
+        player, boxes, last, swaps = stack[depth, 0], stack[depth, 1:3], stack[depth, 3], stack[depth, 4]
+        players = ahead[player]
+        pulls = behind[player][:, None] == boxes
+        boxes_next = jnp.where(pulls, player, boxes)
+        names = name(players, boxes_next)
+        known = jnp.any(visited == names[:, None], axis=1)
+        legal = floor[players] & ~jnp.any(players[:, None] == boxes, axis=1)
+        open_ = legal & ~known & (depth + 1 < levels) & (count < MAX_VISITED)
+        # A direction tried before leads to a visited position, so the first open one is the next to try.
+        descend, direction = jnp.any(open_), jnp.argmax(open_)
+
+        player, boxes, pull = players[direction], boxes_next[direction], pulls[direction]
+        pulled = jnp.where(jnp.any(pull), jnp.argmax(pull), last)
+        swaps = swaps + (pulled != last)
+        displacement = jnp.sum(distance[boxes, start.targets])
+        hidden = jnp.any(start.targets == player) | jnp.any(boxes[:, None] == start.targets)
+        score = jnp.where(hidden, 0, swaps * displacement)
+        position = jnp.stack([player, boxes[0], boxes[1], pulled, swaps]).astype(jnp.int32)
+        here = jnp.arange(levels)[:, None] == depth + 1
+        result = jnp.stack([score, displacement, player, boxes[0], boxes[1]]).astype(jnp.int32)
+        return (
+            jnp.where(descend, depth + 1, depth - 1),
+            jnp.where(descend & here, position, stack),
+            count + descend,
+            jnp.where(descend & (jnp.arange(MAX_VISITED) == count), names[direction], visited),
+            jnp.where(descend & (score > best[0]), result, best),
+        )
+
+    root = jnp.concatenate([start.player[None], start.boxes, jnp.array([-1, 0], jnp.int32)])
+    stack = jnp.zeros((levels, 5), jnp.int32).at[0].set(root)
+    visited = jnp.full(MAX_VISITED, -1, jnp.int32).at[0].set(name(start.player, start.boxes))
+    best = jnp.concatenate([jnp.zeros(2, jnp.int32), root[:3]])
+    carry = (jnp.where(wanted, 0, -1), stack, jnp.int32(1), visited, best)
+    best = jax.lax.while_loop(lambda carry: carry[0] >= 0, visit, carry)[-1]
+    return start._replace(player=best[2], boxes=best[3:5], displacement=best[1])
+
+
+def _walk(key: jax.Array, grid: _Grid, placed: Placed) -> jax.Array:
+    """Walks the player away from where the reverse play left it; returns its cell, i32[]."""
+    key_start, key_go, key_step = jax.random.split(key, 3)
+    cells = jnp.arange(grid.size + 1)
+    free = jnp.append(placed.floor, False) & ~jnp.any(cells == placed.boxes[:, None], axis=0)
+    chance = jnp.where(placed.displacement == 1, 0.8, 0.5)
+    walking = jax.random.uniform(key_start) < chance
+    go_on = jax.random.uniform(key_go, (3,)) < 0.5
+    draws = jax.random.uniform(key_step, (3, 4))
+    player = placed.player
+    for step in range(3):
+        free &= cells != player
+        neighbours = jnp.asarray(grid.ahead)[player]
+        walking &= jnp.any(free[neighbours])
+        choice = jnp.argmax(jnp.where(free[neighbours], draws[step], -1.0))
+        player = jnp.where(walking, neighbours[choice], player)
+        walking &= go_on[step]
+    return player
