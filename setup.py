@@ -29,7 +29,7 @@ setup(
     ],
     extras_require={
         "test": ["pytest>=8", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17"],
-        "lint": ["ruff>=0.14", "mypy>=1.18", "types-PyYAML"],
+        "lint": ["ruff>=0.14", "mypy>=1.18"],
         "wandb": ["wandb>=0.20"],
     },
     entry_points={"console_scripts": ["agentrl=agentrl_jax.cli:main"]},

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from agentrl_jax.algos.presets import PRESETS
 from agentrl_jax.config_checks import validate
 from agentrl_jax.config_tree import (
     AlgoConfig,
@@ -127,8 +128,6 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
     """
-    from agentrl_jax.algos.presets import PRESETS
-
     data = dict(data)
     algo = data.get("algo") or {}
     if isinstance(algo, Mapping):

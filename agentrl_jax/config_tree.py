@@ -144,14 +144,14 @@ class AlgoConfig:
     """Weight of the value loss."""
     entropy_coef: NonNegative = 0.001
     """Weight of the entropy bonus."""
-    kl_kind: Literal["k1", "k2", "k3", "abs", "mse"] = "k3"
+    kl_kind: Literal["k1", "k2", "k3", "abs", "mse"] = "k1"
     """Estimator of the KL divergence from the reference policy."""
     kl_coef: NonNegative = 0.0
     """Weight of the KL divergence."""
     kl_where: Literal["none", "loss", "reward"] = "none"
     """Where the KL divergence enters."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"] = (
-        "token_mean"
+        "seq_mean_token_mean"
     )
     """How token losses become one number; denominators are those of the whole minibatch on all devices."""
     whiten: bool = True
@@ -162,8 +162,8 @@ class AlgoConfig:
     """Normalisation of returns inside their group before advantages are computed."""
     filter_ratio: Share = 0.25
     """Share of groups that is trained on, ranked by filter_kind; 1: all."""
-    filter_kind: Literal["std", "std_rev"] = "std"
-    """std: keep the groups whose returns differ most; std_rev: least."""
+    filter_kind: Literal["std", "mean"] = "std"
+    """What ranks a group: the standard deviation of its returns, or their mean."""
     epochs: Positive = 1
     """Passes over the kept rows per iteration."""
     minibatches: Positive = 1

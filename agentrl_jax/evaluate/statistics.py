@@ -1,0 +1,112 @@
+"""Confidence intervals for success rates and for differences between two agents on the same levels."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+
+def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
+    """The mean of independent outcomes with a confidence interval.
+
+    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has a width at 0
+    and at n successes too; others (returns, exact probabilities per level) Student's t interval.
+
+    Args:
+        x: bool or float [n], one outcome per level, n >= 1.
+        level: confidence level.
+
+    Returns:
+        `mean`, `low`, `high` as floats and `n` as int. A single outcome that is not 0 or 1 gets low = high = mean.
+
+    Raises:
+        ValueError: there is no outcome, or one that is not finite.
+    """
+    outcomes = _outcomes(x, "x")
+    n, mean = len(outcomes), float(outcomes.mean())
+    if _is_binary(outcomes):
+        low, high = _wilson(mean, n, _quantile(level))
+    else:
+        half = _t_half_width(outcomes, level)
+        low, high = mean - half, mean + half
+    return {"mean": mean, "low": low, "high": high, "n": n}
+
+
+def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
+    """The mean of a - b over the same levels with a confidence interval; deterministic.
+
+    Outcomes that are all 0 or 1 get Newcombe's hybrid score interval for paired proportions (Newcombe, Statistics in
+    Medicine 17:2635, 1998, method 10), which holds its level for small differences and never leaves [-1, 1]; others
+    Student's t interval of the differences.
+
+    Args:
+        a: bool or float [n], outcomes of the first agent.
+        b: bool or float [n], outcomes of the second agent, level by level those of `a`.
+        level: confidence level.
+
+    Returns:
+        `mean` of a - b, `low`, `high` as floats and `n` as int.
+
+    Raises:
+        ValueError: the lengths differ, there is no outcome, or one that is not finite.
+    """
+    first, second = _outcomes(a, "a"), _outcomes(b, "b")
+    if len(first) != len(second):
+        raise ValueError(f"a has {len(first)} outcomes and b {len(second)}; a paired interval needs the same levels")
+    n, difference = len(first), float(first.mean() - second.mean())
+    if _is_binary(first) and _is_binary(second):
+        low, high = _newcombe(first.astype(bool), second.astype(bool), _quantile(level))
+    else:
+        half = _t_half_width(first - second, level)
+        low, high = difference - half, difference + half
+    return {"mean": difference, "low": low, "high": high, "n": n}
+
+
+def _outcomes(x: ArrayLike, name: str) -> np.ndarray:
+    outcomes = np.asarray(x, dtype=np.float64)
+    if outcomes.ndim != 1 or outcomes.size == 0:
+        raise ValueError(f"{name} has shape {outcomes.shape}, expected [n] with at least one outcome")
+    if not np.isfinite(outcomes).all():
+        raise ValueError(f"{name} holds {outcomes[~np.isfinite(outcomes)][0]}, expected finite outcomes")
+    return outcomes
+
+
+def _is_binary(outcomes: np.ndarray) -> bool:
+    return bool(np.isin(outcomes, (0.0, 1.0)).all())
+
+
+def _quantile(level: float) -> float:
+    return float(stats.norm.ppf(0.5 + level / 2))
+
+
+def _t_half_width(x: np.ndarray, level: float) -> float:
+    if len(x) < 2:
+        return 0.0
+    return float(stats.t.ppf(0.5 + level / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
+
+
+def _wilson(mean: float, n: int, z: float) -> tuple[float, float]:
+    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * np.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return float(min(max(centre - half, 0.0), mean)), float(max(min(centre + half, 1.0), mean))
+
+
+def _newcombe(a: np.ndarray, b: np.ndarray, z: float) -> tuple[float, float]:
+    n = len(a)
+    both, neither = int((a & b).sum()), int((~a & ~b).sum())
+    only_a, only_b = int((a & ~b).sum()), int((~a & b).sum())
+    p, q = (both + only_a) / n, (both + only_b) / n
+    p_low, p_high = _wilson(p, n, z)
+    q_low, q_high = _wilson(q, n, z)
+
+    # Correlation of the pair, moved towards 0 by half an observation where it is positive.
+    product = float(both * neither - only_a * only_b)
+    if product > 0:
+        product = max(product - n / 2, 0.0)
+    margins = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
+    phi = product / np.sqrt(margins) if margins else 0.0
+
+    def reach(x: float, y: float) -> float:
+        return float(np.sqrt(max(x * x - 2 * phi * x * y + y * y, 0.0)))
+
+    difference = (only_a - only_b) / n
+    return difference - reach(p - p_low, q_high - q), difference + reach(p_high - p, q - q_low)

@@ -1,0 +1,138 @@
+"""The figure of a run: its metrics over the iterations, with what random and optimal play reach."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+_COLOURS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
+_GREY = "#64748b"
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One small diagram: a title and the metrics drawn in it, each with its name in the legend."""
+
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    is_share: bool = False
+    """Drawn on an axis from 0 to 1 in percent."""
+
+
+PANELS = (
+    Panel("success", (("train/success", "training"), ("validation/success", "validation")), is_share=True),
+    Panel("return", (("train/return", ""),)),
+    Panel(
+        "in-group std of returns",
+        (("rollout/in_group_std", "all groups"), ("rollout/chosen_in_group_std", "groups kept")),
+    ),
+    Panel("entropy per token (nats)", (("actor/entropy", ""),)),
+    Panel("gradient norm", (("actor/grad_norm", "policy"), ("critic/grad_norm", "critic"))),
+    Panel(
+        "replies",
+        (("train/valid_format", "format kept"), ("rollout/zero_std_share", "groups with no spread")),
+        is_share=True,
+    ),
+)
+
+
+def plot_curves(
+    rows: Sequence[Mapping[str, Any]],
+    path: str | os.PathLike[str],
+    *,
+    random: float | None = None,
+    optimal: float | None = None,
+    title: str = "",
+    panels: Sequence[Panel] = PANELS,
+) -> None:
+    """Draws rows of metrics.jsonl into a PNG; it replaces the file at once, so that a viewer never sees half of one.
+
+    Args:
+        rows: mappings with the iteration as `step`; metrics that a row lacks, or that are null, are gaps.
+        path: the PNG to write.
+        random: success of random play, drawn as a line in the first panel.
+        optimal: success of optimal play, drawn likewise.
+        title: heading of the figure.
+        panels: what to draw; panels without any data are left out, except for the first.
+    """
+    shown = [
+        panel for index, panel in enumerate(panels) if index == 0 or any(_series(rows, key) for key, _ in panel.lines)
+    ]
+    columns = min(3, len(shown))
+    height = -(-len(shown) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.1 * height + 0.4), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(height, columns, squeeze=False).flat
+    for axis, panel in zip(axes, shown):
+        _draw(axis, panel, rows)
+    for axis in list(axes)[len(shown) :]:
+        axis.set_visible(False)
+    _baselines(figure.axes[0], random, optimal)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    temporary = Path(f"{path}.tmp")
+    figure.savefig(temporary, format="png", dpi=130)
+    os.replace(temporary, path)
+
+
+def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
+    for colour, (key, name) in zip(_COLOURS, panel.lines):
+        points = _series(rows, key)
+        if not points:
+            continue
+        x, y = np.array(points, dtype=float).T
+        if len(x) >= 20:
+            axis.plot(x, y, color=colour, alpha=0.25, linewidth=1.0)
+            axis.plot(x, _smooth(y), color=colour, linewidth=2.0, label=name)
+        else:
+            axis.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3.5, label=name)
+    axis.set_title(panel.title, loc="left", fontsize=10)
+    axis.set_xlabel("iteration", fontsize=8, color=_GREY)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.tick_params(labelsize=8, color=_GREY, labelcolor=_GREY)
+    axis.grid(True, color="#e2e8f0", linewidth=0.8)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_color("#cbd5e1")
+    if panel.is_share:
+        axis.set_ylim(-0.02, 1.02)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    if any(name for _, name in panel.lines) and axis.lines:
+        axis.legend(fontsize=8, frameon=False, loc="best")
+
+
+def _baselines(axis: Axes, random: float | None, optimal: float | None) -> None:
+    for value, name, style in ((random, "random", ":"), (optimal, "optimal", "--")):
+        if value is not None:
+            axis.axhline(value, color=_GREY, linewidth=1.2, linestyle=style)
+            axis.annotate(
+                f"{name} {value:.1%}",
+                xy=(0.01, value),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 3 if value < 0.9 else -10),
+                textcoords="offset points",
+                fontsize=8,
+                color=_GREY,
+            )
+
+
+def _series(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+
+
+def _smooth(y: np.ndarray) -> np.ndarray:
+    """Centred moving mean over about a twentieth of the points, with shorter windows at both ends."""
+    reach = max(2, len(y) // 40)
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    low = np.maximum(np.arange(len(y)) - reach, 0)
+    high = np.minimum(np.arange(len(y)) + reach + 1, len(y))
+    return (total[high] - total[low]) / (high - low)

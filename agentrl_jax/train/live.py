@@ -1,0 +1,170 @@
+"""What a run shows in the terminal: a live view while it trains, and the table at its end."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_SPARKS = "▁▂▃▄▅▆▇█"
+_LEARNERS = {
+    "random": "random",
+    "imitation": "after imitation",
+    "trained": "after RL",
+    "optimal": "optimal",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The numbers of one iteration that the live view shows."""
+
+    iteration: int
+    """Iterations done."""
+    success: float
+    """Share of the batch's trajectories that succeeded."""
+    mean_return: float
+    """Mean return of the batch, penalties included."""
+    in_group_std: float
+    """Mean over groups of the standard deviation of returns."""
+    entropy: float
+    """Mean entropy per sampled token, in nats."""
+    tokens_per_second: float
+    """Sampled tokens per second of the iteration."""
+    bad_updates: int = 0
+    """Updates skipped so far because they were not finite."""
+
+
+class LiveView:
+    """Shows the progress of a run: redrawn in place on a terminal, one plain line per iteration elsewhere."""
+
+    def __init__(
+        self, total: int, *, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ):
+        """Prepares the view; nothing is shown before it is entered.
+
+        Args:
+            total: iterations of the whole run.
+            title: name of the run.
+            console: where to print; standard output if left out.
+            clock: seconds since any fixed moment, for the time left.
+        """
+        self._total, self._title, self._clock = total, title, clock
+        self._console = console or Console()
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._history: list[float] = []
+        self._notes: list[str] = []
+        self._start: tuple[float, int] | None = None
+
+    def __enter__(self) -> "LiveView":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Prints a line that stays: a phase that begins, a validation, a skipped update."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def update(self, progress: Progress) -> None:
+        """Shows an iteration that has just ended."""
+        now = self._clock()
+        if self._start is None:  # the first iteration of this process compiles: it says nothing about the others
+            self._start = (now, progress.iteration)
+        done = progress.iteration - self._start[1]
+        left = (now - self._start[0]) / done * (self._total - progress.iteration) if done else None
+        self._history.append(progress.success)
+        if self._live:
+            self._live.update(self._panel(progress, left), refresh=True)
+        else:
+            self._console.print(self._line(progress, left), highlight=False, soft_wrap=True)
+
+    def _fields(self, progress: Progress, left: float | None) -> list[tuple[str, str]]:
+        fields = [
+            ("success", f"{progress.success:6.1%}"),
+            ("return", f"{progress.mean_return:+.2f}"),
+            ("in-group std", f"{progress.in_group_std:.2f}"),
+            ("entropy", f"{progress.entropy:.3f}"),
+            ("tokens/s", f"{progress.tokens_per_second:,.0f}"),
+            ("left", duration(left)),
+        ]
+        return [*fields, ("skipped updates", str(progress.bad_updates))] if progress.bad_updates else fields
+
+    def _line(self, progress: Progress, left: float | None) -> str:
+        width = len(str(self._total))
+        shown = "  ".join(f"{name} {value}" for name, value in self._fields(progress, left))
+        return f"iteration {progress.iteration:>{width}}/{self._total}  {shown}"
+
+    def _panel(self, progress: Progress, left: float | None) -> Group:
+        head = Table.grid(padding=(0, 2), expand=False)
+        head.add_row(
+            Text(self._title, style="bold"),
+            Text(f"iteration {progress.iteration}/{self._total}"),
+            ProgressBar(total=self._total, completed=progress.iteration, width=30),
+        )
+        body = Table.grid(padding=(0, 3))
+        fields = self._fields(progress, left)
+        body.add_row(*(Text(name, style="dim") for name, _ in fields))
+        body.add_row(*(Text(value, style="bold") for _, value in fields))
+        return Group(head, body, Text(f"success {sparkline(self._history, 60)}", style="green"))
+
+
+def final_table(summary: Mapping[str, Any]) -> Group:
+    """The table at the end of a run: who succeeds how often on the held-out levels, and by how much RL helped.
+
+    Args:
+        summary: as in summary.json: `success` and `success_greedy`, each an interval `{mean, low, high, n}` for any of
+            random, imitation, trained and optimal; optionally `paired`, intervals of differences by their label.
+
+    Returns:
+        Something that a rich console prints.
+    """
+    table = Table(title="Success on held-out levels, with 95 % intervals", title_justify="left")
+    table.add_column("")
+    table.add_column("sampled", justify="right")
+    table.add_column("greedy", justify="right")
+    table.add_column("levels", justify="right")
+    sampled, greedy = summary["success"], summary.get("success_greedy", {})
+    for key, name in _LEARNERS.items():
+        if key in sampled:
+            style = "bold" if key == "trained" else ""
+            cells = (_rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
+            table.add_row(name, *cells, style=style)
+    lines = [Text(f"{label}: {_points(interval)}") for label, interval in summary.get("paired", {}).items()]
+    return Group(table, *lines)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as m:ss or h:mm:ss; a dash for an unknown time."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """Shares between 0 and 1 as a line of block characters, the newest `width` of them."""
+    top = len(_SPARKS) - 1
+    return "".join(
+        _SPARKS[min(max(round(value * top), 0), top)] if value == value else " " for value in values[-width:]
+    )
+
+
+def _rate(interval: Mapping[str, Any] | None) -> str:
+    if interval is None:
+        return ""
+    return f"{interval['mean']:6.1%}  [{interval['low']:.1%}, {interval['high']:.1%}]"
+
+
+def _points(interval: Mapping[str, Any]) -> str:
+    mean, low, high = (100 * interval[key] for key in ("mean", "low", "high"))
+    return f"{mean:+.1f} points [{low:+.1f}, {high:+.1f}], paired over {interval['n']} levels"

@@ -1,0 +1,234 @@
+"""The folder of a run: what it holds, who may write to it, and how it is taken back to a checkpoint.
+
+    config.yaml          every value of the configuration; `agentrl train` refuses the folder for another one
+    metrics.jsonl        one row per iteration
+    trajectories.jsonl   trajectories as text, every so many iterations
+    tensorboard/         the numbers of metrics.jsonl as TensorBoard events
+    checkpoints/         see agentrl_jax.train.checkpoint
+    curves.png, summary.json
+
+Rows carry the iteration they belong to as `step`. A row of step k is written before checkpoint k is saved, so that a
+run that was killed finds every row up to its last checkpoint and cuts off those behind it.
+"""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from tensorboardX import SummaryWriter
+
+from agentrl_jax.config import Config, differences, load_config, save_resolved, to_dict
+from agentrl_jax.errors import UserError
+
+_CONFIG = "config.yaml"
+_LOCK = ".lock"
+
+
+class RunFolder:
+    """An open run folder; one process at a time holds it.
+
+    Attributes:
+        path: the folder.
+        checkpoints: where checkpoints go.
+        existed: whether the folder already held this run when it was opened.
+    """
+
+    def __init__(self, config: Config, path: str | os.PathLike[str] | None = None):
+        """Creates the folder of a run or opens it again.
+
+        Args:
+            config: the run's configuration.
+            path: the folder; `config.run_dir` if left out.
+
+        Raises:
+            UserError: the folder holds another configuration or files that are no run, cannot be written, or is in use.
+        """
+        self.path = Path(path if path is not None else config.run_dir)
+        self.checkpoints = self.path / "checkpoints"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (held open for as long as the run)
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be used as run folder ({error.strerror}); give another one with --run_dir"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process
+        except OSError:
+            self._lock.close()
+            raise UserError(
+                f"{self.path}: another process is writing to this run folder; wait for it, stop it, or give another "
+                "folder with --run_dir"
+            ) from None
+        try:
+            self.existed = self._claim(config)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._files: dict[str, IO[str]] = {}
+        self._events: SummaryWriter | None = None
+        self._purge: int | None = None
+
+    def _claim(self, config: Config) -> bool:
+        file = self.path / _CONFIG
+        if not file.exists():
+            strangers = sorted(
+                entry.name for entry in self.path.iterdir() if entry.name not in (_LOCK, f"{_CONFIG}.tmp")
+            )
+            if strangers:
+                raise UserError(
+                    f"{self.path}: holds {strangers[0]!r} but no {_CONFIG}, so it is no run folder; give an empty or "
+                    "a new folder with --run_dir"
+                )
+            save_resolved(config, file)
+            return False
+        held = read_config(self.path)
+        keys = [key for key in differences(held, config) if key != "run_dir"]
+        if keys:
+            old, new = to_dict(held), to_dict(config)
+            shown = ", ".join(f"{key} ({_at(old, key)} there, {_at(new, key)} now)" for key in keys[:8])
+            more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+            raise UserError(
+                f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; "
+                "give another folder with --run_dir, or delete this one"
+            )
+        return True
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
+
+        Args:
+            row: values by name, with the iteration as `step`. Scalars of NumPy and JAX are taken; numbers that are not
+                finite are written as null.
+        """
+        plain = {key: _plain(value) for key, value in row.items()}
+        self._append("metrics.jsonl", [plain])
+        if self._events is None:
+            self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=self._purge, flush_secs=10)
+        for key, value in plain.items():
+            if key != "step" and isinstance(value, int | float):
+                self._events.add_scalar(key, value, plain["step"])
+
+    def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Appends trajectories to trajectories.jsonl; each row has its iteration as `step`."""
+        self._append("trajectories.jsonl", [{key: _plain(value) for key, value in row.items()} for row in rows])
+
+    def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        for row in rows:
+            if not isinstance(row.get("step"), int):
+                raise ValueError(f"a row of {name} has step {row.get('step')!r}, expected the iteration as an int")
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = open(self.path / name, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
+        file.write("".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows))
+        file.flush()
+        os.fsync(file.fileno())
+
+    def truncate(self, step: int) -> None:
+        """Takes the records back to a checkpoint: drops rows behind its step, half-written lines and later events.
+
+        Call it before the first `log` of a resumed run.
+
+        Args:
+            step: iteration of the checkpoint; -1 drops everything.
+        """
+        if self._events is not None:
+            raise ValueError("truncate was called after log; records can be cut back only before new ones are written")
+        for name in ("metrics.jsonl", "trajectories.jsonl"):
+            file = self.path / name
+            if file.exists():
+                text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(file) if row["step"] <= step)
+                _write_atomically(file, text)
+        self._purge = step + 1
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl so far."""
+        file = self.path / "metrics.jsonl"
+        return _rows(file) if file.exists() else []
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes summary.json; a reader sees the old file or the new one, never half of one."""
+        plain = _plain(summary)
+        _write_atomically(
+            self.path / "summary.json", json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        )
+
+    def close(self) -> None:
+        """Closes the files and lets other processes in."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        if self._events is not None:
+            self._events.close()
+        self._lock.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_config(path: str | os.PathLike[str]) -> Config:
+    """The configuration of the run in a folder.
+
+    Raises:
+        UserError: there is no such folder or it holds no run.
+    """
+    file = Path(path) / _CONFIG
+    if not file.is_file():
+        what = "holds no config.yaml" if Path(path).is_dir() else "there is no such folder"
+        raise UserError(f"{path}: {what}; give the folder of a run that `agentrl train` made, e.g. runs/demo")
+    return load_config(file)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The whole rows of a JSON-lines file; what follows a row that was cut off by a kill is left out."""
+    rows = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            row = json.loads(line) if line.endswith("\n") else None
+        except json.JSONDecodeError:
+            row = None
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            break
+        rows.append(row)
+    return rows
+
+
+def _write_atomically(file: Path, text: str) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, file)
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, lists, text and Python numbers of the same value; null for a number that is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return _plain(np.asarray(value).tolist())
+
+
+def _at(tree: Any, key: str) -> Any:
+    for step in key.split("."):
+        if isinstance(tree, list):
+            tree = tree[int(step)] if int(step) < len(tree) else "absent"
+        else:
+            tree = tree.get(step, "absent") if isinstance(tree, dict) else "absent"
+        if tree == "absent":
+            break
+    return json.dumps(tree) if tree != "absent" else tree
