@@ -3,7 +3,7 @@
 Letters: `P` observation pieces, `H` and `W` rows and columns of a grid.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ class TextEnvironment(environment.Environment):
         legend: pairs (symbol, meaning), shown after the instruction; empty where there is no grid.
     """
 
-    actions: ClassVar[tuple[str, ...]] | tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
     instruction: str = ""
     legend: tuple[tuple[str, str], ...] = ()
