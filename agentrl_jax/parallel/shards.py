@@ -1,0 +1,81 @@
+"""The `data` axis of the mesh, as seen from inside `jax.shard_map`.
+
+Letters: `N` rows of the whole batch, `R` devices of the axis.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+AXIS = "data"
+
+
+def data_mesh(devices: int) -> Mesh:
+    """A mesh of the first `devices` devices along `data`; 0 takes all.
+
+    Raises:
+        ValueError: there are fewer devices.
+    """
+    available = jax.devices()
+    count = devices or len(available)
+    if count > len(available):
+        raise ValueError(f"devices is {count}, but this host has {len(available)}; set devices to at most that or 0")
+    return Mesh(np.array(available[:count]), (AXIS,), axis_types=(AxisType.Auto,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """How the rows of a batch are shared out. With one device every method is the identity.
+
+    Attributes:
+        count: R, static. Above 1 the methods must run inside `jax.shard_map` over `AXIS`.
+    """
+
+    count: int = 1
+
+    def local(self, tree: Any) -> Any:
+        """This device's share of replicated rows: leaves [N, ...] -> [N / R, ...]."""
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(AXIS)
+
+        def share(x):
+            size = x.shape[0] // self.count
+            return jax.lax.dynamic_slice_in_dim(x, index * size, size)
+
+        return jax.tree.map(share, tree)
+
+    def replicate(self, tree: Any) -> Any:
+        """Every device's rows on all of them: leaves [N / R, ...] -> [N, ...]."""
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(AXIS)
+
+        def collect(x):
+            # A sum of disjoint parts, because its result is known to be equal on all devices.
+            whole = jnp.zeros((x.shape[0] * self.count, *x.shape[1:]), x.dtype)
+            return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(whole, x, index * x.shape[0], 0), AXIS)
+
+        return jax.tree.map(collect, tree)
+
+    def sum(self, tree: Any) -> Any:
+        """Sum over devices."""
+        return tree if self.count == 1 else jax.lax.psum(tree, AXIS)
+
+    def varying(self, tree: Any) -> Any:
+        """Marks replicated values as this device's own, so that loops and gradients treat them as such."""
+        if self.count == 1:
+            return tree
+        return jax.tree.map(lambda x: x if AXIS in jax.typeof(x).vma else jax.lax.pcast(x, AXIS, to="varying"), tree)
+
+
+def on_mesh(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """`jax.shard_map` over `data`, or the function itself on one device."""
+    if mesh.size == 1:
+        return function
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)

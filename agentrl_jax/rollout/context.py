@@ -1,0 +1,105 @@
+"""From trajectories to the rows that the learner reads.
+
+Letters: `E` episodes, `T` turns, `N` rows, `S` tokens of a row.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from agentrl_jax.rollout.trajectory import Trajectory
+
+
+@struct.dataclass
+class Sequences:
+    """Rows of tokens, padded on the right. Arrays over [N, S] are aligned with the token they speak of.
+
+    Attributes:
+        tokens: i32[N, S].
+        length: i32[N].
+        sampled: bool[N, S] the token was drawn from the policy: the loss mask.
+        logprob: f32[N, S] behaviour log-probability of sampled tokens, else 0.
+        turn_last: i32[N, T] (T = 1 in rows of a single turn) position of the last sampled token of each turn in the row, -1 where there is none.
+        turn_reward: f32[N, T] what each turn of the row has earned.
+        episode: i32[N] row of the trajectory.
+    """
+
+    tokens: jax.Array
+    length: jax.Array
+    sampled: jax.Array
+    logprob: jax.Array
+    turn_last: jax.Array
+    turn_reward: jax.Array
+    episode: jax.Array
+
+
+def num_rows(context: str, episodes: int, turns: int) -> int:
+    """Rows that `assemble` makes of E episodes: N."""
+    return episodes if context == "full" else episodes * turns
+
+
+def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement: str) -> Sequences:
+    """Makes the learner's rows, exactly the token sequences that the policy saw.
+
+    Args:
+        trajectory: E episodes.
+        rewards: f32[E, T] reward of each turn, penalties included; 0 where no turn was played.
+        context: "full": one row per episode, prompt and all turns. "single_turn": one row per turn, prompt and that
+            turn alone; turns that were not played give rows without sampled tokens.
+        placement: what a row of a single turn has earned: the whole return ("episode") or what the episode earned from
+            that turn on ("turn"). Rows of whole episodes keep the reward of each turn.
+
+    Returns:
+        `Sequences` with N = E or E * T rows.
+    """
+    episodes, turns = trajectory.observation_length.shape
+    single = context == "single_turn"
+    if single and placement == "episode":
+        rewards = jnp.broadcast_to(jnp.sum(rewards, axis=1, keepdims=True), rewards.shape)
+    elif single:
+        rewards = jnp.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
+
+    def rows(x):
+        """Per-turn fields [E, T, ...] as [N, turns of a row, ...]."""
+        return x.reshape(episodes * turns, 1, *x.shape[2:]) if single else x
+
+    def per_row(x):
+        return jnp.repeat(x, turns, axis=0) if single else x
+
+    observation, reply = rows(trajectory.observation), rows(trajectory.reply.tokens)
+    observation_length, reply_length = rows(trajectory.observation_length), rows(trajectory.reply.length)
+    played = rows(trajectory.played)
+    observation_length = jnp.where(played, observation_length, 0)
+    prompt, prompt_length = per_row(trajectory.prompt), per_row(trajectory.prompt_length)
+
+    def spread(prompt_part, observation_part, reply_part):
+        """Lays out prompt, then observation and reply of each turn, [N, S], with gaps."""
+        body = jnp.concatenate([observation_part, reply_part], axis=2)
+        return jnp.concatenate([prompt_part, body.reshape(body.shape[0], -1)], axis=1)
+
+    def below(limit, size):
+        return jnp.arange(size) < limit[..., None]
+
+    drawn = below(reply_length, reply.shape[-1])
+    none = jnp.zeros_like(observation, bool)
+    kept = spread(below(prompt_length, prompt.shape[1]), below(observation_length, observation.shape[-1]), drawn)
+    sampled = spread(jnp.zeros_like(prompt, bool), none, drawn)
+    tokens = spread(prompt, observation, reply)
+    logprob = spread(jnp.zeros(prompt.shape), jnp.zeros(observation.shape), rows(trajectory.reply.logprob))
+
+    # Moves what is kept to the left without changing its order.
+    order = jnp.argsort(~kept, axis=1, stable=True)
+    tokens, sampled, logprob, kept = (
+        jnp.take_along_axis(x, order, axis=1) for x in (tokens, sampled, logprob, kept)
+    )
+    sampled &= kept
+    ends = prompt_length[:, None] + jnp.cumsum(observation_length + reply_length, axis=1)
+    return Sequences(
+        tokens=jnp.where(kept, tokens, 0),
+        length=jnp.sum(kept, axis=1, dtype=jnp.int32),
+        sampled=sampled,
+        logprob=jnp.where(sampled, logprob, 0.0),
+        turn_last=jnp.where(reply_length > 0, ends - 1, -1).astype(jnp.int32),
+        turn_reward=rows(rewards),
+        episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),
+    )

@@ -1,0 +1,378 @@
+"""The rollout engine: turns, tokens and environments in one program.
+
+Letters: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` reply tokens, `V` vocabulary. A slot plays one
+episode at a time; an episode's result never depends on its slot or on its neighbours. Turn, position and phase belong
+to the row: a row decodes its reply, waits for its observation, or is idle. One cycle of the loop lets rows decode until
+a set share of the active ones waits, lets the environments answer those, and prefills the answers as one chunk.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from agentrl_jax.models import decoder
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout import parsing
+from agentrl_jax.rollout.sampling import sample
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory, TurnResult
+from agentrl_jax.rollout.world import Message, World
+
+CONTEXTS = ("full", "single_turn")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What fixes the shapes and the order of work of a rollout.
+
+    Attributes:
+        max_turns: T.
+        reply_tokens: L, the cap on one reply.
+        members: members of a group; a group's rows are contiguous and share the first prefill. 1 shares nothing.
+        slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
+        wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
+        context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
+        stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
+        end_of_turn: id of the stop token.
+    """
+
+    max_turns: int
+    reply_tokens: int
+    members: int
+    slots: int
+    wait_share: float
+    context: str
+    stop_at_answer: bool
+    end_of_turn: int
+
+    def __post_init__(self):
+        if self.context not in CONTEXTS:
+            raise ValueError(f"context {self.context!r} is unknown; choose one of {', '.join(CONTEXTS)}")
+        if not 0 < self.wait_share <= 1:
+            raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
+
+
+@struct.dataclass
+class LoopState:
+    """State of the loop. Every row of every field stays as it is once the row is idle.
+
+    Attributes:
+        episode: i32[B] row of the trajectory that the slot writes; E when idle.
+        ids: `EpisodeIds` of the slot, [B].
+        world: state of the environments.
+        sample_keys: key[B].
+        turn: i32[B] turns finished.
+        position: i32[B] filled positions of the cache.
+        active: bool[B] the slot plays an episode.
+        waiting: bool[B] its reply is complete and the environment has not answered.
+        reply: `Reply` under construction.
+        parser: state of the reply grammar.
+        logits: f32[B, V] of the next token.
+        cache: `KVCache` of B rows.
+        message: the observation that the next reply answers.
+        next_episode: i32[] first episode that no slot has taken.
+        trajectory: what has been finished, [E, ...].
+        stats: counters.
+    """
+
+    episode: jax.Array
+    ids: EpisodeIds
+    world: Any
+    sample_keys: jax.Array
+    turn: jax.Array
+    position: jax.Array
+    active: jax.Array
+    waiting: jax.Array
+    reply: Reply
+    parser: Any
+    logits: jax.Array
+    cache: decoder.KVCache
+    message: Message
+    next_episode: jax.Array
+    trajectory: Trajectory
+    stats: RolloutStats
+
+
+def cache_length(world: World, config: EngineConfig) -> int:
+    """Positions of the cache: the longest context that can occur."""
+    turns = config.max_turns if config.context == "full" else 1
+    return world.prefix.shape[1] + turns * (world.observation_tokens + config.reply_tokens)
+
+
+def rollout(
+    params: decoder.Params,
+    model: decoder.DecoderConfig,
+    world: World,
+    config: EngineConfig,
+    key: jax.Array,
+    ids: EpisodeIds,
+    settings: RolloutSettings,
+) -> tuple[Trajectory, RolloutStats]:
+    """Plays E episodes with the policy `params`. Pure; meant to be compiled whole.
+
+    Args:
+        params: parameters of the policy.
+        model: shape of the policy (static).
+        world: environments, prompts and grammars (static).
+        config: shapes and order of work (static).
+        key: key of this rollout.
+        ids: E episodes; with members > 1, rows of a group are contiguous.
+        settings: traced settings.
+
+    Returns:
+        The trajectory and counters.
+
+    Raises:
+        ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
+    """
+    return _finish(_loop(params, model, world, config, key, ids, settings))
+
+
+def final_state(params, model, world, config, key, ids, settings) -> LoopState:
+    """As `rollout`, but returns the whole state of the loop when it ends; tests compare it."""
+    return _loop(params, model, world, config, key, ids, settings)
+
+
+def _finish(state: LoopState) -> tuple[Trajectory, RolloutStats]:
+    return state.trajectory, state.stats
+
+
+def _loop(params, model, world, config, key, ids, settings) -> LoopState:
+    episodes = ids.group.shape[0]
+    slots = config.slots or episodes
+    if slots % config.members or episodes % config.members:
+        raise ValueError(
+            f"{slots} slots and {episodes} episodes must both be multiples of the {config.members} members of a group"
+        )
+    if slots > episodes:
+        raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
+    engine = _Engine(params, model, world, config, key, ids, settings)
+
+    def cycle(state: LoopState) -> LoopState:
+        state = jax.lax.while_loop(engine.may_decode, engine.decode, state)
+        return jax.lax.cond(jnp.any(state.active), engine.prefill, lambda s: s, engine.interact(state))
+
+    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, engine.start(slots))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Engine:
+    """The steps of the loop, over one set of arguments."""
+
+    params: decoder.Params
+    model: decoder.DecoderConfig
+    world: World
+    config: EngineConfig
+    key: jax.Array
+    ids: EpisodeIds
+    settings: RolloutSettings
+
+    def start(self, slots: int) -> LoopState:
+        """First observations of the first `slots` episodes, prefilled once a group."""
+        ids = jax.tree.map(lambda x: x[:slots], self.ids)
+        world, message = self.world.begin(self.key, self.settings, ids)
+        heads = slice(None, None, self.config.members)
+        cache = decoder.init_cache(self.model, slots // self.config.members, cache_length(self.world, self.config))
+        task = ids.task[heads]
+        prefix, prefix_length = self._prefix(task)
+        _, cache = decoder.extend(self.params, self.model, cache, prefix, jnp.zeros_like(task), prefix_length)
+        hidden, cache = decoder.extend(
+            self.params, self.model, cache, message.tokens[heads], prefix_length, message.length[heads]
+        )
+        logits = decoder.logits(self.params, _last(hidden, message.length[heads]))
+        logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.members, axis=0), (logits, cache))
+        return LoopState(
+            episode=jnp.arange(slots),
+            ids=ids,
+            world=world,
+            sample_keys=key_law.sample_key(self.key, ids),
+            turn=jnp.zeros(slots, jnp.int32),
+            position=self._prefix(ids.task)[1] + message.length,
+            active=jnp.broadcast_to(self.settings.horizon > 0, slots),
+            waiting=jnp.zeros(slots, bool),
+            reply=_empty_reply(slots, self.config.reply_tokens),
+            parser=parsing.start(self.world.grammars, ids.task),
+            logits=logits,
+            cache=cache,
+            message=message,
+            next_episode=jnp.int32(slots),
+            trajectory=self._empty_trajectory(),
+            stats=RolloutStats(*(jnp.int32(n) for n in (0, 0, 1, 0))),
+        )
+
+    def may_decode(self, state: LoopState) -> jax.Array:
+        """bool[]: some row decodes and too few wait to answer them."""
+        waiting = jnp.sum(state.waiting)
+        return jnp.any(state.active & ~state.waiting) & (waiting < self.config.wait_share * jnp.sum(state.active))
+
+    def decode(self, state: LoopState) -> LoopState:
+        """Samples one token for every row that decodes, and runs the model on it."""
+        config = self.config
+        decoding = state.active & ~state.waiting
+        reply = state.reply
+        temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
+        keys = key_law.token_key(state.sample_keys, state.turn, reply.length)
+        token, logprob, margin = sample(keys, state.logits, temperature)
+
+        here = (jnp.arange(config.reply_tokens) == reply.length[:, None]) & decoding[:, None]
+        reply = Reply(
+            tokens=jnp.where(here, token[:, None], reply.tokens),
+            logprob=jnp.where(here, logprob[:, None], reply.logprob),
+            margin=jnp.where(here, margin[:, None], reply.margin),
+            length=reply.length + decoding,
+            ended=reply.ended | (decoding & (token == config.end_of_turn)),
+        )
+        parser = _where(decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser)
+        complete = reply.ended | (reply.length >= config.reply_tokens)
+        if config.stop_at_answer:
+            complete |= parsing.closed(self.world.grammars, state.ids.task, parser)
+
+        hidden, cache = decoder.extend(
+            self.params, self.model, state.cache, token[:, None], state.position, decoding.astype(jnp.int32)
+        )
+        stats = state.stats
+        return state.replace(
+            reply=reply,
+            parser=parser,
+            waiting=state.waiting | (decoding & complete),
+            logits=_where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
+            cache=cache,
+            position=state.position + decoding,
+            stats=stats.replace(
+                decode_steps=stats.decode_steps + 1,
+                sampled_tokens=stats.sampled_tokens + jnp.sum(decoding, dtype=jnp.int32),
+                slot_steps=stats.slot_steps + decoding.shape[0],
+            ),
+        )
+
+    def interact(self, state: LoopState) -> LoopState:
+        """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes."""
+        answered = state.waiting
+        parsed = parsing.result(self.world.grammars, state.ids.task, state.parser)
+        world, result, message = self.world.act(self.settings, state.world, state.reply, parsed, answered)
+        trajectory = self._record(state, result, answered)
+        turn = state.turn + answered
+        over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
+        state = state.replace(
+            world=world,
+            trajectory=trajectory,
+            turn=turn,
+            message=_where(answered & ~over, message, state.message),
+            active=state.active & ~over,
+            waiting=jnp.zeros_like(answered),
+        )
+        continuing = answered & ~over
+        if state.episode.shape[0] == self.ids.group.shape[0]:
+            return state.replace(message=state.message.replace(pending=continuing))
+        state, refilled = self._refill(state, over)
+        return state.replace(message=state.message.replace(pending=continuing | refilled))
+
+    def prefill(self, state: LoopState) -> LoopState:
+        """Runs the model on the pending observations, one chunk for all rows, and starts their replies."""
+        pending = state.message.pending
+        start = state.position
+        prefix_length = self._prefix(state.ids.task)[1]
+        if self.config.context == "single_turn":
+            start = jnp.where(pending, prefix_length, start)
+        length = jnp.where(pending, state.message.length, 0)
+        hidden, cache = decoder.extend(self.params, self.model, state.cache, state.message.tokens, start, length)
+        return state.replace(
+            cache=cache,
+            position=start + length,
+            logits=_where(pending, decoder.logits(self.params, _last(hidden, length)), state.logits),
+            reply=_where(pending, _empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
+            parser=_where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
+            message=state.message.replace(pending=jnp.zeros_like(pending)),
+            stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
+        )
+
+    def _refill(self, state: LoopState, over: jax.Array) -> tuple[LoopState, jax.Array]:
+        """Gives the slots whose episode is over the next episodes, in the order of the slots."""
+        total = self.ids.group.shape[0]
+        candidate = state.next_episode + jnp.cumsum(over, dtype=jnp.int32) - 1
+        refilled = over & (candidate < total)
+        taken = jnp.minimum(candidate, total - 1)
+
+        def take(state: LoopState) -> LoopState:
+            ids = _where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
+            world, message = self.world.begin(self.key, self.settings, ids)
+            prefix, prefix_length = self._prefix(ids.task)
+            _, cache = decoder.extend(
+                self.params, self.model, state.cache, prefix, jnp.zeros_like(taken), prefix_length * refilled
+            )
+            return state.replace(
+                ids=ids,
+                world=_where(refilled, world, state.world),
+                message=_where(refilled, message, state.message),
+                sample_keys=_where(refilled, key_law.sample_key(self.key, ids), state.sample_keys),
+                turn=jnp.where(refilled, 0, state.turn),
+                position=jnp.where(refilled, prefix_length, state.position),
+                cache=cache,
+            )
+
+        state = jax.lax.cond(jnp.any(refilled), take, lambda s: s, state)
+        return state.replace(
+            episode=jnp.where(over, jnp.where(refilled, taken, total), state.episode),
+            active=state.active | refilled,
+            next_episode=state.next_episode + jnp.sum(refilled, dtype=jnp.int32),
+        ), refilled
+
+    def _prefix(self, task: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.asarray(self.world.prefix)[task], jnp.asarray(self.world.prefix_length)[task]
+
+    def _record(self, state: LoopState, result: TurnResult, answered: jax.Array) -> Trajectory:
+        trajectory = state.trajectory
+        episode = jnp.where(answered, state.episode, trajectory.num_turns.shape[0])
+
+        def put(buffer, rows):
+            return buffer.at[episode, state.turn].set(rows, mode="drop")
+
+        return trajectory.replace(
+            observation=put(trajectory.observation, state.message.tokens),
+            observation_length=put(trajectory.observation_length, state.message.length),
+            reply=jax.tree.map(put, trajectory.reply, state.reply),
+            turn=jax.tree.map(put, trajectory.turn, result),
+            num_turns=trajectory.num_turns.at[episode].add(1, mode="drop"),
+            overflow=trajectory.overflow.at[episode].max(state.message.overflow, mode="drop"),
+        )
+
+    def _empty_trajectory(self) -> Trajectory:
+        episodes, turns = self.ids.group.shape[0], self.config.max_turns
+        prefix, prefix_length = self._prefix(self.ids.task)
+        reply = _empty_reply(episodes * turns, self.config.reply_tokens)
+        result = self.world.empty_result(episodes * turns)
+        by_turn = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), (reply, result))
+        return Trajectory(
+            prompt=prefix,
+            prompt_length=prefix_length,
+            observation=jnp.zeros((episodes, turns, self.world.observation_tokens), jnp.int32),
+            observation_length=jnp.zeros((episodes, turns), jnp.int32),
+            reply=by_turn[0],
+            turn=by_turn[1],
+            num_turns=jnp.zeros(episodes, jnp.int32),
+            ids=self.ids,
+            level_key=jax.random.key_data(key_law.level_key(self.key, self.ids)),
+            overflow=jnp.zeros(episodes, bool),
+        )
+
+
+def _empty_reply(batch: int, length: int) -> Reply:
+    return Reply(
+        tokens=jnp.zeros((batch, length), jnp.int32),
+        length=jnp.zeros(batch, jnp.int32),
+        logprob=jnp.zeros((batch, length), jnp.float32),
+        margin=jnp.zeros((batch, length), jnp.float32),
+        ended=jnp.zeros(batch, bool),
+    )
+
+
+def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
+    """Hidden state [B, D] of the last real token of each row of a chunk [B, C, D]."""
+    return jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], axis=1)[:, 0]
+
+
+def _where(rows: jax.Array, new: Any, old: Any) -> Any:
+    """Takes the rows of `new` where `rows` bool[B], else those of `old`; over trees."""
+    return jax.tree.map(lambda a, b: jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - 1)), a, b), new, old)

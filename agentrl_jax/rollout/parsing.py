@@ -1,0 +1,42 @@
+"""The reply grammars of several tasks over a batch of rows.
+
+Letters: `B` rows, `K` tasks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from agentrl_jax.text import grammar
+from agentrl_jax.text.grammar import GrammarState, GrammarTable, ParsedReply
+
+Tables = tuple[GrammarTable, ...]
+"""One grammar per task; all keep the same number of actions per turn."""
+
+
+def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *rows: Any) -> Any:
+    def row(task, *values):
+        return jax.lax.switch(task, [lambda *v, t=t: function(t, *v) for t in tables], *values)
+
+    return jax.vmap(row)(task, *rows)
+
+
+def start(tables: Tables, task: jax.Array) -> GrammarState:
+    """State before the first token of a reply, for rows of the tasks `task` i32[B]."""
+    return _per_task(tables, task, grammar.start)
+
+
+def advance(tables: Tables, task: jax.Array, state: GrammarState, token: jax.Array) -> GrammarState:
+    """State after the tokens `token` i32[B]."""
+    return _per_task(tables, task, grammar.advance, state, token)
+
+
+def closed(tables: Tables, task: jax.Array, state: GrammarState) -> jax.Array:
+    """bool[B]: the answer has been closed."""
+    return _per_task(tables, task, grammar.closed, state)
+
+
+def result(tables: Tables, task: jax.Array, state: GrammarState) -> ParsedReply:
+    """What the replies asked for, fields [B, ...]."""
+    return _per_task(tables, task, grammar.result, state)

@@ -1,0 +1,27 @@
+"""Drawing one token a row, each from its own key."""
+
+import jax
+import jax.numpy as jnp
+
+
+def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Draws by the Gumbel maximum: argmax(logits / temperature + noise).
+
+    Args:
+        keys: key[B], one a row.
+        logits: f32[B, V].
+        temperature: f32[B]; 0 takes the largest logit.
+
+    Returns:
+        token i32[B]; its log-probability f32[B] under softmax(logits / temperature) (0 where greedy, since that
+        distribution is a point); the margin f32[B] between the two largest perturbed logits.
+    """
+    greedy = temperature <= 0
+    scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
+    perturbed = scaled + jnp.where(greedy[:, None], 0.0, noise)
+    token = jnp.argmax(perturbed, axis=-1).astype(jnp.int32)
+    chosen = jax.nn.one_hot(token, logits.shape[1], dtype=bool)
+    margin = jnp.max(perturbed, axis=-1) - jnp.max(jnp.where(chosen, -jnp.inf, perturbed), axis=-1)
+    logprob = jnp.take_along_axis(jax.nn.log_softmax(scaled), token[:, None], axis=-1)[:, 0]
+    return token, jnp.where(greedy, 0.0, logprob), margin

@@ -1,0 +1,162 @@
+"""What a rollout is given and what it returns.
+
+Letters: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a reply, `A` actions of
+one turn.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+@struct.dataclass
+class RolloutSettings:
+    """Traced settings: changing one compiles nothing.
+
+    Attributes:
+        temperature: f32[E] sampling temperature of each episode; 0 is greedy.
+        horizon: i32[] turns that may be played, at most the static T.
+        max_actions: i32[] primitive actions that an episode may execute.
+        env_params: tuple with the environment parameters of each task.
+    """
+
+    temperature: jax.Array
+    horizon: jax.Array
+    max_actions: jax.Array
+    env_params: tuple[Any, ...]
+
+
+@struct.dataclass
+class EpisodeIds:
+    """Which episodes a rollout plays. Everything random in an episode follows from its row here and the rollout's key.
+
+    Attributes:
+        group: i32[E] group; its members share level and prompt.
+        member: i32[E] number within the group.
+        task: i32[E] index of the task.
+        level: i32[E] row of the task's level pack, or -1 to draw the level from the group's key.
+    """
+
+    group: jax.Array
+    member: jax.Array
+    task: jax.Array
+    level: jax.Array
+
+
+@struct.dataclass
+class Reply:
+    """Replies of B rows.
+
+    Attributes:
+        tokens: i32[B, L] sampled tokens, padded on the right.
+        length: i32[B] number of sampled tokens.
+        logprob: f32[B, L] log-probability of each under the distribution it was drawn from.
+        margin: f32[B, L] by how much the drawn token's perturbed logit led the next best.
+        ended: bool[B] the last token is a sampled end-of-turn token.
+    """
+
+    tokens: jax.Array
+    length: jax.Array
+    logprob: jax.Array
+    margin: jax.Array
+    ended: jax.Array
+
+
+@struct.dataclass
+class TurnResult:
+    """What one turn did, for B rows.
+
+    Attributes:
+        actions: i32[B, A] executed primitive actions, padded with -1.
+        reward: f32[B] sum of the primitive rewards, without penalty.
+        valid: bool[B] at least one valid action was given.
+        format_error: i32[B] 1 where an action could not be read or none was given.
+        state_hash: u32[B, 2] hash of the state in which the reply was given.
+        terminated: bool[B] the environment's own end.
+        truncated: bool[B] a limit of steps or actions was reached first.
+        success: bool[B] the task is solved.
+        failed: bool[B] the environment itself broke (host environments); the episode is void.
+        info: numeric environment information, f32[B] each.
+    """
+
+    actions: jax.Array
+    reward: jax.Array
+    valid: jax.Array
+    format_error: jax.Array
+    state_hash: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    success: jax.Array
+    failed: jax.Array
+    info: dict[str, jax.Array]
+
+
+@struct.dataclass
+class Trajectory:
+    """E episodes, stored by turn. A turn that was not played has length 0 everywhere.
+
+    Attributes:
+        prompt: i32[E, P] and prompt_length i32[E]: the task's prefix.
+        observation: i32[E, T, O] and observation_length i32[E, T]: tokens inserted before each reply (not trained).
+        reply: `Reply` with leading axes [E, T]; every one of its tokens was sampled and is trained.
+        turn: `TurnResult` with leading axes [E, T].
+        num_turns: i32[E] turns played.
+        ids: `EpisodeIds`.
+        level_key: u32[E, 2] data of the key that made the level.
+        overflow: bool[E] an observation did not fit its O tokens and was cut.
+    """
+
+    prompt: jax.Array
+    prompt_length: jax.Array
+    observation: jax.Array
+    observation_length: jax.Array
+    reply: Reply
+    turn: TurnResult
+    num_turns: jax.Array
+    ids: EpisodeIds
+    level_key: jax.Array
+    overflow: jax.Array
+
+    @property
+    def sampled(self) -> jax.Array:
+        """bool[E, T, L]: tokens drawn from the policy, the loss mask."""
+        return jnp.arange(self.reply.tokens.shape[-1]) < self.reply.length[..., None]
+
+    @property
+    def played(self) -> jax.Array:
+        """bool[E, T]: turns that were played."""
+        return jnp.arange(self.turn.reward.shape[1]) < self.num_turns[:, None]
+
+    @property
+    def returns(self) -> jax.Array:
+        """f32[E]: raw return, without penalty."""
+        return jnp.sum(self.turn.reward, axis=1)
+
+    @property
+    def format_errors(self) -> jax.Array:
+        """i32[E]: turns with a format error."""
+        return jnp.sum(self.turn.format_error, axis=1)
+
+    @property
+    def success(self) -> jax.Array:
+        """bool[E]: the task was solved."""
+        return jnp.any(self.turn.success, axis=1)
+
+
+@struct.dataclass
+class RolloutStats:
+    """Counters of one rollout.
+
+    Attributes:
+        decode_steps: i32[] forward passes of one token over the slots.
+        sampled_tokens: i32[] tokens drawn from the policy.
+        prefill_steps: i32[] forward passes over observation chunks.
+        slot_steps: i32[] decode_steps x slots; sampled_tokens / slot_steps is the active token share.
+    """
+
+    decode_steps: jax.Array
+    sampled_tokens: jax.Array
+    prefill_steps: jax.Array
+    slot_steps: jax.Array

@@ -1,0 +1,283 @@
+"""What the engine plays in: environments, prompts and reply grammars behind one batched interface.
+
+Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` actions of one turn.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult
+from agentrl_jax.text.grammar import GrammarTable, ParsedReply
+from agentrl_jax.text.prompt import Prompt, message
+from envs_jax.environment import TextEnvironment
+
+
+@struct.dataclass
+class Message:
+    """What is inserted before the next reply of B rows.
+
+    Attributes:
+        tokens: i32[B, O] padded on the right.
+        length: i32[B] tokens, at most O.
+        overflow: bool[B] it was longer than O and has been cut.
+        pending: bool[B] it has not been prefilled yet.
+    """
+
+    tokens: jax.Array
+    length: jax.Array
+    overflow: jax.Array
+    pending: jax.Array
+
+
+class World(Protocol):
+    """Environments of B rows. Implemented by `CompiledWorld` and `HostWorld`.
+
+    Attributes:
+        prefix: i32[K, P] tokens that open every context of a task.
+        prefix_length: i32[K].
+        grammars: reply grammars of the K tasks.
+        observation_tokens: O.
+    """
+
+    prefix: np.ndarray
+    prefix_length: np.ndarray
+    grammars: tuple[GrammarTable, ...]
+    observation_tokens: int
+
+    def begin(self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds) -> tuple[Any, Message]:
+        """Starts the episodes `ids` [B]; returns their state and first observations."""
+        ...
+
+    def act(
+        self, settings: RolloutSettings, state: Any, reply: Reply, parsed: ParsedReply, mask: jax.Array
+    ) -> tuple[Any, TurnResult, Message]:
+        """Answers the rows in `mask` bool[B]; the state of the others does not change, their results mean nothing."""
+        ...
+
+    def empty_result(self, batch: int) -> TurnResult:
+        """A `TurnResult` of `batch` turns that were not played."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """One compiled environment with the text around it.
+
+    Attributes:
+        name: shown in metrics.
+        env: the environment.
+        env_params: its default parameters; a rollout takes those in its settings.
+        prompt: compiled prompt.
+        grammar: compiled reply grammar.
+    """
+
+    name: str
+    env: TextEnvironment
+    env_params: Any
+    prompt: Prompt
+    grammar: GrammarTable
+
+
+@struct.dataclass
+class EpisodeState:
+    """State of B compiled episodes.
+
+    Attributes:
+        task: i32[B].
+        envs: one state per task, [B, ...]; only the row's own task is meant.
+        noise_key: key[B].
+        turn: i32[B] turns answered.
+        used: i32[B] primitive actions executed.
+    """
+
+    task: jax.Array
+    envs: tuple[Any, ...]
+    noise_key: jax.Array
+    turn: jax.Array
+    used: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CompiledWorld:
+    """Tasks that run inside the compiled loop. Every row carries a state of every task, so that rows may mix tasks.
+
+    Attributes:
+        tasks: K tasks; their grammars keep the same number of actions per turn, A.
+        shared_noise: members of a group draw the same environment noise.
+    """
+
+    tasks: tuple[Task, ...]
+    shared_noise: bool = False
+
+    @property
+    def grammars(self) -> tuple[GrammarTable, ...]:
+        """Reply grammars of the K tasks."""
+        return tuple(task.grammar for task in self.tasks)
+
+    @property
+    def max_actions_per_turn(self) -> int:
+        """A."""
+        return self.tasks[0].grammar.max_actions
+
+    @property
+    def prefix(self) -> np.ndarray:
+        """i32[K, P]."""
+        width = int(self.prefix_length.max())
+        return np.stack([np.pad(t.prompt.prefix, (0, width - len(t.prompt.prefix))) for t in self.tasks]).astype(np.int32)
+
+    @property
+    def prefix_length(self) -> np.ndarray:
+        """i32[K]."""
+        return np.array([len(t.prompt.prefix) for t in self.tasks], np.int32)
+
+    @property
+    def observation_tokens(self) -> int:
+        """O: the longest observation of any task."""
+        return max(task.prompt.max_message_tokens for task in self.tasks)
+
+    @property
+    def info_keys(self) -> tuple[str, ...]:
+        """Names of the numeric information that any task reports."""
+        names: set[str] = set()
+        for task in self.tasks:
+            names |= set(_info_shapes(task))
+        return tuple(sorted(names - {"success"}))
+
+    def begin(self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds) -> tuple[EpisodeState, Message]:
+        """See `World.begin`."""
+        level_keys = key_law.level_key(key, ids)
+        envs = tuple(
+            jax.vmap(lambda k, level, task=task, params=params: _reset(task.env, k, level, params))(level_keys, ids.level)
+            for task, params in zip(self.tasks, settings.env_params)
+        )
+        rows = ids.task.shape[0]
+        state = EpisodeState(
+            task=ids.task,
+            envs=envs,
+            noise_key=key_law.noise_key(key, ids, shared=self.shared_noise),
+            turn=jnp.zeros(rows, jnp.int32),
+            used=jnp.zeros(rows, jnp.int32),
+        )
+        nothing = jnp.zeros(rows, jnp.float32)
+        return state, self._message(settings, state, nothing, jnp.ones(rows, bool), jnp.zeros(rows, bool))
+
+    def act(
+        self, settings: RolloutSettings, state: EpisodeState, reply: Reply, parsed: ParsedReply, mask: jax.Array
+    ) -> tuple[EpisodeState, TurnResult, Message]:
+        """See `World.act`."""
+        answered, result = jax.vmap(self._act_row, in_axes=(None, 0, 0))(settings, state, parsed)
+        state = jax.tree.map(
+            lambda new, old: jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old), answered, state
+        )
+        first = jnp.zeros(mask.shape, bool)
+        return state, result, self._message(settings, state, result.reward, first, reply.ended)
+
+    def empty_result(self, batch: int) -> TurnResult:
+        """See `World.empty_result`."""
+        no = jnp.zeros(batch, bool)
+        return TurnResult(
+            actions=jnp.full((batch, self.max_actions_per_turn), -1, jnp.int32),
+            reward=jnp.zeros(batch, jnp.float32),
+            valid=no,
+            format_error=jnp.zeros(batch, jnp.int32),
+            state_hash=jnp.zeros((batch, 2), jnp.uint32),
+            terminated=no,
+            truncated=no,
+            success=no,
+            failed=no,
+            info={name: jnp.zeros(batch, jnp.float32) for name in self.info_keys},
+        )
+
+    def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedReply):
+        """One row: executes its valid actions in the row's own task."""
+        branches = [
+            lambda s, i=i, task=task: _play(task, i, self.info_keys, settings, s, parsed)
+            for i, task in enumerate(self.tasks)
+        ]
+        return jax.lax.switch(state.task, branches, state)
+
+    def _message(self, settings, state: EpisodeState, reward, first, reply_ended) -> Message:
+        left = settings.max_actions - state.used
+        capacity = self.observation_tokens
+
+        def write(task: Task, env_state, params, turn, left, reward, first, ended):
+            pieces = task.env.describe(env_state, params)
+            tokens, length = message(
+                task.prompt, pieces, turn=turn, actions_left=left, reward=reward, first=first, reply_ended=ended
+            )
+            return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length
+
+        def row(task, envs, turn, left, reward, first, ended):
+            branches = [
+                lambda envs, i=i, t=t: write(t, envs[i], settings.env_params[i], turn, left, reward, first, ended)
+                for i, t in enumerate(self.tasks)
+            ]
+            return jax.lax.switch(task, branches, envs)
+
+        tokens, length = jax.vmap(row)(state.task, state.envs, state.turn, left, reward, first, reply_ended)
+        limits = jnp.array([task.prompt.max_message_tokens for task in self.tasks])[state.task]
+        return Message(
+            tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits, pending=jnp.zeros_like(first)
+        )
+
+
+def _reset(env: TextEnvironment, key: jax.Array, level: jax.Array, params: Any):
+    """State of a level: drawn by the key, or row `level` of the parameters' pack."""
+    drawn = env.reset_env(key, params)[1]
+    pack = getattr(params, "levels", None)
+    if pack is None or pack.shape[0] == 0:
+        return drawn
+    given = env.reset_to_level(pack[jnp.maximum(level, 0) % pack.shape[0]], params)[1]
+    return jax.tree.map(lambda a, b: jnp.where(level >= 0, a, b), given, drawn)
+
+
+def _info_shapes(task: Task) -> Mapping[str, Any]:
+    def one_step(key, params):
+        state = task.env.reset_env(key, params)[1]
+        return task.env.step_env(key, state, jnp.int32(0), params)[4]
+
+    return jax.eval_shape(one_step, jax.random.key(0), task.env_params)
+
+
+def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: EpisodeState, parsed: ParsedReply):
+    """Executes up to A valid actions of one row until the environment ends or the budget is spent."""
+    env, params = task.env, settings.env_params[index]
+
+    def step(carry, inputs):
+        env_state, used, info = carry
+        number, action = inputs
+        run = (number < parsed.num_valid) & (used < settings.max_actions) & ~env.is_done(env_state, params)
+        key = jax.random.fold_in(state.noise_key, used)
+        _, moved, reward, _, news = env.step_env(key, env_state, jnp.maximum(action, 0), params)
+        news = {name: jnp.asarray(news.get(name, 0.0), jnp.float32) for name in info_keys}
+        env_state, info = jax.tree.map(lambda a, b: jnp.where(run, a, b), (moved, news), (env_state, info))
+        return (env_state, used + run, info), (jnp.where(run, reward, 0.0), jnp.where(run, action, -1))
+
+    before = state.envs[index]
+    numbers = jnp.arange(parsed.actions.shape[0])
+    info = {name: jnp.float32(0) for name in info_keys}
+    (after, used, info), (rewards, actions) = jax.lax.scan(
+        step, (before, state.used, info), (numbers, parsed.actions), unroll=True
+    )
+    done = env.is_done(after, params)
+    result = TurnResult(
+        actions=actions,
+        reward=jnp.sum(rewards),
+        valid=parsed.num_valid > 0,
+        format_error=((parsed.num_valid != parsed.num_parsed) | (parsed.num_valid == 0)).astype(jnp.int32),
+        state_hash=env.state_hash(before, params),
+        terminated=env.is_terminated(after, params),
+        truncated=(used >= settings.max_actions) & ~done | env.is_truncated(after, params) & ~env.is_terminated(after, params),
+        success=env.success(after, params),
+        failed=jnp.bool_(False),
+        info=info,
+    )
+    envs = state.envs[:index] + (after,) + state.envs[index + 1 :]
+    return state.replace(envs=envs, turn=state.turn + 1, used=used), result

@@ -1,0 +1,190 @@
+"""From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import envs_jax
+from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.rollout.engine import EngineConfig
+from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
+from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
+from agentrl_jax.text.prompt import compile_prompt
+from agentrl_jax.text.styles import get_style
+from agentrl_jax.text.tokenizer import Tokenizer, load, load_small
+from agentrl_jax.train import state
+from agentrl_jax.train.learner import LearnerConfig, UpdateSettings
+
+
+def load_tokenizer(config: ModelConfig) -> Tokenizer:
+    """The shipped tokeniser for "small", else the one at the path."""
+    return load_small() if config.tokenizer == "small" else load(config.tokenizer)
+
+
+def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer, levels: np.ndarray | None) -> Task:
+    """An environment with its prompt and grammar.
+
+    Args:
+        config: the task.
+        prompt: style and limits of the conversation.
+        tokenizer: the tokeniser.
+        levels: i8[N, H, W] level pack, or None for the environment's own generator.
+    """
+    env, params = envs_jax.make(config.env, **config.options)
+    if levels is not None:
+        params = params.replace(levels=jnp.asarray(levels))
+    observed = jax.eval_shape(
+        lambda key, params: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0), params
+    )
+    grammar = ReplyGrammar(
+        actions=env.actions,
+        think=prompt.think,
+        forced=prompt.forced_tag,
+        separator=prompt.separator,
+        max_actions=prompt.max_actions_per_turn,
+    )
+    compiled = compile_prompt(
+        get_style(prompt.style),
+        instruction=env.instruction,
+        legend=env.legend,
+        actions=env.actions,
+        pieces=env.pieces,
+        observation_pieces=observed.shape[0],
+        think=prompt.think,
+        forced=prompt.forced_tag,
+        separator=prompt.separator,
+        max_actions_budget=prompt.max_actions,
+        max_turns=prompt.max_turns,
+        response_words=prompt.reply_tokens,
+        tokenizer=tokenizer,
+    )
+    return Task(
+        name=config.env, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer)
+    )
+
+
+def build_world(config: Config, tokenizer: Tokenizer, levels: tuple[np.ndarray | None, ...]) -> CompiledWorld:
+    """All tasks of a run; `levels` holds one level pack or None a task."""
+    tasks = tuple(build_task(task, config.prompt, tokenizer, pack) for task, pack in zip(config.tasks, levels))
+    return CompiledWorld(tasks=tasks, shared_noise=config.rollout.shared_noise)
+
+
+def build_model(config: Config, tokenizer: Tokenizer) -> ActorCritic:
+    """Shapes of policy and critic; GRPO has no critic."""
+    c = config.model
+    shape = DecoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        num_layers=c.layers,
+        width=c.width,
+        num_heads=c.heads,
+        num_kv_heads=c.kv_heads,
+        mlp_width=c.mlp_width,
+        rope_theta=c.rope_theta,
+        norm_eps=c.norm_eps,
+        tied_embeddings=c.tied_embeddings,
+        dtype=c.dtype,
+    )
+    return ActorCritic(decoder=shape, critic=c.critic if config.algo.advantage == "gae" else "none")
+
+
+def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:
+    """Shapes of a rollout."""
+    return EngineConfig(
+        max_turns=config.prompt.max_turns,
+        reply_tokens=config.prompt.reply_tokens,
+        members=members,
+        slots=slots,
+        wait_share=config.rollout.wait_share,
+        context=config.rollout.context,
+        stop_at_answer=config.prompt.stop_at_answer,
+        end_of_turn=tokenizer.end_of_turn_id,
+    )
+
+
+def learner_config(config: Config) -> LearnerConfig:
+    """The static part of the learning rule."""
+    names = {field.name for field in dataclasses.fields(LearnerConfig)} & {
+        field.name for field in dataclasses.fields(AlgoConfig)
+    }
+    shared: dict[str, Any] = {name: getattr(config.algo, name) for name in names}
+    return LearnerConfig(members=config.rollout.members, context=config.rollout.context, **shared)
+
+
+def build_optimiser(config: Config) -> optax.GradientTransformation:
+    """AdamW at rate 1, see `state.optimiser`."""
+    return state.optimiser(config.optim.b1, config.optim.b2, config.optim.weight_decay)
+
+
+def training_ids(config: Config) -> EpisodeIds:
+    """The E training episodes: groups of members, tasks in contiguous ranges; levels come from the group's key."""
+    groups = [task.groups for task in config.tasks]
+    task = np.repeat(np.arange(len(groups)), groups)
+    members = config.rollout.members
+    count = sum(groups)
+    return episode_ids(
+        group=np.repeat(np.arange(count), members),
+        member=np.tile(np.arange(members), count),
+        task=np.repeat(task, members),
+        level=np.full(count * members, -1),
+    )
+
+
+def evaluation_ids(episodes: int, task: int, pack: int) -> EpisodeIds:
+    """Episodes of one task, one a level: the rows of the level pack in order if it has `pack` > 0 of them."""
+    number = np.arange(episodes)
+    level = number % pack if pack else np.full(episodes, -1)
+    return episode_ids(group=number, member=np.zeros(episodes), task=np.full(episodes, task), level=level)
+
+
+def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds:
+    """`EpisodeIds` from integers of any kind."""
+    return EpisodeIds(*(jnp.asarray(x, jnp.int32) for x in (group, member, task, level)))
+
+
+def rollout_settings(config: Config, world: CompiledWorld, episodes: int, temperature: float) -> RolloutSettings:
+    """Traced settings of a rollout of E episodes."""
+    return RolloutSettings(
+        temperature=jnp.full(episodes, temperature, jnp.float32),
+        horizon=jnp.int32(config.prompt.max_turns),
+        max_actions=jnp.int32(config.prompt.max_actions),
+        env_params=tuple(task.env_params for task in world.tasks),
+    )
+
+
+def learning_rates(config: Config) -> optax.Schedule:
+    """Factor of the learning rates by iteration."""
+    total = max(config.train.iterations, 1)
+    after: dict[str, optax.Schedule] = {
+        "constant": optax.constant_schedule(1.0),
+        "linear": optax.linear_schedule(1.0, 0.0, total),
+        "cosine": optax.cosine_decay_schedule(1.0, total),
+    }
+    warm = optax.linear_schedule(0.0, 1.0, max(config.optim.warmup, 1)) if config.optim.warmup else None
+    chosen = after[config.optim.schedule]
+    return (lambda i: warm(i) * chosen(i)) if warm else chosen
+
+
+def update_settings(config: Config, factor: float) -> UpdateSettings:
+    """Traced numbers of an update; `factor` is that of `learning_rates`."""
+    algo, optim = config.algo, config.optim
+    values = UpdateSettings(
+        lr=optim.lr * factor,
+        critic_lr=optim.critic_lr * factor,
+        max_grad_norm=optim.max_grad_norm,
+        clip_low=algo.clip_low,
+        clip_high=algo.clip_high,
+        value_coef=algo.value_coef,
+        entropy_coef=algo.entropy_coef,
+        kl_coef=algo.kl_coef,
+        gamma=algo.gamma,
+        lam=algo.lam,
+        format_penalty=config.prompt.format_penalty,
+    )
+    return jax.tree.map(jnp.float32, values)

@@ -1,0 +1,90 @@
+"""`TrainState`: everything a run needs to go on."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+
+
+@struct.dataclass
+class TrainState:
+    """State of a run between two iterations. Saving it and loading it is the whole of resume.
+
+    Attributes:
+        params: "policy" and "critic", f32.
+        reference: frozen policy that the KL divergence is measured from; None where nothing reads it.
+        opt_state: state of the optimiser.
+        iteration: i32[] iterations of reinforcement learning finished; with the seed it gives every later key.
+        imitation_step: i32[] gradient steps of imitation finished.
+        gradient_steps: i32[] updates applied in all.
+        bad_updates: i32[] updates in a row that were skipped because they were not finite.
+    """
+
+    params: Any
+    reference: Any
+    opt_state: Any
+    iteration: jax.Array
+    imitation_step: jax.Array
+    gradient_steps: jax.Array
+    bad_updates: jax.Array
+
+
+def optimiser(b1: float, b2: float, weight_decay: float) -> optax.GradientTransformation:
+    """AdamW at rate 1; the step multiplies by the traced learning rates (Loshchilov and Hutter 2019)."""
+    return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay)
+
+
+def init_state(key: jax.Array, model: ActorCritic, optimise: optax.GradientTransformation) -> TrainState:
+    """State before the first step, with fresh parameters and no reference."""
+    params = actor_critic.init_params(key, model)
+    counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
+    return TrainState(params=params, reference=None, opt_state=optimise.init(params), **counts)
+
+
+def apply_gradients(
+    state: TrainState,
+    optimise: optax.GradientTransformation,
+    loss: jax.Array,
+    grads: Any,
+    *,
+    lr: jax.Array,
+    critic_lr: jax.Array,
+    max_grad_norm: jax.Array,
+) -> tuple[TrainState, jax.Array, jax.Array]:
+    """One optimiser step, skipped whole if the loss or the gradient is not finite.
+
+    Args:
+        state: before the step.
+        optimise: from `optimiser`.
+        loss: f32[].
+        grads: gradient with respect to `state.params`, reduced over devices.
+        lr: f32[] rate of the policy.
+        critic_lr: f32[] rate of the critic.
+        max_grad_norm: f32[] gradients are scaled down to this global norm.
+
+    Returns:
+        The state, the gradient's global norm f32[] before scaling, and whether the step was applied, bool[].
+    """
+    norm = optax.tree.norm(grads)
+    good = jnp.isfinite(loss) & jnp.isfinite(norm)
+    scale = jnp.where(good, jnp.minimum(1.0, max_grad_norm / (norm + 1e-6)), 0.0)
+    scaled = jax.tree.map(lambda g: jnp.where(good, g * scale, 0.0), grads)
+    updates, opt_state = optimise.update(scaled, state.opt_state, state.params)
+    rates = {"policy": lr, "critic": critic_lr}
+    updates = {name: jax.tree.map(lambda u, r=rates[name]: r * u, tree) for name, tree in updates.items()}
+    params = optax.apply_updates(state.params, updates)
+    params, opt_state = jax.tree.map(
+        lambda new, old: jnp.where(good, new, old), (params, opt_state), (state.params, state.opt_state)
+    )
+    state = state.replace(
+        params=params,
+        opt_state=opt_state,
+        gradient_steps=state.gradient_steps + good,
+        bad_updates=jnp.where(good, 0, state.bad_updates + 1),
+    )
+    return state, norm, good
