@@ -2,6 +2,7 @@
 
 import os
 
+from agentrl_jax.algos.filters import kept_groups
 from agentrl_jax.config_tree import Config
 from agentrl_jax.errors import UserError
 
@@ -15,8 +16,8 @@ def validate(config: Config) -> None:
     model, prompt, rollout, algo = config.model, config.prompt, config.rollout, config.algo
     groups = sum(task.groups for task in config.tasks)
     episodes = groups * rollout.members
-    kept_groups = int(algo.filter_ratio * groups)
-    rows = kept_groups * rollout.members * (prompt.max_turns if rollout.context == "single_turn" else 1)
+    kept = kept_groups(groups, algo.filter_ratio)
+    rows = kept * rollout.members * (prompt.max_turns if rollout.context == "single_turn" else 1)
     parts = algo.minibatches * algo.accumulation
 
     def need(holds: bool, message: str) -> None:
@@ -68,7 +69,7 @@ def validate(config: Config) -> None:
         "rollout.members is 1; use at least 2 members or algo.filter_ratio 1",
     )
     need(
-        kept_groups >= 1,
+        kept >= 1,
         f"algo.filter_ratio {algo.filter_ratio:g} of {groups} groups keeps none; raise the ratio to at least "
         f"{1 / groups:g} or give the tasks more groups",
     )
@@ -80,7 +81,7 @@ def validate(config: Config) -> None:
     need(
         rows % parts == 0,
         f"algo.minibatches x algo.accumulation is {parts}, which does not divide the {rows} rows kept for training "
-        f"({kept_groups} of {groups} groups x {rollout.members} members"
+        f"({kept} of {groups} groups x {rollout.members} members"
         f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
     )
     need(

@@ -33,7 +33,7 @@ class TaskConfig:
     groups: Positive
     """Groups per batch; every member of a group plays the same level."""
     options: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
-    """Options passed to envs_jax.make with the tag."""
+    """Options passed to envs_jax.make with the tag; one of them by --tasks.0.options.NAME VALUE."""
     levels: str = ""
     """Level pack (.npy, int8[N,H,W]) or text levels to draw from; empty: levels come from the generator."""
 

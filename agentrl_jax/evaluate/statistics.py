@@ -8,8 +8,8 @@ from scipy import stats
 def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
     """The mean of independent outcomes with a confidence interval.
 
-    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has a width at 0
-    and at n successes too; others (returns, exact probabilities per level) Student's t interval.
+    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has a width
+    even at 0 and at n successes; others (returns, exact probabilities per level) Student's t interval.
 
     Args:
         x: bool or float [n], one outcome per level, n >= 1.

@@ -127,8 +127,8 @@ class Checkpoints:
         for name, leaf in wanted.items():
             if hasattr(leaf, "shape") and _layout(found[name]) != _layout(leaf):
                 raise CheckpointError(
-                    f"{self.path / str(step)}: {name} is {_layout(found[name])}, expected {_layout(leaf)}; the checkpoint "
-                    "belongs to another configuration or version: use a new run folder"
+                    f"{self.path / str(step)}: {name} is {_layout(found[name])}, expected {_layout(leaf)}; "
+                    "the checkpoint belongs to another configuration or version: use a new run folder"
                 )
 
     def _damaged(self, step: int, error: Exception) -> CheckpointError:
@@ -167,9 +167,7 @@ def _abstract(leaf: Any) -> Any:
 
 def _as_before(like: Any, leaf: Any) -> Any:
     if _is_key(like):
-        return jax.random.wrap_key_data(
-            leaf, impl=jax.random.key_impl(like) if isinstance(like, jax.Array) else like.dtype._impl.name
-        )
+        return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(jnp.empty((), like.dtype)))
     return like.dtype.type(leaf) if isinstance(like, np.generic) else leaf
 
 

@@ -1,0 +1,241 @@
+"""The command `agentrl`: train, eval, envs, play.
+
+Whatever the user can put right ends as one line on standard error and exit code 2.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.config import Config, load_config
+from agentrl_jax.errors import UserError
+
+_TRAIN_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
+
+FILE.yaml holds any of the keys below (experiments/ has examples); keys given here win over the file. A run that was
+stopped goes on from its last checkpoint when the same command is given again. With a file, --help shows its values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an agent, or go on with a run that was stopped."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Folder of the run, e.g. runs/demo."""
+    env: str | None = None
+    """Another environment than the run's first one; `agentrl envs` lists them."""
+    levels: str | None = None
+    """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two."""
+    episodes: int | None = None
+    """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
+    temperature: float | None = None
+    """Sampling temperature; default: evaluation.temperature of the run."""
+    seed: int | None = None
+    """Seed of levels and sampling; default: evaluation.seed of the run."""
+    json: bool = False
+    """Print one JSON object with success.{mean,low,high,n} instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Envs:
+    """List the environments with the success of random and of optimal play."""
+
+    levels: int = 256
+    """Levels per environment on which both are computed exactly."""
+    seed: int = 0
+    """Seed of the levels."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Play:
+    """Play an environment yourself, reading the exact text that the agent reads."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """Tag of the environment; `agentrl envs` lists them."""
+    style: Literal["compact", "ragen"] = "ragen"
+    """Prompt style."""
+    think: bool = False
+    """Ask for a think block, as the agent would be asked."""
+    seed: int = 0
+    """Seed of the level and of chance."""
+    levels: str | None = None
+    """File with levels in text; the first one is played."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command and leaves with its exit code.
+
+    Args:
+        argv: words after `agentrl`; those of the process if left out.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _run(words)
+    except UserError as error:
+        print(f"agentrl: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("agentrl: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _run(words: list[str]) -> None:
+    if words[:1] == ["train"] and len(words) > 1:
+        _train(words[1:])
+        return
+    command = _parse(words)
+    if isinstance(command, Eval):
+        _eval(command)
+    elif isinstance(command, Envs):
+        _envs(command)
+    elif isinstance(command, Play):
+        _play(command)
+
+
+def _parse(words: list[str]) -> Train | Eval | Envs | Play:
+    """Reads the command line; what tyro prints about a mistake is brought down to one line."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.extras.subcommand_cli_from_dict(
+                {"train": Train, "eval": Eval, "envs": Envs, "play": Play},
+                prog="agentrl",
+                description="Multi-turn reinforcement learning of language-model agents.",
+                args=words,
+                use_underscores=True,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as end:
+        if end.code in (0, None):
+            raise
+        lines = [line.strip(" │╭╮╰╯─-") for line in complaint.getvalue().splitlines()]
+        raise UserError(" ".join(line for line in lines[1:] if line)) from None  # the first is the title of a box
+
+
+def _train(words: list[str]) -> None:
+    file = words[0] if not words[0].startswith("-") else None
+    if "--help" in words or "-h" in words:
+        default = load_config(file, [word for word in words[1:] if word not in ("--help", "-h")]) if file else Config()
+        tyro.cli(
+            Config,
+            prog="agentrl train FILE.yaml",
+            description=_TRAIN_HELP,
+            default=default,
+            args=["--help"],
+            use_underscores=True,
+            config=(tyro.conf.FlagConversionOff,),
+        )
+    if file is None:
+        raise UserError(
+            f"{words[0]!r} stands where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
+        )
+    config = load_config(file, words[1:])
+    for index, task in enumerate(config.tasks):
+        _known(task.env, f"tasks.{index}.env")
+    from agentrl_jax.train.loop import train
+
+    train(config)
+
+
+def _eval(command: Eval) -> None:
+    if command.env is not None:
+        _known(command.env, "--env")
+    _readable(command.levels)
+    from agentrl_jax.evaluate.panel import evaluate_run
+
+    result = evaluate_run(
+        command.run,
+        env=command.env,
+        levels=command.levels,
+        episodes=command.episodes,
+        temperature=command.temperature,
+        seed=command.seed,
+    )
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    table = Table()
+    for name in ("", "mean", "low", "high", "levels"):
+        table.add_column(name, justify="right" if name else "left")
+    for key in ("success", "success_greedy"):
+        if key in result:
+            interval = result[key]
+            rates = (f"{interval[bound]:.1%}" for bound in ("mean", "low", "high"))
+            table.add_row(key.replace("_", ", "), *rates, str(interval["n"]))
+    Console().print(table)
+
+
+def _envs(command: Envs) -> None:
+    if command.levels < 1:
+        raise UserError(f"--levels is {command.levels}, expected at least 1")
+    import jax
+
+    from envs_jax import registry
+
+    rows = []
+    for name in registry.registered():
+        spec = registry.spec(name)
+        random, optimal = registry.baselines(name, jax.random.key(command.seed), command.levels, spec.max_actions)
+        rows.append(
+            {
+                "env": name,
+                "random": float(random),
+                "optimal": float(optimal),
+                "max_actions": spec.max_actions,
+                "description": spec.description,
+            }
+        )
+    if command.json:
+        print(json.dumps(rows))
+        return
+    table = Table(caption=f"Success within the action budget, exact on {command.levels} levels of seed {command.seed}")
+    for name in ("environment", "random", "optimal", "actions", "description"):
+        table.add_column(name, justify="right" if name in ("random", "optimal", "actions") else "left")
+    for row in rows:
+        rates = (f"{row[key]:.1%}" for key in ("random", "optimal"))
+        table.add_row(row["env"], *rates, str(row["max_actions"]), row["description"])
+    Console().print(table)
+
+
+def _play(command: Play) -> None:
+    _known(command.env, "env")
+    _readable(command.levels)
+    from agentrl_jax.rollout.play import play
+
+    play(command.env, style=command.style, think=command.think, seed=command.seed, levels=command.levels)
+
+
+def _known(name: str, where: str) -> None:
+    """Refuses the tag of an environment that is not registered."""
+    from envs_jax.registry import registered
+
+    if name not in registered():
+        near = difflib.get_close_matches(name, registered(), n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(registered())}"
+        raise UserError(f"{where} is {name!r}, which is no environment; {hint} `agentrl envs` lists them")
+
+
+def _readable(levels: str | None) -> None:
+    if levels is not None and not Path(levels).is_file():
+        raise UserError(f"--levels is {levels!r}, but there is no such file; give a text file with levels")
