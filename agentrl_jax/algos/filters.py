@@ -13,6 +13,7 @@ from agentrl_jax.algos.advantages import group_spread
 ScoreKind = Literal["std", "mean"]
 
 _ZERO_SCORE = 1e-10
+# 0.29 * 100 is 28.999999999999996 in floating point and means 29.
 _RATIO_ROUNDING = 1e-9
 
 
@@ -38,8 +39,8 @@ def group_scores(returns: jax.Array, kind: ScoreKind) -> jax.Array:
 
 
 def kept_groups(num_groups: int, ratio: float) -> int:
-    """How many groups a filter ratio keeps: the whole part of ratio * num_groups, at least 1."""
-    return max(1, int(ratio * num_groups + _RATIO_ROUNDING))
+    """How many groups a filter ratio keeps: the whole part of ratio * num_groups; 0 is for the caller to refuse."""
+    return int(ratio * num_groups + _RATIO_ROUNDING)
 
 
 def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
@@ -88,7 +89,7 @@ def top_p_mask(
     ranked = known[order]
     covered = jnp.cumsum(ranked)
     threshold = value * jnp.sum(known) - eps
-    taken = (covered - ranked < threshold) & (ranked > 0)
+    taken = (jnp.roll(covered, 1).at[0].set(0.0) < threshold) & (ranked > 0)
     enough = jnp.max(jnp.where(taken, covered, -jnp.inf)) >= threshold
     nucleus = jnp.zeros_like(eligible).at[order].set(taken & enough)
     return jnp.where(value >= 1.0, eligible, nucleus & eligible)

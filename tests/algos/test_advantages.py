@@ -1,0 +1,184 @@
+from functools import partial
+
+import algos_oracles as oracle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algos_oracles import LENGTH, PROPERTY, ROWS, discounts, group_returns, masks, numbers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_jax.algos import advantages
+
+gae = jax.jit(advantages.gae, static_argnames="skip_unsampled")
+bi_level = jax.jit(advantages.bi_level_gae)
+group_advantages = jax.jit(advantages.group_advantages, static_argnames="normalise_std")
+whiten = jax.jit(advantages.whiten)
+
+
+def padded(row, dtype=np.float32):
+    """One row of ten positions as the first of a full-size batch; the rest is zero."""
+    full = np.zeros((ROWS, LENGTH), dtype)
+    full[0, : len(row)] = row
+    return full
+
+
+FIRST_TEN = padded([True] * 10, bool)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "lam", "expected"),
+    [
+        (1.0, 1.0, [1.85, 1.75, 1.65, 1.55, 1.45, 0.4, 0.3, 0.2, 0.1, 0.0]),
+        (1.0, 0.9, [1.2952, 1.3281, 1.3645, 1.4050, 1.45, 0.3439, 0.2710, 0.1900, 0.1, 0.0]),
+        (0.99, 0.95, [1.4877, 1.4776, 1.4679, 1.4587, 1.45, 0.3349, 0.2572, 0.1756, 0.09, 0.0]),
+    ],
+)
+def test_bi_level_gae_gives_the_published_vectors(gamma, lam, expected):
+    rewards = padded([0, 0, 0, 0, 1, 0, 0, 0, 0, 1])
+    values = padded(np.arange(1, 11) / 10)
+    found, returns = bi_level(rewards, values, FIRST_TEN, rewards > 0, gamma=gamma, lam=lam, turn_gamma=0.95)
+    np.testing.assert_allclose(found, padded(expected), atol=6e-5)
+    np.testing.assert_allclose(returns, np.where(FIRST_TEN, padded(expected) + values, 0), atol=6e-5)
+    if lam == 1.0:
+        white = [1.1880, 1.0596, 0.9311, 0.8027, 0.6743, -0.6743, -0.8027, -0.9311, -1.0596, -1.1880]
+        np.testing.assert_allclose(whiten(found, FIRST_TEN), padded(white), atol=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("lam", "expected"),
+    [
+        (1.0, [0.9, 0.8, 0.7, 1, 1, 0.4, 0.3, 0.2, 1, 0]),
+        (0.9, [0.5007, 0.4452, 0.3836, 0.7595, 0.8439, 0.271, 0.19, 0.1, 1, 0]),
+    ],
+)
+def test_gae_over_every_position_gives_the_published_vectors(lam, expected):
+    rewards = padded([0] * 9 + [1])
+    values = padded([0.1, 0.2, 0.3, 0, 0, 0.6, 0.7, 0.8, 0, 1])
+    everywhere, _ = gae(rewards, values, FIRST_TEN, gamma=1.0, lam=lam, skip_unsampled=False)
+    np.testing.assert_allclose(everywhere, padded(expected), atol=6e-5)
+    # The three positions of value 0 are observations: the same numbers, whatever the critic says there.
+    sampled = FIRST_TEN & (values != 0)
+    shouting = np.where(sampled, values, 7.0)
+    found, _ = gae(rewards, shouting, sampled, gamma=1.0, lam=lam, skip_unsampled=False)
+    np.testing.assert_allclose(found, np.where(sampled, padded(expected), 0), atol=6e-5)
+
+
+@pytest.mark.parametrize("skip_unsampled", [True, False])
+@PROPERTY
+@given(numbers, numbers, masks, discounts, discounts)
+def test_gae_equals_the_sum_over_later_errors(skip_unsampled, rewards, values, mask, gamma, lam):
+    found = gae(rewards, values, mask, gamma=gamma, lam=lam, skip_unsampled=skip_unsampled)
+    np.testing.assert_allclose(found, oracle.gae(rewards, values, mask, gamma, lam, skip_unsampled), atol=5e-4)
+
+
+@PROPERTY
+@given(numbers, numbers, masks, masks, discounts, discounts, discounts)
+def test_bi_level_gae_equals_the_two_passes(rewards, values, mask, turn_end, gamma, lam, turn_gamma):
+    found = bi_level(rewards, values, mask, turn_end, gamma=gamma, lam=lam, turn_gamma=turn_gamma)
+    np.testing.assert_allclose(
+        found, oracle.bi_level_gae(rewards, values, mask, turn_end, gamma, lam, turn_gamma), atol=5e-4
+    )
+
+
+@PROPERTY
+@given(numbers, masks, discounts, discounts, discounts)
+def test_bi_level_gae_without_any_reward_or_turn_end_is_ordinary(values, mask, gamma, lam, turn_gamma):
+    nothing = np.zeros_like(values)
+    everywhere = np.ones_like(mask)
+    found = bi_level(nothing, values, mask, everywhere, gamma=gamma, lam=lam, turn_gamma=turn_gamma)
+    assert np.isfinite(np.asarray(found)).all()
+    one_level = bi_level(nothing, values, mask, ~everywhere, gamma=gamma, lam=lam, turn_gamma=turn_gamma)
+    np.testing.assert_allclose(one_level, gae(nothing, values, mask, gamma=gamma, lam=lam), atol=1e-6)
+
+
+@PROPERTY
+@given(numbers, numbers, masks, discounts, discounts)
+def test_positions_between_and_after_the_sampled_ones_change_nothing(rewards, values, mask, gamma, lam):
+    packed = np.argsort(~mask, axis=1, kind="stable")
+    move = partial(np.take_along_axis, indices=packed, axis=1)
+    # What lies outside the mask is not read: NaN there stays there.
+    rewards, values = (np.where(mask, x, np.nan).astype(np.float32) for x in (rewards, values))
+    turn_end = values > 0
+    settings = {"gamma": gamma, "lam": lam}
+    for spread, tight in (
+        (gae(rewards, values, mask, **settings), gae(move(rewards), move(values), move(mask), **settings)),
+        (
+            bi_level(rewards, values, mask, turn_end, **settings, turn_gamma=0.95),
+            bi_level(move(rewards), move(values), move(mask), move(turn_end), **settings, turn_gamma=0.95),
+        ),
+    ):
+        np.testing.assert_array_equal(move(np.asarray(spread[0])), tight[0])
+        np.testing.assert_array_equal(move(np.asarray(spread[1])), tight[1])
+
+
+@PROPERTY
+@given(numbers, numbers, masks)
+def test_without_discount_gae_telescopes_and_observations_do_not_matter(rewards, values, mask):
+    rewards = np.where(mask, rewards, 0)
+    still_to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
+    skipping = gae(rewards, values, mask, gamma=1.0, lam=1.0)
+    counting = gae(rewards, values, mask, gamma=1.0, lam=1.0, skip_unsampled=False)
+    np.testing.assert_allclose(skipping[1], np.where(mask, still_to_come, 0), atol=2e-4)
+    np.testing.assert_allclose(skipping[0], np.where(mask, still_to_come - values, 0), atol=2e-4)
+    np.testing.assert_allclose(skipping, counting, atol=2e-4)
+
+
+@pytest.mark.parametrize("normalise_std", [True, False])
+@PROPERTY
+@given(group_returns, st.randoms(use_true_random=False))
+def test_group_advantages_equal_the_reference_and_move_with_permutations(normalise_std, scores, random):
+    found = np.asarray(group_advantages(scores, normalise_std=normalise_std))
+    np.testing.assert_allclose(found, [oracle.normalised(row, normalise_std) for row in scores], atol=1e-5)
+    np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-4)
+    groups = random.sample(range(scores.shape[0]), scores.shape[0])
+    members = random.sample(range(scores.shape[1]), scores.shape[1])
+    mixed = group_advantages(scores[groups][:, members], normalise_std=normalise_std)
+    np.testing.assert_allclose(mixed, found[groups][:, members], atol=1e-5)
+
+
+@pytest.mark.parametrize("normalise_std", [True, False])
+def test_a_group_without_differences_has_advantages_of_exactly_zero(normalise_std):
+    # Sums of these round: their mean is not the number itself.
+    equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 4, axis=1)
+    assert not np.asarray(group_advantages(equal, normalise_std=normalise_std)).any()
+    alone = np.array([[0.5], [np.float32(1e6)]], np.float32)
+    np.testing.assert_array_equal(group_advantages(alone, normalise_std=normalise_std), np.zeros((2, 1)))
+
+
+@PROPERTY
+@given(numbers, masks)
+def test_whitening_equals_the_reference(x, mask):
+    found = np.asarray(whiten(np.where(mask, x, np.nan), mask))
+    assert not found[~mask].any()
+    expected = oracle.whiten(x, mask)
+    np.testing.assert_allclose(found, expected, atol=1e-3 * max(1.0, np.abs(expected).max()))
+
+
+def test_whitening_of_a_constant_a_single_token_and_nothing_is_zero():
+    x = np.full((ROWS, LENGTH), 0.3, np.float32)
+    single = np.zeros((ROWS, LENGTH), bool)
+    single[2, 5] = True
+    for mask in (np.ones_like(single), single, np.zeros_like(single)):
+        assert not np.asarray(whiten(x, mask)).any()
+
+
+def test_whitening_over_a_mapped_axis_uses_the_moments_of_the_whole_batch():
+    random = np.random.default_rng(0)
+    x = random.normal(2, 3, (ROWS, LENGTH)).astype(np.float32)
+    mask = random.random((ROWS, LENGTH)) < 0.4
+    mask[: ROWS // 2] = False
+    parts = jax.vmap(partial(advantages.whiten, axis_name="data"), axis_name="data")
+    split = parts(x.reshape(2, -1, LENGTH), mask.reshape(2, -1, LENGTH)).reshape(ROWS, LENGTH)
+    np.testing.assert_allclose(split, whiten(x, mask), atol=1e-6)
+
+
+def test_estimators_take_gradients_and_batches():
+    values = jnp.ones((2, ROWS, LENGTH))
+    mask = jnp.zeros((2, ROWS, LENGTH), bool)
+
+    def total(values):
+        return jnp.sum(jax.vmap(partial(advantages.gae, gamma=0.9, lam=0.9))(values, values, mask)[0])
+
+    assert not np.asarray(jax.grad(total)(values)).any()

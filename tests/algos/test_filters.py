@@ -1,0 +1,88 @@
+import algos_oracles as oracle
+import hypothesis.extra.numpy as hnp
+import jax
+import numpy as np
+import pytest
+from algos_oracles import MEMBERS, PROPERTY, group_returns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_jax.algos import filters
+
+GROUPS = 8
+STDS = np.array([0.1, 2, 0, 1, 3, 0.5, 0, 0.2], np.float32)
+
+top_groups = jax.jit(filters.top_groups, static_argnames=("k", "largest"))
+top_p = jax.jit(filters.top_p_mask, static_argnames="include_zero")
+group_scores = jax.jit(filters.group_scores, static_argnames="kind")
+# Sixteenths have exact sums; few different values make ties.
+few = st.integers(0, 12).map(lambda n: n / 16)
+
+
+def test_the_uncertainty_filter_keeps_a_quarter_in_the_original_order():
+    assert filters.kept_groups(8, 0.25) == 2
+    np.testing.assert_array_equal(top_groups(STDS, 2), [1, 4])
+    np.testing.assert_array_equal(top_groups(STDS, 2, largest=False), [2, 6])
+
+
+def test_the_nucleus_keeps_four_groups():
+    kept = top_p(STDS, value=0.9, include_zero=False)
+    np.testing.assert_array_equal(np.flatnonzero(kept), [1, 3, 4, 5])
+
+
+def test_a_ratio_means_the_number_it_is_written_as():
+    for groups in (1, 7, 10, 100, 128):
+        for percent in range(101):
+            assert filters.kept_groups(groups, percent / 100) == percent * groups // 100
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("k", [1, 3, GROUPS])
+@PROPERTY
+@given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.sampled_from([-0.0, np.nan, np.inf, -np.inf]))))
+def test_top_groups_break_ties_downwards_and_put_nan_last(largest, k, scores):
+    found = np.asarray(top_groups(scores, k, largest=largest))
+    assert found.dtype == np.int32
+    assert found.tolist() == oracle.top_groups(scores, k, largest)
+
+
+@pytest.mark.parametrize("include_zero", [True, False])
+@PROPERTY
+@given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.just(-0.5))), st.sampled_from([0.25, 0.5, 0.75, 1.0]))
+def test_the_nucleus_equals_the_reference(include_zero, scores, value):
+    # An eps of 2^-7 keeps every sum exact, so that the comparison with the threshold has no rounding.
+    found = np.asarray(top_p(scores, value=value, include_zero=include_zero, eps=2.0**-7))
+    assert np.flatnonzero(found).tolist() == oracle.top_p(scores.tolist(), value, include_zero, 2.0**-7)
+
+
+def test_the_nucleus_of_nothing_is_empty():
+    nothing = np.zeros(GROUPS, np.float32)
+    assert not np.asarray(top_p(nothing, value=0.9, include_zero=True)).any()
+    assert not np.asarray(top_p(nothing, value=1.0, include_zero=False)).any()
+    assert np.asarray(top_p(nothing, value=1.0, include_zero=True)).all()
+    assert not np.asarray(top_p(nothing * np.nan, value=1.0, include_zero=True)).any()
+
+
+@PROPERTY
+@given(group_returns)
+def test_scores_equal_the_reference(returns):
+    means, stds = zip(*map(oracle.mean_and_std, returns))
+    np.testing.assert_allclose(group_scores(returns, "mean"), means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(group_scores(returns, "std"), stds, rtol=1e-5, atol=1e-6)
+
+
+def test_groups_without_differences_score_exactly_zero():
+    equal = np.repeat(np.float32([[0.1], [1e4 / 3], [-0.5]]), MEMBERS, axis=1)
+    assert not np.asarray(group_scores(equal, "std")).any()
+    assert not np.asarray(group_scores(equal[:, :1], "std")).any()
+
+
+@pytest.mark.parametrize("k", [0, GROUPS + 1])
+def test_keeping_none_or_too_many_is_refused(k):
+    with pytest.raises(ValueError, match=f"k is {k}; expected 1 to {GROUPS}"):
+        filters.top_groups(STDS, k)
+
+
+def test_an_unknown_score_is_refused():
+    with pytest.raises(ValueError, match="kind is 'entropy'"):
+        filters.group_scores(np.zeros((1, 2)), "entropy")

@@ -1,0 +1,192 @@
+from functools import partial
+
+import algos_oracles as oracle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algos_oracles import LENGTH, PROPERTY, ROWS, masks, numbers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_jax.algos import losses
+
+MODES = ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
+NORM = 50.0
+
+policy_loss = jax.jit(losses.policy_loss)
+value_loss = jax.jit(losses.value_loss)
+
+
+@jax.jit
+def all_weights(mask, denominators):
+    return {mode: losses.token_weights(mask, mode, denominators, norm_length=NORM) for mode in MODES}
+
+
+@jax.jit
+def whole_losses(loss, mask):
+    return {mode: jnp.sum(loss * w) for mode, w in all_weights(mask, losses.count(mask)).items()}
+
+
+@PROPERTY
+@given(
+    numbers,
+    numbers,
+    numbers,
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from([0.2, 0.28]),
+    st.sampled_from([1.5, 3.0, None]),
+)
+def test_policy_loss_equals_the_reference(logprob, old, advantages, low, high, dual):
+    loss, stats = policy_loss(
+        logprob, old, advantages, clip_low=low, clip_high=high, dual_clip=np.inf if dual is None else dual
+    )
+    # A ratio within rounding of a bound may fall on either side of it, which changes the flags and not the loss.
+    ratio = np.exp(logprob.astype(np.float64) - old)
+    bounds = [1 - low, 1 + high] + ([] if dual is None else [dual])
+    clear = np.min([np.abs(ratio - bound) for bound in bounds], axis=0) > 1e-5
+    clear &= np.abs(advantages) > 1e-6
+    for index in np.ndindex(loss.shape):
+        expected, clipped, clipped_low = oracle.policy_loss(
+            float(logprob[index]), float(old[index]), float(advantages[index]), low, high, dual
+        )
+        assert float(loss[index]) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        if clear[index]:
+            assert bool(stats.clipped[index]) == clipped
+            assert bool(stats.clipped_low[index]) == clipped_low
+    np.testing.assert_allclose(stats.ratio, ratio, rtol=1e-4)
+
+
+def test_no_dual_clip_is_an_infinite_one():
+    random = np.random.default_rng(0)
+    arrays = random.normal(0, 2, (3, ROWS, LENGTH)).astype(np.float32)
+    arrays[2, 0] = 0.0
+    none, _ = losses.policy_loss(*arrays, clip_low=0.2, clip_high=0.2, dual_clip=None)
+    infinite, _ = policy_loss(*arrays, clip_low=0.2, clip_high=0.2, dual_clip=np.inf)
+    assert np.isfinite(infinite).all()
+    np.testing.assert_allclose(none, infinite, rtol=1e-6)
+
+
+def test_log_ratios_far_outside_do_not_overflow():
+    far = np.full((ROWS, LENGTH), 500.0, np.float32)
+    for sign in (1.0, -1.0):
+        loss, stats = policy_loss(sign * far, 0 * far, -1 + 0 * far, clip_low=0.2, clip_high=0.2, dual_clip=np.inf)
+        assert np.isfinite(loss).all()
+        np.testing.assert_allclose(stats.log_ratio, sign * 20.0)
+
+
+@PROPERTY
+@given(numbers, numbers, numbers, st.sampled_from([0.2, 0.5, None]))
+def test_value_loss_equals_the_reference(values, old, returns, clip):
+    loss, clipped = value_loss(values, old, returns, clip=np.inf if clip is None else clip)
+    if clip is None:
+        assert not np.asarray(clipped).any()
+    for index in np.ndindex(loss.shape):
+        expected = oracle.value_loss(float(values[index]), float(old[index]), float(returns[index]), clip)
+        assert float(loss[index]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_no_value_clip_is_an_infinite_one():
+    values, old, returns = np.random.default_rng(1).normal(0, 2, (3, ROWS, LENGTH)).astype(np.float32)
+    none, _ = losses.value_loss(values, old, returns, clip=None)
+    np.testing.assert_array_equal(none, value_loss(values, old, returns, clip=np.inf)[0])
+    np.testing.assert_allclose(none, 0.5 * (values - returns) ** 2, rtol=1e-6)
+
+
+@PROPERTY
+@given(numbers, masks)
+def test_weighted_sums_equal_the_four_means(loss, mask):
+    found = whole_losses(loss, mask)
+    for mode in MODES:
+        assert float(found[mode]) == pytest.approx(oracle.aggregate(loss, mask, mode, NORM), rel=1e-4, abs=1e-4)
+
+
+@PROPERTY
+@given(numbers, masks, st.permutations(range(ROWS)))
+def test_parts_of_a_minibatch_add_up_to_it_however_it_is_cut(loss, mask, order):
+    mask[order[0]] = False
+    parts = [(loss[order][rows], mask[order][rows]) for rows in (slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 4))]
+    denominators = jax.tree.map(lambda *leaves: sum(leaves), *(losses.count(part) for _, part in parts))
+    whole = whole_losses(loss, mask)
+    summed = dict.fromkeys(MODES, 0.0)
+    for part_loss, part_mask in parts:
+        for mode, weights in all_weights(part_mask, denominators).items():
+            summed[mode] += float(np.sum(part_loss * np.asarray(weights)))
+    for mode in MODES:
+        assert summed[mode] == pytest.approx(float(whole[mode]), rel=1e-4, abs=1e-5)
+
+
+def test_an_empty_mask_has_no_loss_and_padding_none_either():
+    empty = np.zeros((ROWS, LENGTH), bool)
+    denominators = losses.count(empty)
+    assert float(denominators.tokens) == 0
+    assert float(denominators.sequences) == 0
+    for weights in all_weights(empty, denominators).values():
+        np.testing.assert_array_equal(weights, np.zeros((ROWS, LENGTH)))
+
+
+@partial(jax.jit, static_argnames="mode")
+def objective(inputs, data, mask, mode):
+    """PPO and value loss of one minibatch as a function of log-probabilities and values."""
+    logprob, values = inputs
+    surrogate, _ = losses.policy_loss(
+        logprob, data["old_logprob"], data["advantages"], clip_low=0.2, clip_high=0.28, dual_clip=3.0
+    )
+    error, _ = losses.value_loss(values, data["old_values"], data["returns"], clip=0.5)
+    weights = losses.token_weights(mask, mode, losses.count(mask), norm_length=NORM)
+    return jnp.sum((surrogate + error) * weights)
+
+
+def batch(dtype):
+    random = np.random.default_rng(7)
+    names = ("logprob", "values", "old_logprob", "advantages", "old_values", "returns")
+    data = {name: random.normal(0, 0.7, (ROWS, LENGTH)).astype(dtype) for name in names}
+    mask = random.random((ROWS, LENGTH)) < 0.6
+    mask[1] = False
+    return (data["logprob"], data["values"]), data, mask
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_that_were_not_sampled_have_no_gradient(mode):
+    inputs, data, mask = batch(np.float32)
+    for gradient in jax.grad(objective)(inputs, data, mask, mode):
+        assert not np.asarray(gradient)[~mask].any()
+        assert np.count_nonzero(np.asarray(gradient)[mask]) > mask.sum() / 3
+
+
+def test_gradients_reach_the_trained_log_probabilities_and_values_only():
+    inputs, data, mask = batch(np.float32)
+    others = jax.grad(objective, argnums=1)(inputs, data, mask, "token_mean")
+    for name, gradient in others.items():
+        assert not np.asarray(gradient).any(), name
+
+
+def test_gradients_equal_finite_differences_in_double_precision():
+    step = 1e-6
+    with jax.enable_x64(True):
+        inputs, data, mask = batch(np.float64)
+        # Away from the kinks, where a difference straddles two slopes.
+        ratio = np.exp(inputs[0] - data["old_logprob"])
+        for kink in (0.8, 1.28, 3.0):
+            assert np.abs(ratio - kink).min() > 10 * step
+        assert np.abs(np.abs(inputs[1] - data["old_values"]) - 0.5).min() > 10 * step
+        _, stats = losses.policy_loss(
+            inputs[0], data["old_logprob"], data["advantages"], clip_low=0.2, clip_high=0.28, dual_clip=3.0
+        )
+        assert np.asarray(stats.clipped)[mask].any()
+        assert np.asarray(stats.clipped_low)[mask].any()
+        nudges = step * np.eye(ROWS * LENGTH).reshape(-1, ROWS, LENGTH)
+        at = jax.jit(jax.vmap(lambda x, y: objective((x, y), data, mask, "seq_mean_token_mean")))
+        for which in (0, 1):
+            ahead = [x[None] + (nudges if which == i else 0 * nudges) for i, x in enumerate(inputs)]
+            behind = [x[None] - (nudges if which == i else 0 * nudges) for i, x in enumerate(inputs)]
+            slopes = (at(*ahead) - at(*behind)) / (2 * step)
+            gradient = jax.grad(objective)(inputs, data, mask, "seq_mean_token_mean")[which]
+            assert gradient.dtype == np.float64
+            np.testing.assert_allclose(gradient.ravel(), slopes, atol=1e-8)
+
+
+def test_an_unknown_aggregation_is_refused():
+    mask = np.ones((1, 2), bool)
+    with pytest.raises(ValueError, match="aggregation is 'sum'"):
+        losses.token_weights(mask, "sum", losses.count(mask), norm_length=1.0)

@@ -1,0 +1,82 @@
+import algos_oracles as oracle
+import hypothesis.extra.numpy as hnp
+import jax
+import numpy as np
+import pytest
+from algos_oracles import PROPERTY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_jax.algos import rewards
+
+EPISODES, SEGMENTS, TURNS, LENGTH = 12, 5, 3, 16
+
+normalise = jax.jit(rewards.normalise, static_argnums=(2, 3))
+place = jax.jit(rewards.place_rewards, static_argnums=(2, 3))
+eighths = st.integers(-24, 80).map(lambda n: n / 8)
+scores = hnp.arrays(np.float32, EPISODES, elements=eighths)
+groups = hnp.arrays(np.int32, EPISODES, elements=st.integers(0, SEGMENTS - 1))
+
+
+@pytest.mark.parametrize("method", ["identity", "mean", "mean_std", "asym_clip"])
+@PROPERTY
+@given(scores, groups, st.randoms(use_true_random=False))
+def test_normalisation_equals_the_reference_in_any_order(method, score, group, random):
+    expected = score.astype(np.float64)
+    if method != "identity":
+        for number in set(group.tolist()):
+            members = group == number
+            expected[members] = oracle.normalised(score[members], method != "mean")
+    if method == "asym_clip":
+        expected = np.clip(expected, -1, 3)
+    found = np.asarray(normalise(score, group, SEGMENTS, method))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    order = random.sample(range(EPISODES), EPISODES)
+    np.testing.assert_allclose(normalise(score[order], group[order], SEGMENTS, method), found[order], atol=1e-5)
+
+
+def test_asymmetric_clip_bounds_both_sides():
+    score = np.array([-9.0] + [0.0] * 10 + [9.0], np.float32)
+    group = np.zeros(EPISODES, np.int32)
+    found = np.asarray(normalise(np.append(np.zeros(11, np.float32), 9), group, SEGMENTS, "asym_clip"))
+    assert found.max() == 3.0
+    found = np.asarray(normalise(score, group, SEGMENTS, "asym_clip"))
+    assert found.min() == -1.0
+
+
+@pytest.mark.parametrize("method", ["mean", "mean_std", "asym_clip"])
+def test_equal_scores_and_episodes_alone_in_their_group_become_exactly_zero(method):
+    score = np.array([0.1] * 7 + [1e4 / 3] * 3 + [5.0, -2.0], np.float32)
+    group = np.array([0] * 7 + [1] * 3 + [2, 4], np.int32)
+    assert not np.asarray(normalise(score, group, SEGMENTS, method)).any()
+
+
+@PROPERTY
+@given(
+    hnp.arrays(np.float32, (2, TURNS), elements=eighths),
+    st.lists(st.lists(st.one_of(st.none(), st.integers(1, 5)), min_size=TURNS, max_size=TURNS), min_size=2, max_size=2),
+)
+def test_rewards_land_on_the_last_sampled_tokens(turn_rewards, steps):
+    turn_last = np.full((2, TURNS), -1, np.int32)
+    for row in range(2):
+        position = -1
+        for turn, step in enumerate(steps[row]):
+            if step is not None:
+                position += step
+                turn_last[row, turn] = position
+    by_turn, by_episode = np.zeros((2, 2, LENGTH))
+    for row in range(2):
+        for turn in range(TURNS):
+            if turn_last[row, turn] >= 0:
+                by_turn[row, turn_last[row, turn]] += turn_rewards[row, turn]
+        if max(turn_last[row]) >= 0:
+            by_episode[row, max(turn_last[row])] = sum(turn_rewards[row])
+    np.testing.assert_array_equal(place(turn_rewards, turn_last, LENGTH, "turn"), by_turn)
+    np.testing.assert_array_equal(place(turn_rewards, turn_last, LENGTH, "episode"), by_episode)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="method is 'zscore'"):
+        rewards.normalise(np.zeros(2), np.zeros(2, int), 1, "zscore")
+    with pytest.raises(ValueError, match="placement is 'token'"):
+        rewards.place_rewards(np.zeros((1, 1)), np.zeros((1, 1), int), 4, "token")
