@@ -77,8 +77,10 @@ def build(*, actions: tuple[bytes, ...], think: bool, forced: bool, separator: b
     numbers: dict[Hashable, int] = {first: 0}
     order: list[Hashable] = [first]
     next_rows, item_rows = [], []
+    telling = grammar.telling_bytes()
     for state in order:
-        moves = [grammar.move(state, byte) for byte in range(256)]
+        alike = grammar.move(state, 0xFF)  # occurs in no UTF-8 text, so in no format
+        moves = [grammar.move(state, byte) if byte in telling else alike for byte in range(256)]
         for after, _ in moves:
             if after not in numbers:
                 numbers[after] = len(order)
@@ -111,6 +113,12 @@ class _Format:
 
     names: dict[bytes, int] = dataclasses.field(init=False)
     beginnings: set[bytes] = dataclasses.field(init=False)
+
+    def telling_bytes(self) -> frozenset[int]:
+        """Returns the bytes that the format mentions; all others act alike."""
+        steps = {byte for step in self.prelude if not step.repeats for byte in step.allowed}
+        text = b"".join([*self.names, *(name.upper() for name in self.names), CLOSING, self.separator, SPACE])
+        return frozenset(steps | set(text))
 
     def move(self, state: Hashable, byte: int) -> tuple[Hashable, int]:
         """Returns the state after `byte` and the item that it finishes."""

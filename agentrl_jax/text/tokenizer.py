@@ -41,8 +41,13 @@ class Tokenizer:
     fingerprint: str
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`. Nothing is added, and text spelled like a special token stays ordinary text."""
-        return self.backend.encode(text, add_special_tokens=False).ids
+        """Returns the ids of `text`, none of them special: text spelled like a special token stays ordinary text.
+
+        Bytes that the vocabulary lacks are left out (SmolLM2 lacks most control characters, and would otherwise put
+        its end-of-text token in their place).
+        """
+        ids = self.backend.encode(text, add_special_tokens=False).ids
+        return [i for i in ids if i not in self.special_ids]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Returns the bytes of the ordinary tokens of `ids`; special tokens have none."""

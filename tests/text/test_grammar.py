@@ -1,0 +1,296 @@
+"""The compiled automaton against `re` on bytes."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.text import grammar
+from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
+from agentrl_jax.text.reference import parse_reply
+
+MOVES = ("Up", "Down", "Left", "Right")
+BATCH, LENGTH = 32, 24
+FORMATS = [(think, forced) for think in (False, True) for forced in (False, True)]
+follow = jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))
+
+
+def moves(think, forced, **options):
+    return ReplyGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
+
+
+def device_parse(table, rows):
+    """Parses rows of token ids; compiles once per shape of table and of batch."""
+    batch = max(BATCH, len(rows))
+    tokens = np.zeros((batch, max([LENGTH, *map(len, rows)])), np.int32)
+    for slot, row in zip(tokens, rows):
+        slot[: len(row)] = row
+    lengths = np.array([*map(len, rows)] + [0] * (batch - len(rows)), np.int32)
+    found = jax.device_get(follow(table, tokens, lengths))
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(len(rows))]
+
+
+def assert_equal_to_reference(tokenizer, form, table, rows):
+    for row, got in zip(rows, device_parse(table, rows)):
+        data = tokenizer.decode_bytes(row)
+        want = parse_reply(data, form)
+        padded = [*want.actions, *[-1] * (form.max_actions - len(want.actions))]
+        assert got.actions.tolist() == padded, data
+        assert (got.num_valid, got.num_parsed) == (want.num_valid, want.num_parsed), data
+        assert got.format_ok == want.format_ok, data
+
+
+@pytest.fixture(scope="module")
+def tables(small):
+    return {key: compile_grammar(moves(*key), small) for key in FORMATS}
+
+
+@pytest.fixture(scope="module")
+def five_moves(small):
+    return {think: compile_grammar(moves(think, True, max_actions=5), small) for think in (False, True)}
+
+
+@pytest.fixture(scope="module")
+def large_tables(large):
+    return {key: compile_grammar(moves(*key), large) for key in FORMATS}
+
+
+FRAGMENTS = [
+    *["<think>", "</think>", "<answer>", "</answer>", "||", "|", "Up", "down", "LEFT", "Right", "Fly", " ", "\n\t\v"],
+    *["<", "</", "an", "swer>", "think>", "U", "p", "x", "√", "你", "\u00a0", "\u212a", "<answer> Up||Up </answer>"],
+    *["</think> \n<answer>", "</think><think>", "Left||||Up", "|||Up|", "ſ", "</ANSWER>", "\x1c", "|</answer>"],
+]
+
+
+@functools.cache
+def reply_rows(tokenizer):
+    """Rows of tokens: encoded fragments mixed with arbitrary tokens, special ones and halves of characters."""
+    telling = [i for i, data in enumerate(tokenizer.token_bytes) if data and set(b"<>/|\n") & set(data)]
+    halves = [
+        i for i, data in enumerate(tokenizer.token_bytes) if data in (b"\xe2", b"\x88", b"\x9a", b"\xc2", b"\xa0")
+    ]
+    fragment = st.sampled_from(FRAGMENTS).map(tokenizer.encode)
+    single = st.sampled_from(telling) | st.integers(0, tokenizer.vocab_size - 1) | st.sampled_from(halves)
+    special = st.sampled_from(sorted(tokenizer.special_ids))
+    pieces = st.one_of(fragment, fragment, fragment, single.map(lambda i: [i]), special.map(lambda i: [i]))
+    row = st.lists(pieces, max_size=20).map(lambda parts: [i for part in parts for i in part][:LENGTH])
+    closing = tokenizer.encode("</think><answer>")
+    ending = tokenizer.encode("</answer>")
+    likely = row.map(lambda ids: ([*closing, *ids][: LENGTH - len(ending)] + ending)[:LENGTH])
+    return st.lists(row | likely, min_size=1, max_size=BATCH)
+
+
+@pytest.mark.parametrize("key", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_tokens_small(small, tables, key, data):
+    assert_equal_to_reference(small, moves(*key), tables[key], data.draw(reply_rows(small)))
+
+
+@pytest.mark.parametrize("key", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_tokens_large(large, large_tables, key, data):
+    assert_equal_to_reference(large, moves(*key), large_tables[key], data.draw(reply_rows(large)))
+
+
+def with_tokens(tokenizer, words):
+    """A tokeniser whose ordinary tokens are `words`, ids from 1 on; 0 is special."""
+    token_bytes = (None, *words)
+    return dataclasses.replace(
+        tokenizer, token_bytes=token_bytes, vocab_size=len(token_bytes), special_ids=frozenset([0])
+    )
+
+
+BOUNDARY_WORDS = [
+    *[b"<think>", b"</think>", b" <answer>", b"</answer>", b"|", b"u", b"P ", b"||", b"<", b"/answer>"],
+    *[b"x</answer>Up||", b"up||Down||left||"],
+]
+
+
+@pytest.mark.parametrize("key", FORMATS)
+def test_every_short_reply_over_awkward_tokens(small, key):
+    words = with_tokens(small, BOUNDARY_WORDS)
+    form = ReplyGrammar(actions=("Up", "Down"), think=key[0], forced=key[1], max_actions=2)
+    rows = [list(row) for row in itertools.product(range(1, words.vocab_size), repeat=4)]
+    if key == (True, False):  # the shortest reply of this format has four tokens: let the answer be longer
+        rows = [[1, 2, 3, *row] for row in rows]
+    assert_equal_to_reference(words, form, compile_grammar(form, words), rows)
+
+
+def test_tokens_that_finish_many_items(small):
+    words = [
+        b"Up||Fly||Down||",
+        b"||||",
+        b"</answer><answer>Up</answer>",
+        b"Left",
+        b" ||\xff|| Right\n||",
+        b"wn</answer>||Up",
+    ]
+    tokens = with_tokens(small, [*words, b"Do"])
+    form = moves(False, True, max_actions=4)
+    table = compile_grammar(form, tokens)
+    assert table.runs.shape[1] == 3
+    rows = [list(row) for row in itertools.product(range(len(words) + 2), repeat=4)]
+    assert_equal_to_reference(tokens, form, table, rows)
+
+
+@pytest.mark.parametrize(
+    ("actions", "separator"),
+    [
+        (("look", "look around", "LOOK UP", "go to the |door|"), "||"),
+        (("a", "ab", "abc", "ab c"), "|-|"),
+        (("naïve", "√", "x<y", "</ans"), ";"),
+        ((), ","),
+    ],
+)
+def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
+    form = ReplyGrammar(actions=actions, think=False, forced=True, separator=separator, max_actions=3)
+    table = compile_grammar(form, small)
+    words = [*actions, separator, separator[:1], " ", "\t", "around", "c", "b", "NAÏVE", "</answer>", "<"]
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(words, size=rng.integers(0, 8))) + rng.choice(["</answer>", ""]) for _ in range(400)]
+    texts += [
+        "naïve;NAïVE;√</answer>",
+        "a|-|-|b|-||-|ab  c|-|ab c</answer>",
+        " look  ||look  around||look around </answer>",
+    ]
+    assert_equal_to_reference(small, form, table, [small.encode(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("reply", "actions", "parsed", "kept_format"),
+    [
+        ("Right || Fly || Up</answer>", (3, 0), 3, True),
+        ("Right || Up", (), 0, False),
+        ("Up||Up||Up||Up||Up||Up||Up</answer>", (0, 0, 0, 0, 0), 5, True),
+        ("uP || DOWN ||left\n||\tRIGHT</answer>", (0, 1, 2, 3), 4, True),
+        ("</answer>", (), 0, True),
+        (" || || </answer>", (), 0, True),
+        ("Fly</answer>", (), 1, True),
+        ("Fly||Fly||Fly||Fly||Fly||Up</answer>", (), 5, True),
+        ("Up</answer> and <answer>Down</answer>", (0,), 1, True),
+        ("Up Down</answer>", (), 1, True),
+        ("<answer>Up</answer>", (), 1, True),
+        ("Up|||Down</answer>", (0,), 2, True),
+    ],
+)
+def test_acceptance_of_replies(small, five_moves, reply, actions, parsed, kept_format):
+    for think in (False, True):
+        form = moves(think, True, max_actions=5)
+        text = "I should go there.</think> \n<answer>" + reply if think else reply
+        host = parse_reply(text.encode(), form)
+        assert (host.actions, host.num_parsed, host.format_ok) == (actions, parsed, kept_format)
+        (got,) = device_parse(five_moves[think], [small.encode(text)])
+        assert tuple(a for a in got.actions.tolist() if a >= 0) == actions
+        assert (got.num_valid, got.num_parsed, got.format_ok) == (len(actions), parsed, kept_format)
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("a</think><answer>Up</answer>", True),
+        ("a</think>b</think><answer>Up</answer>", True),
+        ("a</think> b <answer>Down</answer></think><answer>Up</answer>", True),
+        ("<think>a</think></think>\r\n<answer>Up</answer>", True),
+        ("a</think>\u00a0<answer>Up</answer>", False),
+        ("a<answer>Up</answer>", False),
+        ("a</think></think><answer Up</answer>", False),
+        ("a</think> </think <answer>Up</answer>", False),
+    ],
+)
+def test_broken_and_nested_think_blocks(small, tables, reply, answer):
+    form = moves(True, True)
+    assert parse_reply(reply.encode(), form).actions == ((0,) if answer else ())
+    assert_equal_to_reference(small, form, tables[True, True], [small.encode(reply)])
+
+
+def test_an_opening_tag_that_is_not_forced_must_be_written(small, tables):
+    for think in (False, True):
+        body = "x</think><answer>Up</answer>" if think else "Up</answer>"
+        opening = "<think>" if think else "<answer>"
+        written, missing = device_parse(tables[think, False], [small.encode(opening + body), small.encode(body)])
+        assert (bool(written.format_ok), bool(missing.format_ok)) == (True, False)
+        assert moves(think, False).forced_text == ""
+        assert moves(think, True).forced_text == opening
+
+
+def test_special_and_outside_tokens_are_invisible(small, tables):
+    clean = small.encode("Up||Left</answer>")
+    noise = [*sorted(small.special_ids), -1, -7, small.vocab_size, small.vocab_size + 5000]
+    noisy = [token for i, one in enumerate(clean) for token in (noise[i % len(noise)], one)]
+    first, second = device_parse(tables[False, True], [clean, noisy + noise])
+    assert first.actions.tolist() == second.actions.tolist() == [0, 2, -1]
+    assert second.format_ok
+    spelled = small.encode("U<|end|>p</answer>")
+    (third,) = device_parse(tables[False, True], [spelled])
+    assert (third.num_valid, third.num_parsed) == (0, 1)
+
+
+def test_closing_absorbs(small, tables):
+    table = tables[False, True]
+    state = grammar.start(table)
+    assert not grammar.closed(table, state)
+    for token in small.encode("Up||Down</answer>"):
+        assert not grammar.closed(table, state)
+        state = grammar.advance(table, state, jnp.int32(token))
+    assert grammar.closed(table, state)
+    after = state
+    for token in [*small.encode("||Left</answer>"), small.end_of_turn_id]:
+        after = grammar.advance(table, after, jnp.int32(token))
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+
+
+def test_states_keep_their_types_and_shapes(tables):
+    table = tables[True, True]
+    state = grammar.start(table)
+    after = jax.eval_shape(lambda s: grammar.advance(table, s, jnp.int32(3)), state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), after) == jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.weak_type), state
+    )
+
+
+def test_tables_are_small(tables, large_tables):
+    for table in [*tables.values(), *large_tables.values()]:
+        assert table.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(table))
+        assert table.nbytes < 8 * 2**20
+        assert table.next_state.shape == table.emission.shape
+        assert table.token_class.shape in ((tables[True, True].token_class.shape), (49152,))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"separator": ""}, "separator ''"),
+        ({"separator": "<|"}, "separator '<|'"),
+        ({"separator": "and"}, "separator 'and'"),
+        ({"max_actions": 0}, "max_actions 0"),
+        ({"actions": ("Up", "up")}, "differ only in case"),
+        ({"actions": (" Up",)}, "action name ' Up'"),
+        ({"actions": ("",)}, "action name ''"),
+        ({"actions": ("Up||Down",)}, r"action name 'Up\|\|Down'"),
+    ],
+)
+def test_ambiguous_formats_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ReplyGrammar(**{"actions": MOVES, "think": False, "forced": True} | options)
+
+
+def test_differences_from_a_parser_on_text(small):
+    """What RAGEN would accept and we do not, or the other way round; the list in `reference`."""
+    form = moves(False, True)
+    assert parse_reply("\u00a0Up</answer>".encode(), form).num_valid == 0
+    assert parse_reply(b"\x1cUp</answer>", form).num_valid == 0
+    kelvin = ReplyGrammar(actions=("kick",), think=False, forced=True)
+    assert "\u212aick".lower() == "kick"
+    assert parse_reply("\u212aick</answer>".encode(), kelvin).num_valid == 0
+    assert parse_reply(b"Up\xff</answer>", form).items == ("Up\ufffd",)
+    assert parse_reply(b"<answer>Up</answer>", form).num_valid == 0
+    umlaut = ReplyGrammar(actions=("Öffnen",), think=False, forced=True)
+    assert parse_reply("Öffnen||ÖFFNEN||öffnen</answer>".encode(), umlaut).actions == (0, 0)

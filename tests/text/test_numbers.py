@@ -1,0 +1,76 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.text.numbers import DIGIT_PIECES, format_number, number_pieces
+
+BATCH = 64
+write = jax.jit(jax.vmap(number_pieces, (0, None, None)), static_argnums=(1, 2))
+
+
+def on_device(values, decimals, integer_digits=4):
+    padded = np.resize(np.asarray(values, np.float32), BATCH)
+    rows = np.asarray(write(padded, decimals, integer_digits))[: len(values)]
+    return ["".join(DIGIT_PIECES[i] for i in row if i >= 0) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *[(-0.1, "-0.1"), (10.9, "10.9"), (0.0, "0.0"), (-0.0, "0.0"), (-0.04, "0.0"), (-1.1, "-1.1"), (0.95, "1.0")],
+        *[(0.25, "0.2"), (0.75, "0.8"), (-0.25, "-0.2"), (9999.94, "9999.9"), (12345.0, "9999.9"), (-1e9, "-9999.9")],
+        *[(float("inf"), "9999.9"), (float("-inf"), "-9999.9"), (sum([-0.1] * 3), "-0.3"), (1e-40, "0.0")],
+    ],
+)
+def test_one_decimal(value, text):
+    assert format_number(value, 1) == text
+    assert on_device([value], 1) == [text]
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (7, "7"), (10, "10"), (99, "99"), (100, "99"), (-3, "-3")])
+def test_counts_have_no_point(value, text):
+    assert format_number(value, 0, 2) == text
+    assert on_device([value], 0, 2) == [text]
+    whole = number_pieces(jnp.int32(value), 0, 2)
+    assert whole.dtype == jnp.int32
+    assert whole.shape == (3,)
+    assert "".join(DIGIT_PIECES[i] for i in whole.tolist() if i >= 0) == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.floats(width=32, allow_nan=False)
+        | st.floats(-20, 20, width=32)
+        | st.integers(-400, 400).map(lambda n: n / 20),  # exact halves of a tenth and their neighbours
+        min_size=1,
+        max_size=BATCH,
+    ),
+    st.sampled_from([(1, 4), (0, 3), (2, 4)]),
+)
+@example([0.05, 0.15, 0.25, 0.35, 0.45, -0.05, 0.5, 1.5, 2.5], (1, 4))
+def test_device_equals_host(values, digits):
+    values = [float(np.float32(v)) for v in values]
+    assert on_device(values, *digits) == [format_number(v, *digits) for v in values]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(-9999, 9999, width=32))
+def test_text_is_within_half_a_unit_of_the_value(value):
+    assert abs(float(format_number(value, 1)) - value) <= 0.05 + abs(value) * 2**-22
+
+
+def test_nan_is_refused_on_the_host_and_zero_on_the_device():
+    with pytest.raises(ValueError, match="NaN has no decimal text"):
+        format_number(float("nan"), 1)
+    assert on_device([float("nan")], 1) == ["0.0"]
+
+
+def test_too_many_digits_are_refused():
+    with pytest.raises(ValueError, match=r"7 digits before and 1 after.*at most seven"):
+        format_number(1.0, 1, 7)
+    with pytest.raises(ValueError, match="at least one before"):
+        number_pieces(jnp.float32(1.0), 1, 0)

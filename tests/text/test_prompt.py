@@ -1,0 +1,230 @@
+"""Messages as tokens against the same messages as joined strings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from agentrl_jax.text import grammar, prompt, tokenizer
+from agentrl_jax.text.styles import get_style
+
+SYMBOLS = "#_O√XPS"
+MEANINGS = ("wall", "floor", "target", "box on target", "box", "you", "you on target")
+MOVES = ("Up", "Down", "Left", "Right")
+PIECES = (*SYMBOLS, "\n", "Player at ", "12", "Ünïcode 你")
+ROOM = 43
+BOARD = "######\n#__O_#\n#_XP_#\n#____#\n#√S__#\n######"
+BATCH = 16
+
+
+def compiled(tokenizer, style="compact", **options):
+    settings = {
+        "instruction": "Push every box onto a target.",
+        "legend": tuple(zip(SYMBOLS, MEANINGS)),
+        "actions": MOVES,
+        "pieces": PIECES,
+        "observation_pieces": ROOM,
+        "think": False,
+        "forced": True,
+        "separator": "||",
+        "max_actions_budget": 10,
+        "max_turns": 5,
+        "response_words": 100,
+        "tokenizer": tokenizer,
+    }
+    return prompt.compile_prompt(get_style(style), **settings | options)
+
+
+@jax.jit
+def messages(form, observation, fields):
+    return jax.vmap(lambda row, kw: prompt.message(form, row, **kw))(observation, fields)
+
+
+replies = jax.jit(jax.vmap(prompt.reply, (None, 0, 0)))
+
+
+def board_ids(text):
+    ids = [PIECES.index(symbol) for symbol in text]
+    return ids + [-1] * (ROOM - len(ids))
+
+
+FIELDS = st.fixed_dictionaries(
+    {
+        "turn": st.integers(0, 4),
+        "actions_left": st.integers(0, 10),
+        "reward": st.floats(-30, 30, width=32),
+        "first": st.booleans(),
+        "reply_ended": st.booleans(),
+    }
+)
+CASES = st.lists(
+    st.tuples(st.lists(st.integers(-1, len(PIECES) - 1), max_size=ROOM), FIELDS), min_size=1, max_size=BATCH
+)
+STYLES = [(style, think) for style in ("compact", "ragen") for think in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def prompts(any_tokenizer):
+    return {
+        (style, think): compiled(any_tokenizer, style, think=think, forced=style == "compact")
+        for style, think in STYLES
+    }
+
+
+@pytest.mark.parametrize("key", STYLES)
+@settings(max_examples=30, deadline=None)
+@given(cases=CASES)
+def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
+    form = prompts[key]
+    rows = np.full((BATCH, ROOM), -1, np.int32)
+    for row, (ids, _) in zip(rows, cases):
+        row[: len(ids)] = ids
+    kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32, "first": bool, "reply_ended": bool}
+    filled = [fields for _, fields in cases] + [cases[0][1]] * (BATCH - len(cases))
+    fields = {name: np.array([one[name] for one in filled], kind) for name, kind in kinds.items()}
+    tokens, lengths = jax.device_get(messages(form, rows, fields))
+    assert tokens.shape == (BATCH, form.max_message_tokens)
+    for (ids, one), row, length in zip(cases, tokens, lengths):
+        text = prompt.message_text(form, "".join(PIECES[i] for i in ids if i >= 0), **one)
+        assert length <= form.max_message_tokens
+        assert any_tokenizer.decode(row[:length].tolist(), skip_special=False) == text
+        assert (row[length:] == any_tokenizer.pad_id).all()
+
+
+@pytest.mark.parametrize("key", STYLES)
+def test_tokens_of_the_prefix_are_its_text(any_tokenizer, prompts, key):
+    form = prompts[key]
+    assert form.prefix.dtype == np.int32
+    assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == prompt.prefix_text(form)
+
+
+@pytest.mark.parametrize("key", STYLES)
+def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, key):
+    style, think = key
+    form = prompts[key]
+    rng = np.random.default_rng(1)
+    actions, counts = rng.integers(0, 4, (BATCH, 5)).astype(np.int32), np.arange(BATCH, dtype=np.int32) % 6
+    tokens, lengths = jax.device_get(replies(form, actions, counts))
+    assert tokens.shape == (BATCH, form.max_reply_tokens(5))
+    rules = grammar.ReplyGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=5)
+    table = grammar.compile_grammar(rules, any_tokenizer)
+    parsed = jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))(table, tokens, lengths)
+    for i, count in enumerate(counts):
+        row = tokens[i, : lengths[i]].tolist()
+        assert any_tokenizer.decode(row, skip_special=False) == prompt.reply_text(form, actions[i, :count].tolist())
+        assert row[-1] == any_tokenizer.end_of_turn_id
+        assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (5 - count)]
+        assert parsed.num_parsed[i] == count
+        assert parsed.format_ok[i]
+
+
+def test_compact_words(small):
+    form = compiled(small)
+    assert prompt.prefix_text(form) == (
+        "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
+    )
+    later = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False}
+    text = prompt.message_text(form, "#P\n_G", **later, reply_ended=False)
+    assert text == "<|end|><|user|>#P\n_G\n7<|assistant|><answer>"
+    assert prompt.message_text(form, "#P\n_G", **later, reply_ended=True) == text.removeprefix("<|end|>")
+    assert prompt.reply_text(form, [3, 0]) == "Right||Up</answer><|end|>"
+    assert prompt.reply_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
+
+
+def test_compact_turns_are_short(small):
+    form = compiled(small)
+    fields = {"turn": 1, "actions_left": 10, "reward": 0.0, "first": False, "reply_ended": False}
+    _, length = prompt.message(form, jnp.array(board_ids(BOARD)), **{k: jnp.asarray(v) for k, v in fields.items()})
+    assert length == 36 + 5 + 7
+    assert form.max_reply_tokens(5) == 11
+    assert len(form.prefix) <= 32
+
+
+def test_ragen_words(small):
+    form = compiled(small, "ragen", think=True)
+    prefix = prompt.prefix_text(form)
+    for part in (
+        "Push every box onto a target.",
+        "√ is box on target",
+        "Up, Down, Left, Right",
+        "at most 10 actions",
+        "||",
+    ):
+        assert part in prefix
+    assert prefix.startswith("<|system|>")
+    assert prefix.count("<|end|>") == 1
+    fields = {"turn": 2, "actions_left": 4, "reward": -0.3, "reply_ended": False}
+    later = prompt.message_text(form, "#P", **fields, first=False)
+    assert later.startswith("<|end|><|user|>Reward:\n-0.3\n\nTurn 3:\nState:\n#P\nActions left: 4.\n")
+    assert later.endswith("in at most 100 words.<|end|><|assistant|><think>")
+    assert "<think> your reasoning </think><answer> your actions </answer>" in later
+    first = prompt.message_text(form, "#P", **fields, first=True)
+    assert first == later[later.index("Turn 3") :]
+    assert "<think>" not in prompt.message_text(compiled(small, "ragen"), "#P", **fields, first=True)
+    assert prompt.reply_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
+
+
+def test_chat_marks_follow_the_tokeniser(large, small):
+    form = compiled(large, "ragen")
+    assert prompt.prefix_text(form).startswith("<|im_start|>system\nYou solve")
+    assert "<|im_end|>\n<|im_start|>user\nPush" in prompt.prefix_text(form)
+    fields = {"turn": 1, "actions_left": 4, "reward": 0.0, "first": False}
+    text = prompt.message_text(form, "#", **fields, reply_ended=True)
+    assert text.startswith("\n<|im_start|>user\nReward:\n0.0\n")
+    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n<answer>")
+    assert prompt.message_text(form, "#", **fields, reply_ended=False) == "<|im_end|>" + text
+
+    backend = Backend.from_str(small.backend.to_str())
+    names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    backend.add_special_tokens([AddedToken(name, special=True) for name in names])
+    llama = compiled(tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>"))
+    start = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n# wall"
+    assert prompt.prefix_text(llama).startswith(start)
+    text = prompt.message_text(llama, "#", **fields, reply_ended=False)
+    assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n4<|eot_id|>")
+
+
+def test_a_tokeniser_without_chat_tokens_is_refused(small):
+    bare = Backend.from_str(small.backend.to_str().replace("<|user|>", "<|thing|>"))
+    with pytest.raises(ValueError, match="no special tokens for a conversation"):
+        compiled(tokenizer.from_json(bare.to_str()))
+
+
+def test_observations_of_tokens(small):
+    """A host environment's text is encoded on the host; its tokens take the place of piece ids."""
+    form = compiled(small, pieces=None)
+    text = "Sie sehen <|end|> drei Türen.\nUp?"
+    ids = small.encode(text)
+    row = jnp.array(ids + [-1] * (ROOM - len(ids)))
+    fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
+    tokens, length = prompt.message(form, row, **{k: jnp.asarray(v) for k, v in fields.items()})
+    got = tokens[: int(length)].tolist()
+    assert small.decode(got, skip_special=False) == prompt.message_text(form, text, **fields)
+    assert got[1 : 1 + len(ids)] == ids
+    assert form.max_message_tokens < compiled(small).max_message_tokens
+
+
+def test_a_smaller_bound_is_the_callers_to_check(small):
+    form = compiled(small, observation_tokens=10)
+    fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
+    tokens, length = prompt.message(form, jnp.array(board_ids(BOARD)), **{k: jnp.asarray(v) for k, v in fields.items()})
+    assert tokens.shape == (form.max_message_tokens,)
+    assert length > form.max_message_tokens
+
+
+def test_a_reply_can_be_given_more_room(small):
+    form = compiled(small)
+    tokens, length = prompt.reply(form, jnp.array([1, 2]), jnp.int32(2), max_tokens=16)
+    assert tokens.shape == (16,)
+    assert length == 5
+
+
+def test_wrong_names_are_refused(small):
+    with pytest.raises(ValueError, match=r"prompt style 'terse'; expected one of compact, ragen"):
+        get_style("terse")
+    with pytest.raises(ValueError, match=r"encoder 'whole'; expected one of pieces"):
+        compiled(small, encoder="whole")

@@ -1,0 +1,148 @@
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from agentrl_jax.text import build_small_tokenizer, tokenizer
+
+SPELLINGS = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|im_end|>", "<|endoftext|>", "<|"]
+
+
+def test_shipped_file_is_what_the_script_builds():
+    assert json.loads(build_small_tokenizer.build()) == json.loads(
+        tokenizer.resources.files("agentrl_jax.text").joinpath("data/small_tokenizer.json").read_text("utf-8")
+    )
+
+
+def test_small_tokeniser_has_the_tokens_that_keep_replies_short(small):
+    assert small.vocab_size <= 512
+    assert len(small.token_bytes) == small.vocab_size
+    words = ["<think>", "</think>", "<answer>", "</answer>", "||", "Up", "Down", "Left", "Right"]
+    symbols = [*"#_O√XPS.GW@CBA0123456789 \n"]
+    for text in words + symbols:
+        assert len(small.encode(text)) == 1, text
+        assert small.encode(text)[0] not in small.special_ids
+    board = "######\n#_√PX#\n#OSGW#\n#@.CBA\n012345"
+    assert small.encode(board) == [small.encode(symbol)[0] for symbol in board]
+
+
+def test_small_tokeniser_has_its_special_tokens_first(small):
+    names = [small.special_name(i) for i in range(5)]
+    assert names == ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+    assert small.special_ids == {0, 1, 2, 3, 4}
+    assert (small.pad_id, small.end_of_turn_id) == (0, 1)
+    assert [small.special_id(name) for name in names] == [0, 1, 2, 3, 4]
+    assert {i for i, data in enumerate(small.token_bytes) if data is None} == small.special_ids
+
+
+def test_every_byte_is_a_token_and_no_two_tokens_are_equal(small):
+    ordinary = [data for data in small.token_bytes if data is not None]
+    assert {bytes([b]) for b in range(256)} <= set(ordinary)
+    assert len(set(ordinary)) == len(ordinary)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text() | st.sampled_from([*SPELLINGS, "Up", "<think>", "√", " ", "\n"]), max_size=8).map("".join))
+def test_text_comes_back_and_never_becomes_a_special_token(any_tokenizer, text):
+    ids = any_tokenizer.encode(text)
+    expected = bytes(b for b in text.encode() if bytes([b]) in any_tokenizer.token_bytes)
+    assert any_tokenizer.decode_bytes(ids) == expected
+    assert any_tokenizer.decode(ids) == expected.decode("utf-8", "replace")
+    assert any_tokenizer.decode(ids, skip_special=False) == any_tokenizer.decode(ids)
+    assert not any_tokenizer.special_ids & set(ids)
+
+
+def test_special_tokens_are_spelled_only_when_asked(small):
+    ids = [small.special_id("<|user|>"), *small.encode("hi√"), small.end_of_turn_id]
+    assert small.decode(ids) == "hi√"
+    assert small.decode(ids, skip_special=False) == "<|user|>hi√<|end|>"
+    assert small.decode_bytes(ids) == "hi√".encode()
+
+
+def test_split_characters_decode_to_replacement_characters(small):
+    parts = [i for i, data in enumerate(small.token_bytes) if data in (b"\xe2", b"\x88")]
+    assert small.decode(parts[:1]) == "\ufffd"
+    assert len(small.decode_bytes(parts)) == 2
+
+
+def test_own_decoding_agrees_with_the_library(any_tokenizer):
+    ids = any_tokenizer.encode("Push the box √ onto 12 targets.\n\tThen <answer>Up || Down</answer> déjà vu, 你好")
+    assert any_tokenizer.decode(ids) == any_tokenizer.backend.decode(ids)
+
+
+def test_unknown_special_token_is_an_error_that_lists_the_known(small):
+    with pytest.raises(ValueError, match=r"'Up' is no special token.*<\|end\|>"):
+        small.special_id("Up")
+    assert small.has_special("<|end|>")
+    assert not small.has_special("Up")
+    assert not small.has_special("<|im_start|>")
+
+
+def test_large_tokeniser_takes_the_usual_names(large):
+    assert large.vocab_size == 49152
+    assert large.special_name(large.end_of_turn_id) == "<|im_end|>"
+    assert large.special_name(large.pad_id) == "<|endoftext|>"
+
+
+def test_load_takes_a_file_or_a_folder(small, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(small.backend.to_str(), encoding="utf-8")
+    for path in (tmp_path, tmp_path / "tokenizer.json", str(tmp_path)):
+        again = tokenizer.load(path)
+        assert again.token_bytes == small.token_bytes
+        assert again.encode("<|end|>Up √") == small.encode("<|end|>Up √")
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*expected a tokenizer\.json"):
+        tokenizer.load(tmp_path / "nowhere")
+    assert tokenizer.load(tmp_path, end_of_turn="<|user|>").end_of_turn_id == 2
+    assert tokenizer.load(tmp_path, pad="<|user|>").pad_id == 2
+    with pytest.raises(ValueError, match=r"no special token <\|stop\|>.*name one by end_of_turn="):
+        tokenizer.load(tmp_path, end_of_turn="<|stop|>")
+
+
+def test_fingerprint_follows_the_content(small):
+    changed = Backend.from_str(small.backend.to_str())
+    changed.add_special_tokens(["<|extra|>"])
+    other = tokenizer.from_json(changed.to_str())
+    assert other.fingerprint != small.fingerprint
+    assert tokenizer.load_small().fingerprint == small.fingerprint
+
+
+def _sentencepiece_backends():
+    """Layouts of Llama 2 (BPE with byte fallback), of T5 (Unigram) and of a plain Metaspace."""
+    vocabulary = {"<unk>": 0, "▁": 1, "a": 2}
+    llama = Backend(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    llama.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    unigram = Backend(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
+    metaspace = Backend(models.BPE(vocab=vocabulary, merges=[]))
+    metaspace.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
+    metaspace.decoder = decoders.Metaspace()
+    return [llama, unigram, metaspace]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_sentencepiece_is_refused_by_name(kind):
+    with pytest.raises(ValueError, match=r"SentencePiece tokeniser .*Llama 2.*not supported"):
+        tokenizer.from_json(_sentencepiece_backends()[kind].to_str())
+
+
+def test_other_models_are_refused():
+    words = Backend(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    with pytest.raises(ValueError, match=r"model WordLevel .*expected model BPE and decoder ByteLevel"):
+        tokenizer.from_json(words.to_str())
+
+
+def test_ordinary_added_tokens_are_text(small):
+    backend = Backend.from_str(small.backend.to_str())
+    backend.add_tokens([AddedToken("<tool_√>", special=False, normalized=False)])
+    more = tokenizer.from_json(backend.to_str())
+    (token,) = more.encode("<tool_√>")
+    assert token not in more.special_ids
+    assert more.token_bytes[token] == "<tool_√>".encode()
+
+
+def test_tokeniser_is_frozen(small):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        small.pad_id = 3
