@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         print("agentrl: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
 
 
@@ -129,8 +132,8 @@ def _parse(words: list[str]) -> Train | Eval | Envs | Play:
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        lines = [line.strip(" │╭╮╰╯─-") for line in complaint.getvalue().splitlines()]
-        raise UserError(" ".join(line for line in lines[1:] if line)) from None  # the first is the title of a box
+        _title, *lines = (line.strip(" │╭╮╰╯─") for line in complaint.getvalue().splitlines())
+        raise UserError(" ".join(line for line in lines if line.strip("-"))) from None
 
 
 def _train(words: list[str]) -> None:

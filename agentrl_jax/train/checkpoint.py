@@ -39,7 +39,8 @@ class Checkpoints:
         """
         self.path = Path(path).absolute()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, create=True)
-        self._manager = ocp.CheckpointManager(self.path, options=options, item_names=("state", "meta"))
+        handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
     def latest_step(self) -> int | None:
         """Iteration of the newest whole checkpoint, or None."""
@@ -54,7 +55,7 @@ class Checkpoints:
 
         Args:
             step: the iteration.
-            state: pytree of arrays (typed PRNG keys too) and Python numbers.
+            state: pytree of arrays with at least one entry (typed PRNG keys too) and Python numbers.
             meta: small JSON record beside it.
             wait: return when the checkpoint is published. Otherwise it is written while the caller goes on, and may
                 give `state` away (donate it) at once.

@@ -109,10 +109,16 @@ class RunFolder:
         plain = {key: _plain(value) for key, value in row.items()}
         self._append("metrics.jsonl", [plain])
         if self._events is None:
-            self._events = SummaryWriter(str(self.path / "tensorboard"), purge_step=self._purge, flush_secs=10)
+            self._events = self._open_events()
         for key, value in plain.items():
             if key != "step" and isinstance(value, int | float):
                 self._events.add_scalar(key, value, plain["step"])
+
+    def _open_events(self) -> SummaryWriter:
+        folder = self.path / "tensorboard"
+        number = len(list(folder.iterdir())) if folder.exists() else 0
+        # The name holds the time in seconds: without a number a quick restart would write over the file before it.
+        return SummaryWriter(str(folder), purge_step=self._purge, flush_secs=10, filename_suffix=f".{number:04d}")
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends trajectories to trajectories.jsonl; each row has its iteration as `step`."""

@@ -1,0 +1,192 @@
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import struct
+
+from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
+
+
+@struct.dataclass
+class State:
+    params: Any
+    opt_state: Any
+    reference: Any
+    iteration: jax.Array
+    key: jax.Array
+    python: int
+    scalar: Any
+
+
+def make_state(seed):
+    random = np.random.default_rng(seed)
+    params = {
+        "layer": {"w": jnp.asarray(random.normal(size=(3, 4)), jnp.float32), "b": jnp.zeros(1)},
+        "half": jnp.asarray(random.normal(size=5), jnp.bfloat16),
+        "flags": [jnp.array(True), jnp.asarray(random.integers(0, 9, 3), jnp.int8)],
+    }
+    inexact = {"layer": params["layer"]}
+    return State(
+        params=params,
+        opt_state=optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)).init(inexact),
+        reference=None,
+        iteration=jnp.int32(seed),
+        key=jax.random.split(jax.random.key(seed)),
+        python=seed,
+        scalar=np.int64(seed),
+    )
+
+
+def bits(state):
+    """Every leaf as its type with its dtype, its shape and its bytes."""
+    leaves, structure = jax.tree.flatten(state)
+    plain = []
+    for leaf in leaves:
+        kind = f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')}"
+        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        array = np.asarray(leaf)
+        plain.append((kind, array.shape, array.tobytes()))
+    return structure, plain
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with checkpoints 2 and 3 of three saves; tests copy it before they damage it."""
+    path = tmp_path_factory.mktemp("checkpoints")
+    with Checkpoints(path, keep=2) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), {"note": f"n{step}"}, wait=step != 3)
+    return path
+
+
+def test_a_state_comes_back_bit_for_bit(saved):
+    with Checkpoints(saved, keep=2) as checkpoints:
+        for like in (make_state(0), _abstract(make_state(0))):
+            assert bits(checkpoints.restore(3, like)) == bits(make_state(3))
+        assert bits(checkpoints.restore(2, make_state(0))) == bits(make_state(2))
+
+
+def _abstract(state):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x, state)
+
+
+def test_the_newest_are_kept_and_found(saved):
+    with Checkpoints(saved, keep=2) as checkpoints:
+        assert checkpoints.steps() == [2, 3]
+        assert checkpoints.latest_step() == 3
+        assert checkpoints.meta(3) == {"step": 3, "note": "n3"}
+
+
+def test_an_empty_folder_has_none(tmp_path):
+    with Checkpoints(tmp_path / "new", keep=1) as checkpoints:
+        assert checkpoints.latest_step() is None
+        with pytest.raises(CheckpointError, match="no checkpoint 1"):
+            checkpoints.restore(1, make_state(1))
+
+
+def test_a_state_may_be_given_away_while_it_is_written(tmp_path):
+    forget = jax.jit(lambda x: x * 0 - 1, donate_argnums=0)
+    state = {"w": jnp.arange(1_000_000, dtype=jnp.float32)}
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, state, wait=False)
+        forget(state["w"]).block_until_ready()
+        checkpoints.wait()
+        restored = checkpoints.restore(1, {"w": jax.ShapeDtypeStruct((1_000_000,), jnp.float32)})
+    np.testing.assert_array_equal(restored["w"], np.arange(1_000_000, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda state: state.replace(iteration=jnp.zeros(2, jnp.int32)),
+            r"iteration is int32\[\], expected int32\[2\]",
+        ),
+        (lambda state: state.replace(iteration=jnp.float32(0)), r"iteration is int32\[\], expected float32\[\]"),
+        (lambda state: state.replace(reference={"w": jnp.zeros(2)}), r"reference\.w is only in the state"),
+        (lambda state: state.replace(params={"half": state.params["half"]}), r"params\..* is only in the checkpoint"),
+    ],
+)
+def test_another_state_is_refused_by_name(saved, change, message):
+    with Checkpoints(saved, keep=2) as checkpoints, pytest.raises(CheckpointError, match=message):
+        checkpoints.restore(3, change(make_state(0)))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "metadata"])
+def test_a_damaged_checkpoint_is_a_named_error_and_the_one_before_is_intact(saved, tmp_path, damage):
+    path = tmp_path / "copy"
+    shutil.copytree(saved, path)
+    data = sorted((path / "3" / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
+    if damage == "truncate":
+        for file in data:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    elif damage == "remove":
+        for file in data:
+            file.unlink()
+    else:
+        (path / "3" / "state" / "_METADATA").write_text("{")
+    with Checkpoints(path, keep=2) as checkpoints:
+        with pytest.raises(
+            CheckpointError, match=r"(?s)3: the checkpoint cannot be read.*delete this folder"
+        ) as caught:
+            checkpoints.restore(3, make_state(0))
+        assert "\n" not in str(caught.value)
+        assert bits(checkpoints.restore(2, make_state(0))) == bits(make_state(2))
+
+
+_SAVER = """
+import sys
+import jax.numpy as jnp
+from agentrl_jax.train.checkpoint import Checkpoints
+checkpoints = Checkpoints(sys.argv[1], keep=2)
+step = checkpoints.latest_step() or 0
+print("start", step, flush=True)
+while True:
+    step += 1
+    checkpoints.save(step, {f"w{i}": jnp.full((200_000,), step, jnp.float32) for i in range(10)})
+    print("saved", step, flush=True)
+"""
+
+
+def test_a_process_killed_during_a_save_leaves_the_last_whole_checkpoint(tmp_path):
+    like = {f"w{i}": jax.ShapeDtypeStruct((200_000,), jnp.float32) for i in range(10)}
+    path = tmp_path / "checkpoints"
+    caught_half = 0
+    for attempt in range(3):
+        with subprocess.Popen([sys.executable, "-c", _SAVER, str(path)], stdout=subprocess.PIPE, text=True) as process:
+            started = int(process.stdout.readline().split()[1])
+            whole = int(process.stdout.readline().split()[1])
+            assert whole == started + 1
+            _wait_for_half(path, attempt)
+            process.send_signal(signal.SIGKILL)
+            published = [int(line.split()[1]) for line in process.stdout if line.startswith("saved")]
+        whole = max([whole, *published])
+        caught_half += any(_is_half(entry) for entry in path.iterdir())
+        with Checkpoints(path, keep=2) as checkpoints:
+            step = checkpoints.latest_step()
+            assert step in (whole, whole + 1)  # it may have been published just before it could be announced
+            for value in checkpoints.restore(step, like).values():
+                np.testing.assert_array_equal(value, np.full(200_000, step, np.float32))
+        assert not any(_is_half(entry) for entry in path.iterdir())
+    assert caught_half  # at least one of the kills hit a save that was under way
+
+
+def _is_half(entry):
+    return not entry.name.isdigit()
+
+
+def _wait_for_half(path, attempt):
+    """Returns when a save is under way, after a different part of it in each attempt."""
+    deadline = time.monotonic() + 30
+    while not any(_is_half(entry) for entry in path.iterdir()):
+        assert time.monotonic() < deadline, "no save was seen under way"
+    time.sleep(0.01 * attempt)

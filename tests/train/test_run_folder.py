@@ -1,0 +1,189 @@
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+
+from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.errors import UserError
+from agentrl_jax.train.run_folder import RunFolder, read_config
+
+
+@pytest.fixture
+def config(tmp_path):
+    return Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),))
+
+
+def fill(folder, steps):
+    for step in steps:
+        folder.log({"step": step, "loss": step / 7, "text": "a"})
+        folder.log_trajectories([{"step": step, "reply": "Up √"}, {"step": step, "reply": "Down"}])
+
+
+def events(path):
+    """Every event of a TensorBoard folder, in the order of writing, by the format of its records."""
+    found = []
+    for file in sorted(path.iterdir()):
+        data = file.read_bytes()
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            body, check = data[12 : 12 + size], int.from_bytes(data[12 + size : 16 + size], "little")
+            assert check == masked_crc32c(body)
+            event = event_pb2.Event()
+            event.ParseFromString(body)
+            found.append(event)
+            data = data[16 + size :]
+    return found
+
+
+def test_a_new_folder_holds_the_configuration_and_is_recognised(config):
+    with RunFolder(config) as folder:
+        assert not folder.existed
+        assert folder.metrics() == []
+    with RunFolder(config) as folder:
+        assert folder.existed
+    assert read_config(config.run_dir) == config
+
+
+def test_another_configuration_is_refused_with_the_keys_that_differ(config):
+    RunFolder(config).close()
+    other = dataclasses.replace(config, seed=5, tasks=(*config.tasks, TaskConfig(env="Y", groups=1)))
+    with pytest.raises(UserError) as caught:
+        RunFolder(other)
+    for part in ("seed (0 there, 5 now)", 'tasks.1.env (absent there, "Y" now)', "--run_dir"):
+        assert part in str(caught.value)
+    RunFolder(config).close()  # the refusal let go of the lock
+
+
+def test_a_folder_may_move(config, tmp_path):
+    RunFolder(config).close()
+    os.rename(config.run_dir, tmp_path / "moved")
+    with RunFolder(dataclasses.replace(config, run_dir=str(tmp_path / "moved"))) as folder:
+        assert folder.existed
+
+
+def test_a_folder_with_other_things_is_refused(config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("x")
+    with pytest.raises(UserError, match=r"thesis\.txt.*no run folder"):
+        RunFolder(config)
+    with pytest.raises(UserError, match="cannot be used as run folder"):
+        RunFolder(config, tmp_path / "run" / "thesis.txt")
+
+
+def test_a_folder_whose_making_was_killed_is_taken(config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml.tmp").write_text("seed")
+    with RunFolder(config) as folder:
+        assert not folder.existed
+
+
+def test_reading_what_is_no_run(tmp_path):
+    with pytest.raises(UserError, match=r"holds no config\.yaml"):
+        read_config(tmp_path)
+    with pytest.raises(UserError, match="there is no such folder"):
+        read_config(tmp_path / "absent")
+
+
+def test_rows_keep_their_values_bit_for_bit(config):
+    value = np.float32(0.1)
+    row = {"step": 1, "a": value, "b": jnp.float32(1 / 3), "c": np.int64(3), "d": True, "e": [1, 2.5], "f": None}
+    with RunFolder(config) as folder:
+        folder.log(row)
+        folder.log({"step": 2, "a": float("nan"), "b": jnp.float32(jnp.inf)})
+        first, second = folder.metrics()
+    assert first == {
+        "step": 1,
+        "a": float(value),
+        "b": float(np.float32(1 / 3)),
+        "c": 3,
+        "d": True,
+        "e": [1, 2.5],
+        "f": None,
+    }
+    assert second == {"step": 2, "a": None, "b": None}
+
+
+def test_a_row_without_its_iteration_is_refused(config):
+    with RunFolder(config) as folder, pytest.raises(ValueError, match="step"):
+        folder.log({"loss": 1.0})
+
+
+def test_truncate_cuts_records_to_the_checkpoint(config, tmp_path):
+    with RunFolder(config) as folder:
+        fill(folder, range(1, 8))
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 8, "loss": 1')  # what a kill leaves
+    straight = Config(run_dir=str(tmp_path / "straight"), tasks=config.tasks)
+    with RunFolder(straight) as folder:
+        fill(folder, range(1, 10))
+    with RunFolder(config) as folder:
+        folder.truncate(5)
+        assert [row["step"] for row in folder.metrics()] == [1, 2, 3, 4, 5]
+        fill(folder, range(6, 10))
+        with pytest.raises(ValueError, match="truncate was called after log"):
+            folder.truncate(5)
+    for name in ("metrics.jsonl", "trajectories.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
+
+
+def test_truncate_before_the_first_checkpoint_drops_everything(config):
+    with RunFolder(config) as folder:
+        fill(folder, range(3))
+    with RunFolder(config) as folder:
+        folder.truncate(-1)
+        assert folder.metrics() == []
+
+
+def test_rows_behind_a_broken_one_are_dropped(config, tmp_path):
+    with RunFolder(config) as folder:
+        fill(folder, [1])
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"st\n{"step": 2}\n')
+    with RunFolder(config) as folder:
+        assert [row["step"] for row in folder.metrics()] == [1]
+
+
+def test_tensorboard_is_purged_behind_the_checkpoint(config, tmp_path):
+    with RunFolder(config) as folder:
+        fill(folder, [1, 2, 3])
+    with RunFolder(config) as folder:
+        folder.truncate(2)
+        fill(folder, [3, 4])
+    written = events(tmp_path / "run" / "tensorboard")
+    scalars = [(event.step, event.summary.value[0].tag) for event in written if event.HasField("summary")]
+    assert scalars == [(step, "loss") for step in (1, 2, 3, 3, 4)]
+    starts = [event.step for event in written if event.HasField("session_log")]
+    assert starts == [3]  # viewers drop earlier events from step 3 on
+
+
+def test_the_summary_replaces_the_old_one(config, tmp_path):
+    with RunFolder(config) as folder:
+        folder.write_summary({"success": {"random": 1.0}})
+        folder.write_summary({"success": {"random": np.float32(0.5)}, "bad": float("nan"), "n": np.arange(2)})
+    expected = {"success": {"random": 0.5}, "bad": None, "n": [0, 1]}
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == expected
+    assert not list((tmp_path / "run").glob("*.tmp"))
+
+
+def test_one_process_at_a_time_and_a_killed_one_lets_go(config):
+    with RunFolder(config), pytest.raises(UserError, match="another process"):
+        RunFolder(config)
+    script = (
+        "import sys, time; from agentrl_jax.train.run_folder import RunFolder, read_config\n"
+        "folder = RunFolder(read_config(sys.argv[1]), sys.argv[1]); print('open', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, config.run_dir], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(UserError, match="another process"):
+            RunFolder(config)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    RunFolder(config).close()
