@@ -1,0 +1,17 @@
+"""Compiled text environments: gymnax environments that can also be read and answered in text."""
+
+from envs_jax.environment import NO_PIECE, EnvParams, EnvState, TextEnvironment
+from envs_jax.registry import Registry, baselines, make, register, registered, spec
+
+__all__ = [
+    "NO_PIECE",
+    "EnvParams",
+    "EnvState",
+    "Registry",
+    "TextEnvironment",
+    "baselines",
+    "make",
+    "register",
+    "registered",
+    "spec",
+]

@@ -1,0 +1,57 @@
+"""How a bandit is put into words: the pieces an observation can utter and the ids that spell it."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from envs_jax.environment import NO_PIECE
+
+INSTRUCTION = ""
+"""Empty, because the observation tells the rules: they name the arms in an order that the level decides."""
+
+RULES = (
+    "There are two arms to choose from: ",
+    " and ",
+    ". What an arm pays has to do with what its name means. Choose the one that you expect to pay more, ",
+    " or ",
+    ", by its name.",
+)
+"""Text around the names: first, second, first, second."""
+
+MOST_TENTHS = 9999
+"""Rewards are told in tenths, up to this many either way."""
+
+
+def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[..., jax.Array]]:
+    """Builds the pieces of a bandit and the function that spells its state with them.
+
+    Args:
+        names: Arm names by action id.
+
+    Returns:
+        The pieces, and a function (shown i32[2], chosen i32[], reward f32[]) -> piece ids i32[9], padded on the right.
+        While `chosen` is negative it tells the rules with the arms in the order shown; then what the arm has paid.
+    """
+    digits = tuple("0123456789")
+    pieces = (*names, *RULES, *digits, ": ", "-", ".", " points", " is not one of the two arms.")
+    rules, digit, colon, minus, point, points, unknown = (
+        pieces.index(text, len(names)) for text in (RULES[0], digits[0], *pieces[-5:])
+    )
+
+    def describe(shown: jax.Array, chosen: jax.Array, reward: jax.Array) -> jax.Array:
+        question = [rules, shown[0], rules + 1, shown[1], rules + 2, shown[0], rules + 3, shown[1], rules + 4]
+        tenths = jnp.clip(jnp.round(reward * 10), -MOST_TENTHS, MOST_TENTHS).astype(jnp.int32)
+        size = jnp.abs(tenths)
+        places = [
+            jnp.where((size >= 10 * unit) | (unit == 1), digit + size // (10 * unit) % 10, NO_PIECE)
+            for unit in (100, 10, 1)
+        ]
+        sign = jnp.where(tenths < 0, minus, NO_PIECE)
+        answer = [chosen, colon, sign, *places, point, digit + size % 10, points]
+        refusal = [chosen, unknown] + [NO_PIECE] * 7
+        question, answer, refusal = (jnp.stack([jnp.int32(i) for i in row]) for row in (question, answer, refusal))
+        ids = jnp.where(chosen < 0, question, jnp.where(jnp.any(shown == chosen), answer, refusal))
+        return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
+
+    return pieces, describe

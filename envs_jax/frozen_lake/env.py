@@ -1,0 +1,218 @@
+"""Frozen lake: walk over slippery ice to the goal. The transition only; levels come from a key or a pack.
+
+Letters: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces
+
+from envs_jax.environment import EnvParams, EnvState, TextEnvironment, hash_integers
+from envs_jax.frozen_lake.generator import generate
+from envs_jax.frozen_lake.levels import check_level
+from envs_jax.frozen_lake.text import (
+    FORMATS,
+    GOAL,
+    HOLE,
+    INSTRUCTION,
+    MEANINGS,
+    START,
+    SYMBOLS,
+    display_codes,
+    make_describe,
+)
+
+
+@struct.dataclass
+class FrozenLakeState(EnvState):
+    """A walk in progress.
+
+    Attributes:
+        time: i32[] primitive actions taken so far.
+        terminated: bool[] the player stands in a hole or on the goal.
+        level: i8[H, W] what does not move: 0 frozen, 1 hole, 2 goal, 3 start.
+        player: bool[H, W] where the player stands; one cell.
+    """
+
+    level: jax.Array
+    player: jax.Array
+
+
+@struct.dataclass(kw_only=True)
+class FrozenLakeParams(EnvParams):
+    """Slip, map law and levels.
+
+    Attributes:
+        max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
+        success_rate: f32[] probability of the intended direction; the rest is split evenly over the two perpendicular
+            ones. 1/3 is the classic slippery lake, 1 is deterministic.
+        frozen_probability: f32[] probability that a cell of a generated level is frozen.
+        levels: i8[N, H, W] a level pack of which a reset draws one row uniformly; N = 0: levels are generated.
+    """
+
+    success_rate: jax.Array
+    frozen_probability: jax.Array
+    levels: jax.Array
+
+
+class FrozenLake(TextEnvironment):
+    """FrozenLake with a level per episode, as in RAGEN (arXiv 2504.20073) on the dynamics of Gymnasium's FrozenLake-v1.
+
+    * Level: i8[H, W] of cell codes 0 frozen, 1 hole, 2 goal, 3 start.
+    * Observation: i8[H, W] of display codes 0 frozen (the start too), 1 hole, 2 goal, 3 player, 4 player in a hole,
+      5 player on the goal.
+    * Actions: 0 Left, 1 Down, 2 Right, 3 Up. The player moves in the chosen direction with probability
+      `success_rate`, else in one of the two perpendicular ones, and stays where a move would leave the board. Any
+      other id stays too.
+    * Reward: f32[], 1 on reaching the goal, else 0.
+    * Termination: the player stands in a hole or on the goal. Truncation: `max_steps_in_episode` actions.
+    * info: `success`, `action_is_effective` (the player's cell changed), both bool[].
+    * State: `FrozenLakeState`. `step_env` draws one uniform number from its key.
+    """
+
+    actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
+    instruction = INSTRUCTION
+
+    def __init__(self, height: int = 4, width: int = 4, observation: str = "grid"):
+        """Fixes the shapes and the text.
+
+        Args:
+            height: Rows of the board.
+            width: Columns of the board.
+            observation: "grid", "coord" or "grid_coord" (see `text.make_describe`).
+
+        Raises:
+            ValueError: the size or the observation format is not usable.
+        """
+        if height < 1 or width < 1 or height * width < 3:
+            raise ValueError(f"FrozenLake of {height}x{width}; expected two numbers of at least 1 and three cells")
+        if observation not in FORMATS:
+            raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
+        self.height, self.width, self.observation = height, width, observation
+        self.legend = () if observation == "coord" else tuple(zip(SYMBOLS, MEANINGS))
+        self.pieces, self._spell = make_describe(height, width, observation)
+
+    @property
+    def default_params(self) -> FrozenLakeParams:
+        """RAGEN's first version: slippery by thirds, four cells in five frozen, 100 steps, generated levels."""
+        return FrozenLakeParams(
+            max_steps_in_episode=jnp.int32(100),
+            success_rate=jnp.float32(1 / 3),
+            frozen_probability=jnp.float32(0.8),
+            levels=jnp.zeros((0, self.height, self.width), jnp.int8),
+        )
+
+    def observation_space(self, params: FrozenLakeParams) -> spaces.Box:
+        """Display codes, i8[H, W] in 0..5."""
+        return spaces.Box(0, 5, (self.height, self.width), jnp.int8)
+
+    def generate(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
+        """Returns the generated level of a key, i8[H, W]."""
+        return generate(key, self.height, self.width, params.frozen_probability)
+
+    def reset_env(self, key: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
+        """Starts an episode on the key's level: a row of `params.levels`, or a generated one.
+
+        Raises:
+            ValueError: the pack has another size than the board.
+        """
+        if params.levels.shape[0] == 0:
+            return self.reset_to_level(self.generate(key, params), params)
+        row = jax.random.randint(key, (), 0, params.levels.shape[0])
+        return self.reset_to_level(params.levels[row], params)
+
+    def reset_to_level(self, level: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
+        """Starts an episode on a level, i8[H, W].
+
+        Raises:
+            ValueError: the level has another size than the board.
+        """
+        level = jnp.asarray(level)
+        if level.shape != (self.height, self.width):
+            raise ValueError(
+                f"a level of shape {level.shape} was given to a {self.height}x{self.width} FrozenLake; expected "
+                f"({self.height}, {self.width}): make an environment of the level's size"
+            )
+        state = FrozenLakeState(
+            time=jnp.int32(0),
+            terminated=jnp.bool_(False),
+            level=level.astype(jnp.int8),
+            player=level == START,
+        )
+        return self.codes(state), state
+
+    def use_levels(self, params: FrozenLakeParams, levels: np.ndarray) -> FrozenLakeParams:
+        """Returns `params` with a level pack, i8[N, H, W], checked. Runs on the host.
+
+        Raises:
+            ValueError: the pack is empty or of another size, or holds a level that cannot be played.
+        """
+        levels = np.asarray(levels)
+        if levels.ndim != 3 or len(levels) == 0 or levels.shape[1:] != (self.height, self.width):
+            raise ValueError(
+                f"a level pack of shape {levels.shape} was given to a {self.height}x{self.width} FrozenLake; expected "
+                f"(N, {self.height}, {self.width}) with N of at least 1: make an environment of the levels' size"
+            )
+        for number, level in enumerate(levels, start=1):
+            check_level(level, f"level {number}")
+        return params.replace(levels=jnp.asarray(levels, jnp.int8))
+
+    def step_env(
+        self, key: jax.Array, state: FrozenLakeState, action: jax.Array, params: FrozenLakeParams
+    ) -> tuple[jax.Array, FrozenLakeState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Takes one action; see the class for the rules."""
+        active = ~self.is_done(state, params)
+        draw = jax.random.uniform(key)
+        # One number decides: the first part is the intended direction, the halves of the rest are the perpendiculars.
+        halfway = params.success_rate + (1 - params.success_rate) / 2
+        turn = jnp.where(draw < params.success_rate, 0, jnp.where(draw < halfway, -1, 1))
+        known = (action >= 0) & (action < self.num_actions)
+        direction = jnp.where(known & active, (action + turn) % self.num_actions, -1)
+        player = _move(state.player, direction)
+        in_hole, on_goal = (jnp.any(player & (state.level == cell)) for cell in (HOLE, GOAL))
+        moved = active & jnp.any(player & ~state.player)
+        state = state.replace(
+            time=state.time + active.astype(jnp.int32),
+            terminated=state.terminated | (active & (in_hole | on_goal)),
+            player=player,
+        )
+        reward = (active & on_goal).astype(jnp.float32)
+        info = {"success": on_goal, "action_is_effective": moved}
+        return self.codes(state), state, reward, state.terminated, info
+
+    def codes(self, state: FrozenLakeState) -> jax.Array:
+        """Returns the board as display codes, i8[H, W]."""
+        return display_codes(state.level, state.player)
+
+    def describe(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
+        """Returns the observation as piece ids, i32[P], padded with `NO_PIECE`."""
+        return self._spell(state.level, state.player)
+
+    def success(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
+        """Returns bool[]: the player stands on the goal."""
+        return jnp.any(state.player & (state.level == GOAL))
+
+    def state_hash(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
+        """Returns u32[2], a hash of the display codes, whatever the observation format shows."""
+        return hash_integers(self.codes(state))
+
+    def get_obs(self, state: FrozenLakeState, params: Any = None, key: Any = None) -> jax.Array:
+        """Returns the board as display codes, i8[H, W]."""
+        return self.codes(state)
+
+
+def _move(player: jax.Array, direction: jax.Array) -> jax.Array:
+    """Moves the player's cell, bool[H, W], one step; a step off the board or an unknown direction stays.
+
+    Shifts of whole masks, because they fuse into the rest of the step where an indexed update would not.
+    """
+    padded = jnp.pad(player, 1)
+    steps = (padded[1:-1, 2:], padded[:-2, 1:-1], padded[1:-1, :-2], padded[2:, 1:-1])
+    moved = jnp.zeros_like(player)
+    for index, step in enumerate(steps):
+        moved |= step & (direction == index)
+    return jnp.where(jnp.any(moved), moved, player)

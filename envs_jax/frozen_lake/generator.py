@@ -1,0 +1,65 @@
+"""Frozen lake levels from a key, on the device.
+
+The law is RAGEN's first version (arXiv 2504.20073): every cell is frozen with a given probability, else a hole; start
+and goal are a uniform pair of different cells and replace what lay there; board, start and goal are drawn again
+together until the goal can be reached from the start over cells that are no holes. The rejection is unbounded, so the
+law is exact: start and goal are neighbours with positive probability on every board, hence an attempt never fails for
+sure and the loop ends with probability one.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from envs_jax.frozen_lake.text import FROZEN, GOAL, HOLE, START
+
+
+def generate(key: jax.Array, height: int, width: int, frozen_probability: jax.Array) -> jax.Array:
+    """Draws a level.
+
+    Args:
+        key: PRNG key. Attempt `i` uses `fold_in(key, i)`, so a level does not depend on the batch around it.
+        height: Rows of the board.
+        width: Columns of the board; the board has at least two cells.
+        frozen_probability: f32[] probability that a cell is frozen.
+
+    Returns:
+        Level codes, i8[H, W], with one start and one goal that is reachable.
+    """
+
+    def draw(attempt: jax.Array) -> jax.Array:
+        return _candidate(jax.random.fold_in(key, attempt), height, width, frozen_probability)
+
+    def again(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        attempt = carry[0] + 1
+        return attempt, draw(attempt)
+
+    first = jnp.int32(0)
+    return jax.lax.while_loop(lambda carry: ~solvable(carry[1]), again, (first, draw(first)))[1]
+
+
+def solvable(level: jax.Array) -> jax.Array:
+    """Returns bool[]: the goal of a level, i8[H, W], can be reached from its start without stepping on a hole."""
+    safe = level != HOLE
+
+    def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        reached = carry[0]
+        around = jnp.pad(reached, 1)
+        grown = reached | around[2:, 1:-1] | around[:-2, 1:-1] | around[1:-1, 2:] | around[1:-1, :-2]
+        grown &= safe
+        return grown, jnp.any(grown != reached)
+
+    reached, _ = jax.lax.while_loop(lambda carry: carry[1], spread, (level == START, jnp.bool_(True)))
+    return jnp.any(reached & (level == GOAL))
+
+
+def _candidate(key: jax.Array, height: int, width: int, frozen_probability: jax.Array) -> jax.Array:
+    key_board, key_start, key_goal = jax.random.split(key, 3)
+    size = height * width
+    frozen = jax.random.uniform(key_board, (size,)) < frozen_probability
+    start = jax.random.randint(key_start, (), 0, size)
+    # The goal is uniform over the other cells: a step of 1 to size - 1 from the start, around the end.
+    goal = (start + jax.random.randint(key_goal, (), 1, size)) % size
+    cells = jnp.arange(size)
+    level = jnp.where(frozen, FROZEN, HOLE)
+    level = jnp.where(cells == goal, GOAL, jnp.where(cells == start, START, level))
+    return level.reshape(height, width).astype(jnp.int8)

@@ -1,0 +1,99 @@
+"""Frozen lake levels as text: the S F H G maps that Gymnasium users know, a blank line between maps.
+
+Cell codes are those of `text`. Letters: `H`, `W` rows and columns, `N` levels.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from envs_jax.frozen_lake.text import FROZEN, GOAL, HOLE, START
+
+MAX_SIDE = 64
+"""Rows and columns that a map may have."""
+
+_LETTERS = "FHGS"
+"""Letters by cell code."""
+
+
+def parse_maps(text: str) -> list[np.ndarray]:
+    """Reads maps separated by blank lines. Spaces around a row and lower case are accepted.
+
+    Args:
+        text: The content of a file.
+
+    Returns:
+        Levels as cell codes, each i8[H, W] of its own size, checked by `check_level`.
+
+    Raises:
+        ValueError: a letter is unknown, the rows of a map differ in length, a map is too large, lacks its one start or
+            goal, or there is no map. The message names the line, and the column where there is one, counted from 1.
+    """
+    levels: list[np.ndarray] = []
+    rows: list[list[int]] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        row = line.strip()
+        if not row:
+            if rows:
+                level = np.array(rows, np.int8)
+                check_level(level, f"the map at line {number - len(rows)}")
+                levels.append(level)
+                rows = []
+            continue
+        for column, letter in enumerate(row, start=1 + len(line) - len(line.lstrip())):
+            if letter.upper() not in _LETTERS:
+                raise ValueError(f"line {number}, column {column}: found {letter!r}; expected one of S F H G")
+        if rows and len(row) != len(rows[0]):
+            raise ValueError(
+                f"line {number}: a row of {len(row)} cells follows rows of {len(rows[0])}; expected rows of one "
+                "length, and a blank line between maps"
+            )
+        rows.append([_LETTERS.index(letter.upper()) for letter in row])
+        if len(rows) > MAX_SIDE or len(row) > MAX_SIDE:
+            raise ValueError(f"line {number}: the map is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one")
+    if not levels:
+        raise ValueError("the text holds no map; expected rows of the letters S F H G")
+    return levels
+
+
+def format_maps(levels: Sequence[np.ndarray] | np.ndarray) -> str:
+    """Writes levels, each i8[H, W], so that `parse_maps` reads them back."""
+    maps = ("\n".join("".join(_LETTERS[code] for code in row) for row in np.asarray(level)) for level in levels)
+    return "\n\n".join(maps) + "\n"
+
+
+def check_level(level: np.ndarray, name: str = "level") -> None:
+    """Checks that a level, i8[H, W], can be played. Whether its goal can be reached is not asked.
+
+    Raises:
+        ValueError: it has a code outside 0..3, or not exactly one start and one goal. The message begins with `name`.
+    """
+    level = np.asarray(level)
+    if level.ndim != 2 or 0 in level.shape:
+        raise ValueError(f"{name} has shape {level.shape}; expected (rows, columns)")
+    if level.min() < FROZEN or level.max() > START:
+        raise ValueError(f"{name} holds cell codes {level.min()} to {level.max()}; expected 0 to {START}")
+    starts, goals = int((level == START).sum()), int((level == GOAL).sum())
+    if starts != 1 or goals != 1:
+        raise ValueError(f"{name} has {starts} starts (S) and {goals} goals (G); expected exactly one of each")
+
+
+def stack_levels(levels: Sequence[np.ndarray]) -> np.ndarray:
+    """Makes a pack of levels of one size. Nothing is padded, because no cell behaves like the edge of a lake.
+
+    Returns:
+        A pack, i8[N, H, W].
+
+    Raises:
+        ValueError: there is no level, or one differs in size or cannot be played; the message names it, from 1.
+    """
+    if not len(levels):
+        raise ValueError("no levels were given; expected at least one")
+    for number, level in enumerate(levels, start=1):
+        check_level(level, f"level {number}")
+        if level.shape != levels[0].shape:
+            raise ValueError(
+                f"level {number} is {level.shape[0]}x{level.shape[1]} and the first one "
+                f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file"
+            )
+    return np.stack(levels).astype(np.int8)

@@ -1,0 +1,81 @@
+"""Exact answers on the host: success of the optimal and of the uniform random policy, and shortest safe paths.
+
+Dynamic programming in NumPy over the cells of a level, written apart from the environment's transition, which tests
+compare with it. Level codes are those of `text`. Letters: `N` levels, `H` and `W` rows and columns, `S` cells.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from envs_jax.frozen_lake.text import GOAL, HOLE, START
+
+_STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
+"""Row and column step of each action: left, down, right, up."""
+
+
+def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, success_rate: float) -> np.ndarray:
+    """Returns f64[N]: the most probable success of any closed-loop policy within `budget` actions.
+
+    Args:
+        levels: Levels of one size, i8[N, H, W].
+        budget: Primitive actions.
+        success_rate: Probability of the intended direction; the rest is split over the two perpendicular ones.
+    """
+    return _success(levels, budget, success_rate, lambda values: values.max(axis=-1))
+
+
+def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, success_rate: float) -> np.ndarray:
+    """Returns f64[N]: the probability that `budget` uniform random actions reach the goal; arguments as above."""
+    return _success(levels, budget, success_rate, lambda values: values.mean(axis=-1))
+
+
+def plan(level: np.ndarray) -> np.ndarray | None:
+    """Returns a shortest path over safe cells as action ids, i32[L], or None where there is none.
+
+    It is an optimal plan where moves never slip. Ties go to the path found first, trying actions in order of their id.
+    """
+    level = np.asarray(level)
+    start = tuple(int(i) for i in np.argwhere(level == START)[0])
+    paths: dict[tuple[int, int], list[int]] = {start: []}
+    queue = deque([start])
+    while queue:
+        row, column = queue.popleft()
+        if level[row, column] == GOAL:
+            return np.array(paths[row, column], np.int32)
+        for action, (down, right) in enumerate(_STEPS):
+            cell = row + down, column + right
+            inside = 0 <= cell[0] < level.shape[0] and 0 <= cell[1] < level.shape[1]
+            if inside and cell not in paths and level[cell] != HOLE:
+                paths[cell] = [*paths[row, column], action]
+                queue.append(cell)
+    return None
+
+
+def _success(
+    levels: Sequence[np.ndarray] | np.ndarray,
+    budget: int,
+    success_rate: float,
+    choose: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Backward induction over the actions left; `choose` turns values [N, S, 4] of the actions into values [N, S]."""
+    levels = np.asarray(levels)
+    number, height, width = levels.shape
+    flat = levels.reshape(number, -1)
+    ahead = np.array(
+        [
+            [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in _STEPS]
+            for r in range(height)
+            for c in range(width)
+        ]
+    )
+    goal = (flat == GOAL).astype(np.float64)
+    ended = (flat == GOAL) | (flat == HOLE)
+    slip = (1.0 - success_rate) / 2
+    value = goal
+    for _ in range(budget):
+        to = value[:, ahead]
+        actions = success_rate * to + slip * (np.roll(to, 1, axis=-1) + np.roll(to, -1, axis=-1))
+        value = np.where(ended, goal, choose(actions))
+    return value[flat == START]

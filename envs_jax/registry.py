@@ -1,0 +1,223 @@
+"""Environments by name: `make("FrozenLake") -> (env, params)`."""
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs_jax import bandit, frozen_lake, sokoban
+from envs_jax.environment import TextEnvironment
+from envs_jax.frozen_lake import oracle as frozen_lake_oracle
+from envs_jax.sokoban import oracle as sokoban_oracle
+
+Factory = Callable[..., tuple[Any, Any]]
+Oracle = Callable[[Any, Any, jax.Array, int, int], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What is known of an environment by its name.
+
+    Attributes:
+        factory: function from options to (env, params).
+        description: one line for people.
+        max_actions: primitive actions of an episode, unless the user sets another budget.
+        oracle: function (env, params, key, levels, budget) to the exact success f64[levels] of the uniform random and
+            of the optimal policy; None where nobody has worked it out.
+    """
+
+    factory: Factory
+    description: str = ""
+    max_actions: int = 10
+    oracle: Oracle | None = None
+
+
+class Registry:
+    """Names and what they stand for."""
+
+    def __init__(self, specs: dict[str, Spec]):
+        """Starts with a table of names, which is copied."""
+        self._specs = dict(specs)
+
+    def registered(self) -> tuple[str, ...]:
+        """Returns the names, in the order in which they were registered."""
+        return tuple(self._specs)
+
+    def register(
+        self,
+        name: str,
+        factory: Factory,
+        *,
+        description: str = "",
+        max_actions: int = 10,
+        oracle: Oracle | None = None,
+    ) -> None:
+        """Gives an environment a name; the arguments are those of `Spec`.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        if name in self._specs:
+            raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
+        self._specs[name] = Spec(factory, description, max_actions, oracle)
+
+    def spec(self, name: str) -> Spec:
+        """Returns what is known of an environment.
+
+        Raises:
+            ValueError: there is no such environment; the message suggests near names.
+        """
+        if name not in self._specs:
+            near = _nearest(name, self.registered())
+            raise ValueError(f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}")
+        return self._specs[name]
+
+    def make(self, name: str, **options: Any) -> tuple[TextEnvironment, Any]:
+        """Makes an environment and its parameters.
+
+        Args:
+            name: one of `registered()`.
+            **options: arguments of the environment's factory, such as `height=6`, and scalar fields of its
+                parameters, such as `max_steps_in_episode=50`.
+
+        Raises:
+            ValueError: the name or an option is unknown, or an option's value is of no use.
+        """
+        factory = self.spec(name).factory
+        accepted = tuple(inspect.signature(factory).parameters)
+        env, params = factory(**{option: value for option, value in options.items() if option in accepted})
+        scalars = {
+            field.name: getattr(params, field.name)
+            for field in dataclasses.fields(params)
+            if jnp.ndim(getattr(params, field.name)) == 0
+        }
+        for option, value in options.items():
+            if option in accepted:
+                continue
+            if option not in scalars:
+                known = (*accepted, *scalars)
+                near = _nearest(option, known) or f"known are {', '.join(known)}"
+                raise ValueError(f"{name} has no option {option!r}; {near}")
+            params = params.replace(**{option: _scalar(name, option, value, scalars[option].dtype)})
+        return env, params
+
+    def baselines(self, name: str, key: jax.Array, n: int, budget: int) -> tuple[float, float]:
+        """Returns the exact success of the uniform random and of the optimal policy, means over levels. Host work.
+
+        Args:
+            name: one of `registered()`.
+            key: PRNG key that draws the levels.
+            n: levels.
+            budget: primitive actions of an episode.
+
+        Returns:
+            (random, optimal), both NaN where the environment was registered without an oracle.
+
+        Raises:
+            ValueError: there is no such environment, or `n` or `budget` is less than 1.
+        """
+        if n < 1 or budget < 1:
+            raise ValueError(f"{n} levels and a budget of {budget} actions; expected at least 1 of each")
+        oracle = self.spec(name).oracle
+        if oracle is None:
+            return float("nan"), float("nan")
+        random, optimal = oracle(*self.make(name), key, n, budget)
+        return float(np.mean(random)), float(np.mean(optimal))
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    lowered = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(lowered[candidate] for candidate in near)}?" if near else ""
+
+
+def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
+    """Returns a scalar of a parameter's dtype, f32[] or i32[], or refuses it."""
+    whole = jnp.issubdtype(dtype, jnp.integer)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and value != int(value)):
+        raise ValueError(f"{option} of {name} is {value!r}; expected {'a whole' if whole else 'a'} number")
+    return jnp.asarray(value, dtype)
+
+
+def _draw(generator: Callable[[jax.Array], jax.Array], key: jax.Array, n: int) -> np.ndarray:
+    return np.asarray(jax.jit(jax.vmap(generator))(jax.random.split(key, n)))
+
+
+def _sokoban_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    levels = _draw(env.generator, key, n)
+    return sokoban_oracle.random_success(levels, budget), sokoban_oracle.optimal_success(levels, budget)
+
+
+def _frozen_lake_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    levels = _draw(partial(env.generate, params=params), key, n)
+    rate = float(params.success_rate)
+    return (
+        frozen_lake_oracle.random_success(levels, budget, rate),
+        frozen_lake_oracle.optimal_success(levels, budget, rate),
+    )
+
+
+def _bandit_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    # Success is to pull the high arm, one of `num_actions` names, in the one action that an episode has.
+    return np.full(n, 1 / env.num_actions), np.ones(n)
+
+
+def _specs(tags: dict[str, Any], descriptions: dict[str, str], max_actions: int, oracle: Oracle) -> dict[str, Spec]:
+    return {tag: Spec(factory, descriptions[tag], max_actions, oracle) for tag, factory in tags.items()}
+
+
+BUILT_IN: dict[str, Spec] = {
+    **_specs(
+        bandit.TAGS,
+        {
+            "Bandit": "two arms, Engineer (low) and Teacher (high)",
+            "BanditTest": "two arms, Trader (low) and Librarian (high)",
+            "BanditRev": "two arms, Teacher (low) and Engineer (high)",
+            "BanditRevTest": "two arms, Librarian (low) and Trader (high)",
+            "BanditPhoenix": "two arms, Phoenix (low) and Dragon (high)",
+        },
+        1,
+        _bandit_oracle,
+    ),
+    **_specs(
+        frozen_lake.TAGS,
+        {
+            "FrozenLake": "4x4 lake, 80 % frozen, moves go as intended one time in three",
+            "FrozenLake-v2": "4x4 lake, 90 % frozen, moves go as intended four times in five",
+            "FrozenLake-deterministic": "4x4 lake, 80 % frozen, no slip",
+            "CoordFrozenLake": "FrozenLake with coordinates beside the grid",
+        },
+        10,
+        _frozen_lake_oracle,
+    ),
+    **_specs(
+        sokoban.TAGS,
+        {
+            "SimpleSokoban": "6x6 Sokoban with one box",
+            "LargerSokoban": "8x8 Sokoban with two boxes",
+            "SokobanDifferentGridVocab": "6x6 Sokoban with one box and other symbols",
+            "CoordSokoban": "SimpleSokoban with coordinates beside the grid",
+        },
+        10,
+        _sokoban_oracle,
+    ),
+}
+"""The environments of this package."""
+
+Band = tuple[float, float]
+
+BASELINES: dict[str, tuple[Band, Band]] = {
+    **dict.fromkeys(bandit.TAGS, ((0.5, 0.5), (1.0, 1.0))),
+    "FrozenLake": ((0.21, 0.23), (0.48, 0.51)),
+}
+"""Bands of success (random policy, optimal policy) within `max_actions`, as means over many levels."""
+
+_default = Registry(BUILT_IN)
+registered, register, spec = _default.registered, _default.register, _default.spec
+make, baselines = _default.make, _default.baselines
