@@ -5,12 +5,12 @@ Whatever the user can put right ends as one line on standard error and exit code
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -59,7 +59,7 @@ class Eval:
 class Envs:
     """List the environments with the success of random and of optimal play."""
 
-    levels: int = 256
+    levels: int = 128
     """Levels per environment on which both are computed exactly."""
     seed: int = 0
     """Seed of the levels."""
@@ -154,8 +154,11 @@ def _train(words: list[str]) -> None:
             f"{words[0]!r} stands where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
         )
     config = load_config(file, words[1:])
+    from envs_jax.registry import make
+
     for index, task in enumerate(config.tasks):
-        _known(task.env, f"tasks.{index}.env")
+        with _as_user_error(f"tasks.{index}"):
+            make(task.env, **task.options)
     from agentrl_jax.train.loop import train
 
     train(config)
@@ -197,27 +200,23 @@ def _envs(command: Envs) -> None:
     from envs_jax import registry
 
     rows = []
-    for name in registry.registered():
-        spec = registry.spec(name)
-        random, optimal = registry.baselines(name, jax.random.key(command.seed), command.levels, spec.max_actions)
-        rows.append(
-            {
-                "env": name,
-                "random": float(random),
-                "optimal": float(optimal),
-                "max_actions": spec.max_actions,
-                "description": spec.description,
-            }
-        )
+    with Console(stderr=True).status("computing") as status:
+        for name in registry.registered():
+            status.update(f"computing {name}")
+            spec = registry.spec(name)
+            values = registry.baselines(name, jax.random.key(command.seed), command.levels, spec.max_actions)
+            random, optimal = (None if math.isnan(value) else value for value in values)
+            rows.append((name, random, optimal, spec.max_actions, spec.description))
     if command.json:
-        print(json.dumps(rows))
+        keys = ("env", "random", "optimal", "max_actions", "description")
+        print(json.dumps([dict(zip(keys, row)) for row in rows]))
         return
     table = Table(caption=f"Success within the action budget, exact on {command.levels} levels of seed {command.seed}")
-    for name in ("environment", "random", "optimal", "actions", "description"):
-        table.add_column(name, justify="right" if name in ("random", "optimal", "actions") else "left")
-    for row in rows:
-        rates = (f"{row[key]:.1%}" for key in ("random", "optimal"))
-        table.add_row(row["env"], *rates, str(row["max_actions"]), row["description"])
+    for title in ("environment", "random", "optimal", "actions", "description"):
+        table.add_column(title, justify="right" if title in ("random", "optimal", "actions") else "left")
+    for name, *rates, actions, description in rows:
+        shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
+        table.add_row(name, *shown, str(actions), description)
     Console().print(table)
 
 
@@ -231,12 +230,19 @@ def _play(command: Play) -> None:
 
 def _known(name: str, where: str) -> None:
     """Refuses the tag of an environment that is not registered."""
-    from envs_jax.registry import registered
+    from envs_jax.registry import spec
 
-    if name not in registered():
-        near = difflib.get_close_matches(name, registered(), n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(registered())}"
-        raise UserError(f"{where} is {name!r}, which is no environment; {hint} `agentrl envs` lists them")
+    with _as_user_error(where):
+        spec(name)
+
+
+@contextlib.contextmanager
+def _as_user_error(where: str) -> Iterator[None]:
+    """Passes on what the registry has against a name or an option as a message for the user."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{where}: {error}; `agentrl envs` lists the environments") from error
 
 
 def _readable(levels: str | None) -> None:

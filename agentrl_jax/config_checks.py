@@ -85,9 +85,9 @@ def validate(config: Config) -> None:
         f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
     )
     need(
-        config.devices == 0 or (groups % config.devices == 0 and rows % (parts * config.devices) == 0),
-        f"devices is {config.devices}, which does not divide the {groups} groups of a batch and the {rows // parts} "
-        "rows of a part of a minibatch; use a divisor of both",
+        config.devices == 0 or (episodes % config.devices == 0 and rows % (parts * config.devices) == 0),
+        f"devices is {config.devices}, which does not divide the {episodes} episodes of a batch and the "
+        f"{rows // parts} rows of a part of a minibatch; use a divisor of both",
     )
     need(
         (config.imitation.levels > 0) == (config.imitation.steps > 0),

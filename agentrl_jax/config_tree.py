@@ -162,8 +162,8 @@ class AlgoConfig:
     """Normalisation of returns inside their group before advantages are computed."""
     filter_ratio: Share = 0.25
     """Share of groups that is trained on, ranked by filter_kind; 1: all."""
-    filter_kind: Literal["std", "mean"] = "std"
-    """What ranks a group: the standard deviation of its returns, or their mean."""
+    filter_kind: Literal["std", "std_rev"] = "std"
+    """std: keep the groups whose returns differ most; std_rev: those that differ least."""
     epochs: Positive = 1
     """Passes over the kept rows per iteration."""
     minibatches: Positive = 1
@@ -183,7 +183,7 @@ class OptimConfig:
     critic_lr: NonNegative = 1e-3
     """Learning rate of the critic (of the value head, where the critic shares the decoder)."""
     warmup: Count = 0
-    """Gradient steps over which the rates rise from 0."""
+    """Iterations over which the rates rise from 0."""
     weight_decay: NonNegative = 0.01
     """Decoupled weight decay."""
     max_grad_norm: AboveZero = 1.0

@@ -34,7 +34,7 @@ PANELS = (
         (("rollout/in_group_std", "all groups"), ("rollout/chosen_in_group_std", "groups kept")),
     ),
     Panel("entropy per token (nats)", (("actor/entropy", ""),)),
-    Panel("gradient norm", (("actor/grad_norm", "policy"), ("critic/grad_norm", "critic"))),
+    Panel("gradient norm", (("actor/grad_norm", "mean of the minibatches"), ("actor/grad_norm_max", "largest"))),
     Panel(
         "replies",
         (("train/valid_format", "format kept"), ("rollout/zero_std_share", "groups with no spread")),

@@ -1,0 +1,111 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
+
+Z = stats.norm.ppf(0.975)
+
+
+def wilson_by_search(successes, n):
+    """The rates whose score test does not reject the observed one, found as roots instead of by the closed formula."""
+
+    def statistic(rate):
+        return (successes / n - rate) ** 2 - Z**2 * rate * (1 - rate) / n
+
+    observed = successes / n
+    low = 0.0 if successes == 0 else optimize.brentq(statistic, 0.0, observed - 1e-9)
+    high = 1.0 if successes == n else optimize.brentq(statistic, observed + 1e-9, 1.0)
+    return low, high
+
+
+@pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (3, 7), (97, 512), (256, 512)])
+def test_interval_of_a_rate_is_the_inverted_score_test(successes, n):
+    outcome = np.arange(n) < successes
+    result = mean_interval(outcome)
+    assert result["mean"] == successes / n
+    assert result["n"] == n
+    np.testing.assert_allclose((result["low"], result["high"]), wilson_by_search(successes, n), atol=1e-9)
+    assert mean_interval(outcome.astype(float)) == result
+
+
+def test_interval_of_other_outcomes_is_students():
+    x = np.random.default_rng(0).normal(size=30)
+    expected = stats.t.interval(0.9, 29, loc=x.mean(), scale=stats.sem(x))
+    result = mean_interval(x, level=0.9)
+    np.testing.assert_allclose((result["low"], result["high"]), expected)
+    assert mean_interval([0.3]) == {"mean": 0.3, "low": 0.3, "high": 0.3, "n": 1}
+    assert mean_interval([0.5, 0.5])["low"] == 0.5
+
+
+def pairs(both, only_a, only_b, neither):
+    a = [1] * both + [1] * only_a + [0] * only_b + [0] * neither
+    b = [1] * both + [0] * only_a + [1] * only_b + [0] * neither
+    return a, b
+
+
+def test_paired_interval_of_independent_rates_is_that_of_unpaired_ones():
+    """With no correlation in the table the method is Newcombe's for two samples: the root of two squared distances."""
+    a, b = pairs(8, 12, 12, 18)
+    low_a, high_a = wilson_by_search(20, 50)
+    low_b, high_b = wilson_by_search(20, 50)
+    result = paired_interval(a, b)
+    assert result["mean"] == 0.0
+    assert math.isclose(result["low"], -math.hypot(0.4 - low_a, high_b - 0.4), rel_tol=1e-9)
+    assert math.isclose(result["high"], math.hypot(high_a - 0.4, 0.4 - low_b), rel_tol=1e-9)
+
+
+def test_a_paired_interval_is_narrower_where_the_levels_decide():
+    together, apart = pairs(40, 10, 0, 50), pairs(20, 30, 20, 30)
+    a, b = paired_interval(*together), paired_interval(*apart)
+    assert a["mean"] == pytest.approx(b["mean"]) == pytest.approx(0.1)
+    assert a["low"] > 0 > b["low"]
+    assert a["high"] - a["low"] < b["high"] - b["low"]
+
+
+def test_a_paired_interval_turns_with_its_sides_and_stays_in_bounds():
+    for counts in itertools.product((0, 1, 5), repeat=4):
+        if not sum(counts):
+            continue
+        a, b = pairs(*counts)
+        result, turned = paired_interval(a, b), paired_interval(b, a)
+        assert -1 <= result["low"] <= result["mean"] <= result["high"] <= 1
+        np.testing.assert_allclose((turned["low"], turned["high"]), (-result["high"], -result["low"]), atol=1e-12)
+        assert result["high"] > result["low"]
+
+
+@pytest.mark.parametrize("table", [(0.3, 0.25, 0.05, 0.4), (0.9, 0.05, 0.01, 0.04), (0.1, 0.1, 0.1, 0.7)])
+def test_a_paired_interval_holds_its_level(table):
+    """Share of 2000 samples of 100 pairs whose interval holds the true difference; 95 % within sampling error."""
+    counts = np.random.default_rng(1).multinomial(100, table, size=2000)
+    tables, repeats = np.unique(counts, axis=0, return_counts=True)
+    truth, held = table[1] - table[2], 0
+    for row, times in zip(tables, repeats):
+        result = paired_interval(*pairs(*row))
+        held += times * (result["low"] <= truth <= result["high"])
+    assert 0.93 <= held / 2000 <= 0.985
+
+
+def test_paired_interval_of_other_outcomes_is_students_of_the_differences():
+    random = np.random.default_rng(2)
+    a, b = random.normal(size=40), random.normal(size=40)
+    expected = stats.t.interval(0.95, 39, loc=(a - b).mean(), scale=stats.sem(a - b))
+    result = paired_interval(a, b)
+    np.testing.assert_allclose((result["low"], result["high"]), expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean_interval([]), "at least one"),
+        (lambda: mean_interval(np.zeros((2, 2))), r"shape \(2, 2\)"),
+        (lambda: mean_interval([0.0, np.nan]), "holds nan"),
+        (lambda: paired_interval([1], [1, 0]), "1 outcomes and b 2"),
+    ],
+)
+def test_wrong_outcomes_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

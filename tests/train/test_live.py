@@ -1,0 +1,85 @@
+import io
+
+from rich.console import Console
+
+from agentrl_jax.train.live import LiveView, Progress, duration, final_table, sparkline
+
+
+def progress(iteration, **changes):
+    numbers = {
+        "success": 0.25,
+        "mean_return": -1.5,
+        "in_group_std": 0.75,
+        "entropy": 0.5,
+        "tokens_per_second": 12345.6,
+        **changes,
+    }
+    return Progress(iteration=iteration, **numbers)
+
+
+def show(terminal, iterations, **changes):
+    out, ticks = io.StringIO(), iter(range(0, 1000, 10))
+    console = Console(file=out, force_terminal=terminal, width=100, legacy_windows=False)
+    with LiveView(20, title="demo", console=console, clock=lambda: next(ticks)) as view:
+        view.note("imitation of 64 levels")
+        for iteration in iterations:
+            view.update(progress(iteration, **changes))
+    return out.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    lines = show(False, [1, 2, 3]).splitlines()
+    assert lines[0] == "imitation of 64 levels"
+    assert len(lines) == 4
+    for part in ("iteration  3/20", "success  25.0%", "return -1.50", "in-group std 0.75", "entropy 0.500", "12,346"):
+        assert part in lines[3]
+    assert "left -" in lines[1]  # one iteration says nothing about the time of the next
+    assert "left 2:50" in lines[3]  # 17 iterations of 10 seconds
+    assert "\x1b" not in "".join(lines)
+
+
+def test_time_left_of_a_resumed_run_counts_its_own_iterations_only():
+    assert "left 0:20" in show(False, [17, 18]).splitlines()[2]
+
+
+def test_a_terminal_shows_the_same_numbers_in_place():
+    out = show(True, [1, 2])
+    for part in ("demo", "iteration 2/20", "25.0%", "-1.50", "0.75", "0.500", "12,346", "3:00", "▃▃"):
+        assert part in out
+
+
+def test_skipped_updates_are_shown_where_there_are_any():
+    assert "skipped" not in show(False, [1])
+    assert "skipped updates 2" in show(False, [1], bad_updates=2)
+
+
+def test_numbers_that_are_not_finite_can_be_shown():
+    assert "nan" in show(False, [1], success=float("nan"))
+    assert "nan" in show(True, [1], success=float("nan"))
+
+
+def test_duration_and_sparkline():
+    assert [duration(x) for x in (None, 0, 59.6, 3599, 3600)] == ["-", "0:00", "1:00", "59:59", "1:00:00"]
+    assert sparkline([0.0, 1.0, 0.5, float("nan"), 2.0], 4) == "█▅ █".replace("▅", sparkline([0.5], 1))
+    assert sparkline([0.0, 1.0], 5) == "▁█"
+
+
+def test_the_final_table():
+    def rate(mean):
+        return {"mean": mean, "low": mean - 0.03, "high": mean + 0.02, "n": 512}
+
+    summary = {
+        "success": {"random": rate(0.19), "imitation": rate(0.4), "trained": rate(0.7), "optimal": rate(0.97)},
+        "success_greedy": {"imitation": rate(0.5), "trained": rate(0.72)},
+        "paired": {"after RL against imitation": {"mean": 0.3, "low": 0.25, "high": 0.345, "n": 512}},
+    }
+    out = io.StringIO()
+    Console(file=out, width=100).print(final_table(summary))
+    text = out.getvalue()
+    rows = [line for line in text.splitlines() if "%" in line and "│" in line]
+    assert [row.split("│")[1].strip() for row in rows] == ["random", "after imitation", "after RL", "optimal"]
+    assert "70.0%  [67.0%, 72.0%]" in rows[2]
+    assert "72.0%  [69.0%, 74.0%]" in rows[2]
+    assert "after RL against imitation: +30.0 points [+25.0, +34.5], paired over 512 levels" in text
+    del summary["paired"], summary["success_greedy"]
+    Console(file=out).print(final_table(summary))
