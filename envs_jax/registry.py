@@ -4,7 +4,6 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -145,8 +144,9 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     return jnp.asarray(value, dtype)
 
 
-def _draw(generator: Callable[[jax.Array], jax.Array], key: jax.Array, n: int) -> np.ndarray:
-    return np.asarray(jax.jit(jax.vmap(generator))(jax.random.split(key, n)))
+def _draw(generator: Callable[..., jax.Array], key: jax.Array, n: int, *arguments: Any) -> np.ndarray:
+    batched = jax.vmap(generator, in_axes=(0, *(None for _ in arguments)))
+    return np.asarray(jax.jit(batched)(jax.random.split(key, n), *arguments))
 
 
 def _sokoban_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
@@ -155,7 +155,7 @@ def _sokoban_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) 
 
 
 def _frozen_lake_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    levels = _draw(partial(env.generate, params=params), key, n)
+    levels = _draw(env.generate, key, n, params)
     rate = float(params.success_rate)
     return (
         frozen_lake_oracle.random_success(levels, budget, rate),

@@ -39,8 +39,11 @@ def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[...
         pieces.index(text, len(names)) for text in (RULES[0], digits[0], *pieces[-5:])
     )
 
+    def row(*ids: jax.Array | int) -> jax.Array:
+        return jnp.stack([jnp.int32(i) for i in ids])
+
     def describe(shown: jax.Array, chosen: jax.Array, reward: jax.Array) -> jax.Array:
-        question = [rules, shown[0], rules + 1, shown[1], rules + 2, shown[0], rules + 3, shown[1], rules + 4]
+        question = row(rules, shown[0], rules + 1, shown[1], rules + 2, shown[0], rules + 3, shown[1], rules + 4)
         tenths = jnp.clip(jnp.round(reward * 10), -MOST_TENTHS, MOST_TENTHS).astype(jnp.int32)
         size = jnp.abs(tenths)
         places = [
@@ -48,9 +51,8 @@ def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[...
             for unit in (100, 10, 1)
         ]
         sign = jnp.where(tenths < 0, minus, NO_PIECE)
-        answer = [chosen, colon, sign, *places, point, digit + size % 10, points]
-        refusal = [chosen, unknown] + [NO_PIECE] * 7
-        question, answer, refusal = (jnp.stack([jnp.int32(i) for i in row]) for row in (question, answer, refusal))
+        answer = row(chosen, colon, sign, *places, point, digit + size % 10, points)
+        refusal = row(chosen, unknown, *[NO_PIECE] * 7)
         ids = jnp.where(chosen < 0, question, jnp.where(jnp.any(shown == chosen), answer, refusal))
         return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from envs_jax.frozen_lake.text import FROZEN, GOAL, HOLE, START
+from envs_jax.frozen_lake.text import FROZEN, GOAL, START
 
 MAX_SIDE = 64
 """Rows and columns that a map may have."""

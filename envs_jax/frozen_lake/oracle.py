@@ -37,9 +37,9 @@ def plan(level: np.ndarray) -> np.ndarray | None:
     It is an optimal plan where moves never slip. Ties go to the path found first, trying actions in order of their id.
     """
     level = np.asarray(level)
-    start = tuple(int(i) for i in np.argwhere(level == START)[0])
-    paths: dict[tuple[int, int], list[int]] = {start: []}
-    queue = deque([start])
+    start_row, start_column = np.argwhere(level == START)[0].tolist()
+    paths: dict[tuple[int, int], list[int]] = {(start_row, start_column): []}
+    queue = deque(paths)
     while queue:
         row, column = queue.popleft()
         if level[row, column] == GOAL:
