@@ -102,12 +102,14 @@ def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: 
         Cell codes, i8[H, W].
     """
     grid = _Grid(height - 2, width - 2)
+    room_draws = 3 + 3 * int(1.7 * (height + width))
     search = _search_one_box if boxes == 1 else _search_two_boxes
 
     def attempt(carry: tuple[jax.Array, Placed]) -> tuple[jax.Array, Placed]:
         index, last = carry
-        key_room, key_place = jax.random.split(jax.random.fold_in(key, index))
-        start, enough = _place(key_place, _room(key_room, grid, height + width), boxes)
+        # One draw for everything: each further call would add about a second of compilation on a CPU.
+        draws = jax.random.uniform(jax.random.fold_in(key, index), (room_draws + grid.size,))
+        start, enough = _place(draws[room_draws:], _room(draws[:room_draws], grid), boxes)
         # Under vmap the rows that are finished come along; an idle search keeps them from holding up the others.
         return index + 1, search(grid, start, search_depth, enough & (last.displacement == 0))
 
@@ -147,16 +149,13 @@ class _Grid:
         self.distance = distance.astype(np.int32)  # i32[C, C]
 
 
-def _room(key: jax.Array, grid: _Grid, sides: int) -> jax.Array:
-    """Draws the floor of a room, bool[C]. `sides` is the sum of the board's height and width."""
-    steps = int(1.7 * sides)
-    keys = jax.random.split(key, 5)
+def _room(draws: jax.Array, grid: _Grid) -> jax.Array:
+    """Makes the floor of a room, bool[C], from uniform draws f32[3 + 3 * steps]."""
     limits = jnp.array([grid.rows - 1, grid.columns - 1])
-    position = jax.random.randint(keys[0], (2,), 0, limits + 2)
-    direction = jax.random.randint(keys[1], (), 0, 4)
-    turns = jax.random.uniform(keys[2], (steps,)) < TURN_PROBABILITY
-    directions = jax.random.randint(keys[3], (steps,), 0, 4)
-    stencils = jax.random.randint(keys[4], (steps,), 0, len(STENCILS))
+    position = _pick(draws[:2], limits + 2)
+    direction = _pick(draws[2], 4)
+    turn, new_direction, stencil = draws[3:].reshape(3, -1)
+    turns, directions, stencils = turn < TURN_PROBABILITY, _pick(new_direction, 4), _pick(stencil, len(STENCILS))
 
     def move(carry, draw):
         position, direction = carry
@@ -173,9 +172,14 @@ def _room(key: jax.Array, grid: _Grid, sides: int) -> jax.Array:
     return jnp.any(cells[:, None] == jnp.arange(grid.size), axis=0)
 
 
-def _place(key: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.Array]:
-    """Puts player and boxes on distinct uniform floor cells; says whether the room was large enough."""
-    order = jnp.where(floor, jax.random.uniform(key, floor.shape), -1.0)
+def _pick(draw: jax.Array, choices: jax.Array | int) -> jax.Array:
+    """Turns draws from [0, 1) into i32 from 0 to `choices` - 1."""
+    return jnp.floor(draw * choices).astype(jnp.int32)
+
+
+def _place(draws: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.Array]:
+    """Puts player and boxes on distinct floor cells by uniform draws f32[C]; says whether the room is large enough."""
+    order = jnp.where(floor, draws, -1.0)
     cells = jax.lax.top_k(order, boxes + 1)[1].astype(jnp.int32)
     start = Placed(floor=floor, targets=cells[1:], boxes=cells[1:], player=cells[0], displacement=jnp.int32(0))
     return start, jnp.sum(floor) > boxes + 1
@@ -271,13 +275,11 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
 
 def _walk(key: jax.Array, grid: _Grid, placed: Placed) -> jax.Array:
     """Walks the player away from where the reverse play left it; returns its cell, i32[]."""
-    key_start, key_go, key_step = jax.random.split(key, 3)
+    draws = jax.random.uniform(key, (4, 4))
     cells = jnp.arange(grid.size + 1)
     free = jnp.append(placed.floor, False) & ~jnp.any(cells == placed.boxes[:, None], axis=0)
-    chance = jnp.where(placed.displacement == 1, 0.8, 0.5)
-    walking = jax.random.uniform(key_start) < chance
-    go_on = jax.random.uniform(key_go, (3,)) < 0.5
-    draws = jax.random.uniform(key_step, (3, 4))
+    walking = draws[3, 3] < jnp.where(placed.displacement == 1, 0.8, 0.5)
+    go_on = draws[3] < 0.5
     player = placed.player
     for step in range(3):
         free &= cells != player

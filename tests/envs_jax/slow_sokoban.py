@@ -1,0 +1,63 @@
+"""Sokoban once more, slowly and by cases, to compare with."""
+
+import numpy as np
+
+STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+ON_TARGET, BOXES, PLAYERS = {2, 3, 6}, {3, 4}, {5, 6}
+
+
+def cell(codes, place):
+    row, column = place
+    inside = 0 <= row < len(codes) and 0 <= column < len(codes[0])
+    return codes[row][column] if inside else 0
+
+
+def covered(codes):
+    return sum(code == 3 for row in codes for code in row)
+
+
+def uncovered(codes):
+    return sum(code in (2, 6) for row in codes for code in row)
+
+
+def step(codes, action):
+    """One action on nested lists of cell codes; returns (codes, reward, solved, moved)."""
+    codes = [list(row) for row in codes]
+    before = covered(codes)
+    player = next((r, c) for r, row in enumerate(codes) for c, code in enumerate(row) if code in PLAYERS)
+    down, right = STEPS[action]
+    ahead, beyond = (player[0] + down, player[1] + right), (player[0] + 2 * down, player[1] + 2 * right)
+    moved = False
+    if cell(codes, ahead) in BOXES and cell(codes, beyond) in (1, 2):
+        codes[beyond[0]][beyond[1]] = 3 if cell(codes, beyond) == 2 else 4
+        codes[ahead[0]][ahead[1]] = 2 if cell(codes, ahead) == 3 else 1
+    if cell(codes, ahead) in (1, 2):
+        codes[ahead[0]][ahead[1]] = 6 if cell(codes, ahead) == 2 else 5
+        codes[player[0]][player[1]] = 2 if cell(codes, player) == 6 else 1
+        moved = True
+    after, solved = covered(codes), uncovered(codes) == 0
+    reward = -0.1 + (after > before) - (after < before) + 10 * solved
+    return codes, reward, solved, moved
+
+
+def spell(codes, symbols, observation):
+    """The text that an observation must have."""
+    grid = "\n".join("".join(symbols[code] for code in row) for row in codes)
+    if observation == "grid":
+        return grid
+
+    def places(*wanted):
+        found = [f"({r},{c})" for r, row in enumerate(codes) for c, code in enumerate(row) if code in wanted]
+        return " ".join(found) or "none"
+
+    lists = (
+        f"Board: {len(codes)} rows, {len(codes[0])} columns\n"
+        f"Empty targets: {places(2)}\nBoxes off target: {places(4)}\nBoxes on target: {places(3)}\n"
+        f"{'You, on a target' if places(6) != 'none' else 'You'}: {places(5, 6)}"
+    )
+    return lists if observation == "coord" else f"{lists}\n{grid}"
+
+
+def board(text):
+    """Cell codes i8[H, W] of a drawing in codes, such as "000 052 000"."""
+    return np.array([[int(code) for code in row] for row in text.split()], np.int8)

@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_sokoban import board
+
+from envs_jax.sokoban.levels import (
+    MAX_SIDE,
+    check_level,
+    format_xsb,
+    load_pack,
+    parse_xsb,
+    save_pack,
+    stack_levels,
+)
+from envs_jax.sokoban.pack import generate_pack
+
+TWO = """; a comment
+Level 1: first steps
+  #####
+###   #
+#.$@ *#
+#######
+by nobody
+
+####
+#+$#
+#-_#
+####"""
+
+
+def test_reads_ragged_levels_with_titles_and_comments():
+    first, second = parse_xsb(TWO)
+    np.testing.assert_array_equal(first, board("0000000 0001110 0245130 0000000"))
+    np.testing.assert_array_equal(second, board("0000 0640 0110 0000"))
+    assert first.dtype == np.int8
+
+
+def test_text_of_other_systems_reads_the_same():
+    for text in (TWO.replace("\n", "\r\n"), f"\n\n{TWO}\n\n\n", TWO.replace("*#", "*#   ")):
+        for found, expected in zip(parse_xsb(text), parse_xsb(TWO), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_round_trip():
+    levels = [*generate_pack(range(200)), *generate_pack(range(30), 7, 9, boxes=2, search_depth=10), *parse_xsb(TWO)]
+    for found, level in zip(parse_xsb(format_xsb(levels)), levels, strict=True):
+        np.testing.assert_array_equal(found, level)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the text holds no level"),
+        ("; nothing\n\nLevel 1\n", "the text holds no level"),
+        ("#####\n#@$x#\n#####", r"line 2, column 4: found 'x'; expected one of # @"),
+        ("#####\n#@\t$.#\n#####", r"line 2, column 3: found '\\t'"),
+        ("#####\n#@$.#\nmiddle\n#####", r"line 4, column 1: a row follows a title"),
+        ("#####\n#@$. \n#####", r"line 2, column 2: found '@' outside the walls; expected a board closed"),
+        ("\n#####\n #@$.#\n## ###", r"line 3, column 3: found '@' outside the walls"),
+        ("@$.", r"line 1, column 1: found '@' outside"),
+        ("#####\n# $.#\n#####", "the level at line 1 has 0 players"),
+        ("#####\n#@$.#\n#####\n\n######\n#@@$.#\n######", "the level at line 5 has 2 players"),
+        ("#####\n#@$ #\n#####", "1 boxes and 0 targets"),
+        ("#####\n#@ +#\n#####", "2 players"),
+        ("####\n#@ #\n####", "0 boxes and 0 targets"),
+        ("####\n#@*#\n####", "solved already"),
+        ("#" * (MAX_SIDE + 1), f"larger than {MAX_SIDE}x{MAX_SIDE}"),
+        ("##\n" * (MAX_SIDE + 1), f"line {MAX_SIDE + 1}: the level is larger"),
+    ],
+)
+def test_malformed_text_is_refused_by_place(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_xsb(text)
+
+
+@given(st.text(alphabet="#@+$*. -_;a\n", max_size=60))
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+def test_any_text_gives_playable_levels_or_a_named_error(text):
+    try:
+        levels = parse_xsb(text)
+    except ValueError as error:
+        assert "expected" in str(error)
+    else:
+        for level in levels:
+            check_level(level)
+
+
+def test_stacking_pads_with_wall():
+    pack = stack_levels(parse_xsb(TWO), 6, 8)
+    assert pack.shape == (2, 6, 8)
+    assert pack.dtype == np.int8
+    np.testing.assert_array_equal(pack[1, :4, :4], parse_xsb(TWO)[1])
+    assert pack[1].sum() == parse_xsb(TWO)[1].sum()
+    with pytest.raises(ValueError, match="level 1 is 4x7; expected at most 4x6"):
+        stack_levels(parse_xsb(TWO), 4, 6)
+    with pytest.raises(ValueError, match="level 2 has 0 players"):
+        stack_levels([parse_xsb(TWO)[0], np.zeros((3, 3), np.int8)], 6, 8)
+
+
+def test_packs_are_plain_arrays(tmp_path):
+    levels = generate_pack(range(5))
+    save_pack(tmp_path / "levels.npy", levels)
+    np.testing.assert_array_equal(load_pack(tmp_path / "levels.npy"), levels)
+    with pytest.raises(FileNotFoundError):
+        load_pack(tmp_path / "none.npy")
+    with pytest.raises(ValueError, match="level 3 has 0 players"):
+        save_pack(tmp_path / "bad.npy", np.where(np.arange(5)[:, None, None] == 2, 0, levels).astype(np.int8))
+    assert not (tmp_path / "bad.npy").exists()
+    with pytest.raises(ValueError, match=r"int64\[2\]; expected a level pack"):
+        save_pack(tmp_path / "bad.npy", np.arange(2))
+    (tmp_path / "text.npy").write_text("#####")
+    with pytest.raises(ValueError, match=r"text.npy is no .npy array file"):
+        load_pack(tmp_path / "text.npy")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"objects.npy is no .npy array file"):
+        load_pack(tmp_path / "objects.npy")
+
+
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        (np.zeros(3, np.int8), "expected \\(rows, columns\\)"),
+        (np.full((3, 3), 7, np.int8), "cell codes 7 to 7; expected 0 to 6"),
+    ],
+)
+def test_arrays_that_are_no_levels(level, message):
+    with pytest.raises(ValueError, match=message):
+        check_level(level)

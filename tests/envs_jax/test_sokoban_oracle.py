@@ -1,0 +1,79 @@
+from itertools import product
+
+import numpy as np
+import pytest
+import slow_sokoban as slow
+
+from envs_jax.sokoban import oracle
+from envs_jax.sokoban.pack import generate_pack
+
+# A corridor: two pushes to the right solve it, whatever else was done before.
+CORRIDOR = slow.board("0000000 0154120 0000000")
+STUCK = slow.board("00000 02450 00000")
+
+
+def solves(level, plan):
+    codes = level.tolist()
+    solved = slow.uncovered(codes) == 0
+    for action in plan:
+        if not solved:
+            codes, _, solved, _ = slow.step(codes, action)
+    return solved
+
+
+def test_plans_solve_and_no_shorter_plan_does():
+    levels = [*generate_pack(range(60)), *generate_pack(range(20), 7, 7, boxes=2, search_depth=8)]
+    for level in levels:
+        plan = oracle.solve(level)
+        assert plan.dtype == np.int32
+        assert oracle.plan_length(level) == len(plan)
+        assert solves(level, plan)
+        if len(plan) <= 4:
+            assert not any(solves(level, shorter) for shorter in product(range(4), repeat=len(plan) - 1))
+
+
+def test_levels_without_a_plan():
+    assert oracle.solve(slow.board("00000 02145 00000")) is not None
+    assert oracle.solve(STUCK) is not None
+    corner = slow.board("00000 04510 02110 00000")
+    assert oracle.solve(corner) is None
+    assert oracle.plan_length(corner) is None
+    np.testing.assert_array_equal(oracle.optimal_success([corner], 50), [0.0])
+    np.testing.assert_array_equal(oracle.random_success([corner], 50), [0.0])
+
+
+def test_a_solved_level_needs_no_action():
+    solved = slow.board("0000 0530 0000")
+    assert len(oracle.solve(solved)) == 0
+    np.testing.assert_array_equal(oracle.random_success([solved], 0), [1.0])
+    np.testing.assert_array_equal(oracle.optimal_success([solved], 0), [1.0])
+
+
+def test_optimal_success_counts_plans_within_the_budget():
+    levels = generate_pack(range(40))
+    lengths = np.array([oracle.plan_length(level) for level in levels])
+    for budget in (1, 3, 6):
+        np.testing.assert_array_equal(oracle.optimal_success(levels, budget), lengths <= budget)
+
+
+def test_random_success_equals_enumeration():
+    levels = [CORRIDOR, *generate_pack(range(8))]
+    plans = list(product(range(4), repeat=5))
+    expected = [np.mean([solves(level, plan) for plan in plans]) for level in levels]
+    found = oracle.random_success(levels, 5)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert found[0] > 0
+
+
+def test_random_success_of_two_boxes_equals_enumeration():
+    levels = generate_pack(range(6), 7, 7, boxes=2, search_depth=6)
+    plans = list(product(range(4), repeat=5))
+    expected = [np.mean([solves(level, plan) for plan in plans]) for level in levels]
+    np.testing.assert_allclose(oracle.random_success(levels, 5), expected, atol=1e-12)
+
+
+def test_too_large_a_search_is_refused(monkeypatch):
+    monkeypatch.setattr(oracle, "MAX_POSITIONS", 3)
+    with pytest.raises(ValueError, match="more than 3 reachable positions"):
+        oracle.random_success(generate_pack([0]), 10)
