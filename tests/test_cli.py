@@ -1,0 +1,189 @@
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+from agentrl_jax import cli
+from agentrl_jax.config import Config
+from agentrl_jax.errors import UserError
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the command in this process; gives its exit code, standard output and standard error."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        out, err = capsys.readouterr()
+        return end.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def replace(monkeypatch):
+    """Puts a function in the place of a module's, without importing what the module needs."""
+
+    def replace(module, name, function):
+        stand_in = types.ModuleType(module)
+        setattr(stand_in, name, function)
+        monkeypatch.setitem(sys.modules, module, stand_in)
+
+    return replace
+
+
+def one_line(code, err):
+    assert code == 2
+    assert err.startswith("agentrl: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--help"], ["train", "eval", "envs", "play"]),
+        (["train", "--help"], ["FILE.yaml", "--algo.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"]),
+        (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
+        (["envs", "--help"], ["--levels", "--json"]),
+        (["play", "--help"], ["ENV", "--style", "compact"]),
+    ],
+)
+def test_help(run, words, parts):
+    code, out, err = run(*words)
+    assert (code, err) == (0, "")
+    for part in parts:
+        assert part in out
+
+
+def test_help_of_a_file_shows_its_values(run, tmp_path):
+    (tmp_path / "a.yaml").write_text("algo: {clip_high: 0.31}")
+    _, out, _ = run("train", str(tmp_path / "a.yaml"), "--optim.lr", "0.125", "--help")
+    assert "(default: 0.31)" in out
+    assert "(default: 0.125)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["train", "eval", "envs", "play"]),
+        (["trian"], ["trian", "train"]),
+        (["train"], ["FILE.yaml"]),
+        (["train", "--algo.clip_high", "1"], ["YAML file is expected"]),
+        (["train", "absent.yaml"], ["absent.yaml", "no such file"]),
+        (["eval"], ["RUN"]),
+        (["eval", "run", "--epsodes", "3"], ["--epsodes", "--episodes"]),
+        (["eval", "run", "--episodes", "x"], ["--episodes", "'x'"]),
+        (["eval", "run", "--env", "Sokban"], ["--env", "'Sokban'", "SimpleSokoban"]),
+        (["eval", "run", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
+        (["envs", "--levels", "0"], ["--levels is 0", "at least 1"]),
+        (["play", "Sokban"], ["'Sokban'", "SimpleSokoban"]),
+        (["play", "Bandit", "--style", "long"], ["long", "compact"]),
+        (["play", "Bandit", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run, words, parts):
+    code, out, err = run(*words)
+    assert out == ""
+    for part in parts:
+        assert part in one_line(code, err)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "parts"),
+    [
+        ("sead: 1", [], ["unknown key sead", "seed"]),
+        ("", ["--algo.clip_high", "wide"], ["algo.clip_high", '"wide"', "a number"]),
+        ("tasks: [{env: Sokban, groups: 4}]", [], ["tasks.0", "'Sokban'", "SimpleSokoban"]),
+        ("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]", [], ["tasks.0", "'slipp'"]),
+    ],
+)
+def test_a_mistake_in_a_configuration(run, tmp_path, text, words, parts):
+    (tmp_path / "a.yaml").write_text(text)
+    code, _, err = run("train", str(tmp_path / "a.yaml"), *words)
+    for part in parts:
+        assert part in one_line(code, err)
+
+
+def test_train_hands_the_configuration_to_the_loop(run, replace, tmp_path):
+    seen = []
+    replace("agentrl_jax.train.loop", "train", seen.append)
+    (tmp_path / "a.yaml").write_text("seed: 4\ntasks: [{env: Bandit, groups: 4}]")
+    assert run("train", str(tmp_path / "a.yaml"), "--train.iterations", "3")[0] == 0
+    (config,) = seen
+    assert isinstance(config, Config)
+    assert (config.seed, config.train.iterations, config.run_dir) == (4, 3, os.path.join("runs", "a"))
+
+
+def test_errors_and_interrupts_of_the_loop(run, replace, tmp_path):
+    def fail(config):
+        raise UserError("runs/a: holds a run\nwith another configuration")
+
+    def interrupt(config):
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.yaml").write_text("")
+    replace("agentrl_jax.train.loop", "train", fail)
+    code, _, err = run("train", str(tmp_path / "a.yaml"))
+    assert "holds a run with another configuration" in one_line(code, err)
+    replace("agentrl_jax.train.loop", "train", interrupt)
+    code, _, err = run("train", str(tmp_path / "a.yaml"))
+    assert (code, err.count("\n")) == (130, 1)
+
+
+def test_eval_prints_json_or_a_table(run, replace):
+    interval = {"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}
+    calls = []
+
+    def evaluate_run(run_dir, **options):
+        calls.append((run_dir, options))
+        return {"success": interval, "success_greedy": interval}
+
+    replace("agentrl_jax.evaluate.panel", "evaluate_run", evaluate_run)
+    code, out, err = run("eval", "runs/a", "--json", "--env", "Bandit", "--seed", "7")
+    assert (code, err, json.loads(out)["success"]) == (0, "", interval)
+    nothing = {"levels": None, "episodes": None, "temperature": None}
+    assert calls == [("runs/a", {"env": "Bandit", "seed": 7, **nothing})]
+    code, out, _ = run("eval", "runs/a")
+    assert code == 0
+    for part in ("success, greedy", "50.0%", "25.0%", "75.0%", " 8 "):
+        assert part in out
+
+
+def test_envs_lists_every_environment(run, monkeypatch):
+    from envs_jax import registry
+
+    monkeypatch.setattr(registry, "baselines", lambda name, key, n, budget: (0.125, float("nan")))
+    code, out, _ = run("envs", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["env"] for row in rows] == list(registry.registered())
+    assert rows[0] == {**rows[0], "random": 0.125, "optimal": None, "max_actions": 1}
+    _, out, _ = run("envs")
+    assert "12.5%" in out
+    assert "unknown" in out
+
+
+def test_play_hands_its_options_on(run, replace):
+    calls = []
+    replace("agentrl_jax.rollout.play", "play", lambda env, **options: calls.append((env, options)))
+    assert run("play", "Bandit", "--style", "compact", "--seed", "3")[0] == 0
+    assert calls == [("Bandit", {"style": "compact", "think": False, "seed": 3, "levels": None})]
+
+
+def test_the_module_is_the_command():
+    words = [sys.executable, "-m", "agentrl_jax", "train", "absent.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "no such file" in one_line(done.returncode, done.stderr)
+    reader = subprocess.run(
+        f"'{sys.executable}' -m agentrl_jax train --help | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (reader.stdout.startswith("usage"), reader.stderr) == (True, "")
