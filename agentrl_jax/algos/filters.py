@@ -59,7 +59,7 @@ def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
     """
     if not 1 <= k <= scores.shape[0]:
         raise ValueError(f"k is {k}; expected 1 to {scores.shape[0]}, the number of groups")
-    order = jnp.lexsort((-scores if largest else scores, jnp.isnan(scores)))
+    order = jnp.argsort(-scores if largest else scores, stable=True)
     return jnp.sort(order[:k]).astype(jnp.int32)
 
 
@@ -69,14 +69,14 @@ def top_p_mask(
     """The linear nucleus rule of RAGEN v2 (`top_p`, linear).
 
     Groups are taken from the largest score down until their sum reaches value * (sum of all scores) - eps. Only
-    positive scores are taken; if they do not suffice, or if the threshold is not positive, nothing is kept and the
-    caller skips the step. With value >= 1 every group stays.
+    positive scores are taken; if the threshold is not positive, nothing is kept and the caller skips the step. With
+    value >= 1 every group stays.
 
     Args:
         scores: f32[Gr]
-        value: share of the total score to cover.
+        value: share of the total score to cover, above 0.
         include_zero: False drops groups with |score| <= 1e-10 first, which matters for value >= 1 only.
-        eps: slack of the threshold.
+        eps: slack of the threshold, at least 0.
 
     Returns:
         bool[Gr]; never true for a NaN score.
@@ -88,8 +88,7 @@ def top_p_mask(
     order = jnp.argsort(-known, stable=True)
     ranked = known[order]
     covered = jnp.cumsum(ranked)
-    threshold = value * jnp.sum(known) - eps
+    threshold = value * covered[-1] - eps
     taken = (jnp.roll(covered, 1).at[0].set(0.0) < threshold) & (ranked > 0)
-    enough = jnp.max(jnp.where(taken, covered, -jnp.inf)) >= threshold
-    nucleus = jnp.zeros_like(eligible).at[order].set(taken & enough)
-    return jnp.where(value >= 1.0, eligible, nucleus & eligible)
+    nucleus = jnp.zeros_like(eligible).at[order].set(taken)
+    return jnp.where(value >= 1.0, eligible, nucleus)

@@ -73,10 +73,8 @@ def policy_loss(
     free = -advantages * ratio
     confined = -advantages * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
     surrogate = jnp.maximum(free, confined)
-    negative = advantages < 0
-    # An infinite bound times an advantage of 0 would be NaN.
-    ceiling = jnp.where(negative, -advantages, 1.0) * bound
-    clipped_low = negative & (surrogate > ceiling)
+    ceiling = jnp.where(advantages < 0, -advantages, jnp.inf) * bound
+    clipped_low = surrogate > ceiling
     stats = PolicyStats(ratio=ratio, log_ratio=log_ratio, clipped=confined > free, clipped_low=clipped_low)
     return jnp.where(clipped_low, ceiling, surrogate), jax.lax.stop_gradient(stats)
 

@@ -141,7 +141,7 @@ def test_group_advantages_equal_the_reference_and_move_with_permutations(normali
 @pytest.mark.parametrize("normalise_std", [True, False])
 def test_a_group_without_differences_has_advantages_of_exactly_zero(normalise_std):
     # Sums of these round: their mean is not the number itself.
-    equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 4, axis=1)
+    equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 7, axis=1)
     assert not np.asarray(group_advantages(equal, normalise_std=normalise_std)).any()
     alone = np.array([[0.5], [np.float32(1e6)]], np.float32)
     np.testing.assert_array_equal(group_advantages(alone, normalise_std=normalise_std), np.zeros((2, 1)))

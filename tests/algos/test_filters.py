@@ -3,7 +3,7 @@ import hypothesis.extra.numpy as hnp
 import jax
 import numpy as np
 import pytest
-from algos_oracles import MEMBERS, PROPERTY, group_returns
+from algos_oracles import PROPERTY, group_returns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +61,7 @@ def test_the_nucleus_of_nothing_is_empty():
     assert not np.asarray(top_p(nothing, value=1.0, include_zero=False)).any()
     assert np.asarray(top_p(nothing, value=1.0, include_zero=True)).all()
     assert not np.asarray(top_p(nothing * np.nan, value=1.0, include_zero=True)).any()
+    assert not np.asarray(top_p(nothing - 0.5, value=0.75, include_zero=True)).any()
 
 
 @PROPERTY
@@ -72,7 +73,7 @@ def test_scores_equal_the_reference(returns):
 
 
 def test_groups_without_differences_score_exactly_zero():
-    equal = np.repeat(np.float32([[0.1], [1e4 / 3], [-0.5]]), MEMBERS, axis=1)
+    equal = np.repeat(np.float32([[0.1], [1e4 / 3], [-0.5]]), 7, axis=1)
     assert not np.asarray(group_scores(equal, "std")).any()
     assert not np.asarray(group_scores(equal[:, :1], "std")).any()
 
