@@ -95,6 +95,12 @@ ENCODERS: dict[str, Callable[[PieceTable, jax.Array, int], tuple[jax.Array, jax.
 """Ways from piece ids to tokens by name. Another one, such as the tokeniser's own rule for whole texts, goes here."""
 
 
+def most_tokens(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> int:
+    """Returns the tokens of the longest observation; arguments as in `share_equal_to_encode`."""
+    lengths = [len(tokenizer.encode(piece)) for piece in pieces]
+    return max((sum(lengths[i] for i in row if i >= 0) for row in rows), default=0)
+
+
 def share_equal_to_encode(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> float:
     """Returns the share of observations whose tokens by pieces are those of the tokeniser's rule for the whole text.
 

@@ -1,5 +1,6 @@
 """Tokenisers shared by the tests: the shipped one, and SmolLM2's where its package is installed."""
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from agentrl_jax.text import tokenizer
+from agentrl_jax.text import grammar, tokenizer
 
 CONTROL = 3
 """Type of a special token in a GGUF file."""
@@ -49,6 +50,12 @@ def large():
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     return tokenizer.from_json(backend.to_str())
+
+
+@pytest.fixture(scope="session")
+def compiled_grammar():
+    """`compile_grammar`, once per grammar and tokeniser."""
+    return functools.cache(grammar.compile_grammar)
 
 
 @pytest.fixture(scope="session", params=["small", "large"])

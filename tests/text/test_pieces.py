@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 
 from agentrl_jax.text import tokenizer
-from agentrl_jax.text.pieces import Special, build_table, encode_piece, expand, share_equal_to_encode
+from agentrl_jax.text.pieces import Special, build_table, encode_piece, expand, most_tokens, share_equal_to_encode
 
 PIECES = ["#", "√", "\n", "Turn ", "", "Push the box onto the target.", "7", "<answer>", "<|end|>", "你好"]
 END = len(PIECES)
@@ -78,3 +78,9 @@ def test_share_of_observations_equal_to_the_tokenisers_own_rule(small, large):
     assert share_equal_to_encode(small, pieces, boards) == 1.0
     assert share_equal_to_encode(large, pieces, boards) == 0.5
     assert share_equal_to_encode(small, pieces, []) == 1.0
+
+
+def test_most_tokens_is_the_longest_observation(small):
+    pieces = ["#", "Push the box"]
+    assert most_tokens(small, pieces, [[0, 0, -1], [-1, 1, 0]]) == len(small.encode("Push the box")) + 1
+    assert most_tokens(small, pieces, []) == 0

@@ -1,7 +1,6 @@
 """Messages as tokens against the same messages as joined strings."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,6 +41,11 @@ def compiled(tokenizer, style="compact", **options):
 @jax.jit
 def messages(form, observation, fields):
     return jax.vmap(lambda row, kw: prompt.message(form, row, **kw))(observation, fields)
+
+
+@jax.jit
+def one_message(form, observation, fields):
+    return prompt.message(form, observation, **fields)
 
 
 replies = jax.jit(jax.vmap(prompt.reply, (None, 0, 0)))
@@ -102,22 +106,21 @@ def test_tokens_of_the_prefix_are_its_text(any_tokenizer, prompts, key):
     assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == prompt.prefix_text(form)
 
 
-@pytest.mark.parametrize("key", STYLES)
-def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, key):
-    style, think = key
-    form = prompts[key]
+@pytest.mark.parametrize(("style", "think"), [("compact", True), ("ragen", False)])
+def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, compiled_grammar, style, think):
+    form = prompts[style, think]
     rng = np.random.default_rng(1)
-    actions, counts = rng.integers(0, 4, (BATCH, 5)).astype(np.int32), np.arange(BATCH, dtype=np.int32) % 6
+    actions, counts = rng.integers(0, 4, (BATCH, 3)).astype(np.int32), np.arange(BATCH, dtype=np.int32) % 4
     tokens, lengths = jax.device_get(replies(form, actions, counts))
-    assert tokens.shape == (BATCH, form.max_reply_tokens(5))
-    rules = grammar.ReplyGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=5)
-    table = grammar.compile_grammar(rules, any_tokenizer)
-    parsed = jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))(table, tokens, lengths)
+    assert tokens.shape == (BATCH, form.max_reply_tokens(3))
+    rules = grammar.ReplyGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
+    table = compiled_grammar(rules, any_tokenizer)
+    parsed = jax.device_get(jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))(table, tokens, lengths))
     for i, count in enumerate(counts):
         row = tokens[i, : lengths[i]].tolist()
         assert any_tokenizer.decode(row, skip_special=False) == prompt.reply_text(form, actions[i, :count].tolist())
         assert row[-1] == any_tokenizer.end_of_turn_id
-        assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (5 - count)]
+        assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (3 - count)]
         assert parsed.num_parsed[i] == count
         assert parsed.format_ok[i]
 
@@ -138,7 +141,7 @@ def test_compact_words(small):
 def test_compact_turns_are_short(small):
     form = compiled(small)
     fields = {"turn": 1, "actions_left": 10, "reward": 0.0, "first": False, "reply_ended": False}
-    _, length = prompt.message(form, jnp.array(board_ids(BOARD)), **{k: jnp.asarray(v) for k, v in fields.items()})
+    _, length = one_message(form, np.array(board_ids(BOARD)), fields)
     assert length == 36 + 5 + 7
     assert form.max_reply_tokens(5) == 11
     assert len(form.prefix) <= 32
@@ -199,9 +202,9 @@ def test_observations_of_tokens(small):
     form = compiled(small, pieces=None)
     text = "Sie sehen <|end|> drei Türen.\nUp?"
     ids = small.encode(text)
-    row = jnp.array(ids + [-1] * (ROOM - len(ids)))
+    row = np.array(ids + [-1] * (ROOM - len(ids)))
     fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
-    tokens, length = prompt.message(form, row, **{k: jnp.asarray(v) for k, v in fields.items()})
+    tokens, length = one_message(form, row, fields)
     got = tokens[: int(length)].tolist()
     assert small.decode(got, skip_special=False) == prompt.message_text(form, text, **fields)
     assert got[1 : 1 + len(ids)] == ids
@@ -211,14 +214,15 @@ def test_observations_of_tokens(small):
 def test_a_smaller_bound_is_the_callers_to_check(small):
     form = compiled(small, observation_tokens=10)
     fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
-    tokens, length = prompt.message(form, jnp.array(board_ids(BOARD)), **{k: jnp.asarray(v) for k, v in fields.items()})
+    tokens, length = one_message(form, np.array(board_ids(BOARD)), fields)
     assert tokens.shape == (form.max_message_tokens,)
     assert length > form.max_message_tokens
 
 
 def test_a_reply_can_be_given_more_room(small):
     form = compiled(small)
-    tokens, length = prompt.reply(form, jnp.array([1, 2]), jnp.int32(2), max_tokens=16)
+    short = jax.jit(prompt.reply, static_argnums=3)
+    tokens, length = short(form, np.array([1, 2]), np.int32(2), 16)
     assert tokens.shape == (16,)
     assert length == 5
 
