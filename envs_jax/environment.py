@@ -86,6 +86,14 @@ class TextEnvironment(environment.Environment):
         """
         raise NotImplementedError(f"{self.name} has no levels that can be given; its episodes come from a key")
 
+    def draw_level(self, key: jax.Array, params: Any) -> jax.Array:
+        """Returns the level that `reset_env` starts on with this key, i8[H, W]. Only grid environments have levels.
+
+        Raises:
+            NotImplementedError: the environment has no levels.
+        """
+        raise NotImplementedError(f"{self.name} has no levels; its episodes come from a key alone")
+
     def render(self, state: Any, params: Any) -> str:
         """Returns the text of one (unbatched) state. Runs on the host."""
         return "".join(self.pieces[i] for i in np.asarray(self.describe(state, params)).tolist() if i != NO_PIECE)

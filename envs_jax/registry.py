@@ -16,7 +16,8 @@ from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.sokoban import oracle as sokoban_oracle
 
 Factory = Callable[..., tuple[Any, Any]]
-Oracle = Callable[[Any, Any, jax.Array, int, int], tuple[np.ndarray, np.ndarray]]
+Oracle = Callable[[Any, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+Planner = Callable[[np.ndarray], np.ndarray | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +28,17 @@ class Spec:
         factory: function from options to (env, params).
         description: one line for people.
         max_actions: primitive actions of an episode, unless the user sets another budget.
-        oracle: function (env, params, key, levels, budget) to the exact success f64[levels] of the uniform random and
-            of the optimal policy; None where nobody has worked it out.
+        oracle: function (params, levels i8[N, H, W], budget) to the exact success f64[N] of the uniform random and of
+            the optimal policy; None where nobody has worked it out.
+        plan: function from a level i8[H, W] to the action ids of a shortest plan, or None if there is no plan; None
+            where there is no planner.
     """
 
     factory: Factory
     description: str = ""
     max_actions: int = 10
     oracle: Oracle | None = None
+    plan: Planner | None = None
 
 
 class Registry:
@@ -56,6 +60,7 @@ class Registry:
         description: str = "",
         max_actions: int = 10,
         oracle: Oracle | None = None,
+        plan: Planner | None = None,
     ) -> None:
         """Gives an environment a name; the arguments are those of `Spec`.
 
@@ -64,7 +69,7 @@ class Registry:
         """
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
-        self._specs[name] = Spec(factory, description, max_actions, oracle)
+        self._specs[name] = Spec(factory, description, max_actions, oracle, plan)
 
     def spec(self, name: str) -> Spec:
         """Returns what is known of an environment.
@@ -126,7 +131,8 @@ class Registry:
         oracle = self.spec(name).oracle
         if oracle is None:
             return float("nan"), float("nan")
-        random, optimal = oracle(*self.make(name), key, n, budget)
+        env, params = self.make(name)
+        random, optimal = oracle(params, draw_levels(env, params, jax.random.split(key, n)), budget)
         return float(np.mean(random)), float(np.mean(optimal))
 
 
@@ -144,18 +150,18 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     return jnp.asarray(value, dtype)
 
 
-def _draw(generator: Callable[..., jax.Array], key: jax.Array, n: int, *arguments: Any) -> np.ndarray:
-    batched = jax.vmap(generator, in_axes=(0, *(None for _ in arguments)))
-    return np.asarray(jax.jit(batched)(jax.random.split(key, n), *arguments))
+def draw_levels(env: TextEnvironment, params: Any, keys: jax.Array) -> np.ndarray:
+    """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] where the environment has no levels."""
+    if type(env).draw_level is TextEnvironment.draw_level:
+        return np.zeros((keys.shape[0], 0, 0), np.int8)
+    return np.asarray(jax.jit(jax.vmap(lambda key: env.draw_level(key, params)))(keys))
 
 
-def _sokoban_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    levels = _draw(env.generator, key, n)
+def _sokoban_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
     return sokoban_oracle.random_success(levels, budget), sokoban_oracle.optimal_success(levels, budget)
 
 
-def _frozen_lake_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    levels = _draw(env.generate, key, n, params)
+def _frozen_lake_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
     rate = float(params.success_rate)
     return (
         frozen_lake_oracle.random_success(levels, budget, rate),
@@ -163,13 +169,19 @@ def _frozen_lake_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: i
     )
 
 
-def _bandit_oracle(env: Any, params: Any, key: jax.Array, n: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    # Success is to pull the high arm, one of `num_actions` names, in the one action that an episode has.
-    return np.full(n, 1 / env.num_actions), np.ones(n)
+def _bandit_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    # Success is to pull the high one of two arms in the one action that an episode has.
+    return np.full(len(levels), 0.5), np.ones(len(levels))
 
 
-def _specs(tags: dict[str, Any], descriptions: dict[str, str], max_actions: int, oracle: Oracle) -> dict[str, Spec]:
-    return {tag: Spec(factory, descriptions[tag], max_actions, oracle) for tag, factory in tags.items()}
+def _specs(
+    tags: dict[str, Any],
+    descriptions: dict[str, str],
+    max_actions: int,
+    oracle: Oracle,
+    plan: Planner | None = None,
+) -> dict[str, Spec]:
+    return {tag: Spec(factory, descriptions[tag], max_actions, oracle, plan) for tag, factory in tags.items()}
 
 
 BUILT_IN: dict[str, Spec] = {
@@ -195,6 +207,7 @@ BUILT_IN: dict[str, Spec] = {
         },
         10,
         _frozen_lake_oracle,
+        frozen_lake_oracle.plan,
     ),
     **_specs(
         sokoban.TAGS,
@@ -206,6 +219,7 @@ BUILT_IN: dict[str, Spec] = {
         },
         10,
         _sokoban_oracle,
+        sokoban_oracle.solve,
     ),
 }
 """The environments of this package."""

@@ -110,20 +110,15 @@ class FrozenLake(TextEnvironment):
         """Display codes, i8[H, W] in 0..5."""
         return spaces.Box(0, 5, (self.height, self.width), jnp.int8)
 
-    def generate(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
-        """Returns the generated level of a key, i8[H, W]."""
-        return generate(key, self.height, self.width, params.frozen_probability)
-
     def reset_env(self, key: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
-        """Starts an episode on the key's level: a row of `params.levels`, or a generated one.
+        """Starts an episode on the key's level."""
+        return self.reset_to_level(self.draw_level(key, params), params)
 
-        Raises:
-            ValueError: the pack has another size than the board.
-        """
-        if params.levels.shape[0] == 0:
-            return self.reset_to_level(self.generate(key, params), params)
-        row = jax.random.randint(key, (), 0, params.levels.shape[0])
-        return self.reset_to_level(params.levels[row], params)
+    def draw_level(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
+        """Returns the key's level, i8[H, W]: a row of `params.levels`, or a generated one."""
+        if params.levels.shape[0] > 0:
+            return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
+        return generate(key, self.height, self.width, params.frozen_probability)
 
     def reset_to_level(self, level: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
         """Starts an episode on a level, i8[H, W].

@@ -136,17 +136,20 @@ class Sokoban(TextEnvironment):
         return spaces.Box(0, 6, (self.height, self.width), jnp.int8)
 
     def reset_env(self, key: jax.Array, params: SokobanParams) -> tuple[jax.Array, SokobanState]:
-        """Starts an episode on the key's level: a row of `params.levels`, or the generator's.
+        """Starts an episode on the key's level; raises what `draw_level` raises."""
+        return self.reset_to_level(self.draw_level(key, params), params)
+
+    def draw_level(self, key: jax.Array, params: SokobanParams) -> jax.Array:
+        """Returns the key's level, i8[H, W]: a row of `params.levels`, or the generator's.
 
         Raises:
-            ValueError: the pack has another size than the board, or there is neither a pack nor a generator.
+            ValueError: there is neither a pack nor a generator.
         """
         if params.levels.shape[0] > 0:
-            row = jax.random.randint(key, (), 0, params.levels.shape[0])
-            return self.reset_to_level(params.levels[row], params)
+            return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
         if self.generator is None:
             raise ValueError("Sokoban has neither a generator nor levels; give `generator=` or fill `params.levels`")
-        return self.reset_to_level(self.generator(key), params)
+        return self.generator(key)
 
     def reset_to_level(self, level: jax.Array, params: SokobanParams) -> tuple[jax.Array, SokobanState]:
         """Starts an episode on a level, i8[H, W].
