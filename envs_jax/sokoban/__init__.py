@@ -1,9 +1,11 @@
 """Sokoban: environment, level generators, level files and exact baselines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from envs_jax.sokoban.env import Sokoban, SokobanParams, SokobanState
 from envs_jax.sokoban.generator import make_generator
+from envs_jax.sokoban.text import SYMBOLS
 
 __all__ = ["TAGS", "Sokoban", "SokobanParams", "SokobanState", "make_sokoban"]
 
@@ -12,16 +14,22 @@ DIFFERENT_SYMBOLS = ("W", ".", "G", "C", "B", "A", "@")
 
 
 def make_sokoban(
-    height: int = 6, width: int = 6, boxes: int = 1, search_depth: int = 300, **options: object
+    height: int = 6,
+    width: int = 6,
+    boxes: int = 1,
+    search_depth: int = 300,
+    vocabulary: Sequence[str] = SYMBOLS,
+    observation: str = "grid",
 ) -> tuple[Sokoban, SokobanParams]:
     """Makes a Sokoban whose levels come from the device generator.
 
     Args:
-        height: Rows of the board.
-        width: Columns of the board.
+        height: Rows of the board, at least 5.
+        width: Columns of the board, at least 5.
         boxes: Boxes of a level, 1 or 2.
         search_depth: Depth budget of the generator's reverse play.
-        **options: `vocabulary` and `observation` of `Sokoban`.
+        vocabulary: Seven symbols, by cell code.
+        observation: "grid", "coord" or "grid_coord".
 
     Returns:
         The environment and its default parameters.
@@ -30,14 +38,14 @@ def make_sokoban(
         ValueError: an option is out of range.
     """
     generator = make_generator(height, width, boxes, search_depth)
-    env = Sokoban(height, width, boxes, generator=generator, **options)  # type: ignore[arg-type]
+    env = Sokoban(height, width, boxes, tuple(vocabulary), observation, generator)
     return env, env.default_params
 
 
-TAGS: dict[str, Callable[[], tuple[Sokoban, SokobanParams]]] = {
-    "SimpleSokoban": lambda: make_sokoban(),
-    "LargerSokoban": lambda: make_sokoban(8, 8, boxes=2, search_depth=10),
-    "SokobanDifferentGridVocab": lambda: make_sokoban(search_depth=30, vocabulary=DIFFERENT_SYMBOLS),
-    "CoordSokoban": lambda: make_sokoban(observation="grid_coord"),
+TAGS: dict[str, Callable[..., tuple[Sokoban, SokobanParams]]] = {
+    "SimpleSokoban": make_sokoban,
+    "LargerSokoban": partial(make_sokoban, height=8, width=8, boxes=2, search_depth=10),
+    "SokobanDifferentGridVocab": partial(make_sokoban, search_depth=30, vocabulary=DIFFERENT_SYMBOLS),
+    "CoordSokoban": partial(make_sokoban, observation="grid_coord"),
 }
-"""The environments RAGEN registers, by tag."""
+"""The environments RAGEN registers, by tag; each can be called with other options of `make_sokoban`."""

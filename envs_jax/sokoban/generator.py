@@ -51,8 +51,11 @@ STENCILS = (
 )
 """Cells of floor around the walker, as (row, column) offsets."""
 
+MAX_SIDE, MAX_DEPTH = 32, 1000
+"""Limits of the device generator: its searches number positions in 32 bits."""
+
 MAX_VISITED = 512
-"""Positions after which the two-box search stops; 8x8 rooms at search depth 10 were seen to hold up to 400."""
+"""Positions after which the two-box search stops; 25,000 rooms of 8x8 at search depth 10 held at most 324."""
 
 
 class Placed(NamedTuple):
@@ -77,14 +80,15 @@ def make_generator(height: int, width: int, boxes: int, search_depth: int) -> Ca
     """Returns the function key -> level i8[H, W] that `generate` is for these options, checked once.
 
     Raises:
-        ValueError: the board is smaller than 5x5, or the number of boxes is neither 1 nor 2, or the depth is too small.
+        ValueError: the board is smaller than 5x5 or larger than 32x32, the number of boxes is neither 1 nor 2, or the
+            depth allows fewer than `boxes` pulls or more than 1000 moves.
     """
-    if height < 5 or width < 5:
-        raise ValueError(f"a generated board is {height}x{width}; expected at least 5x5")
+    if not (5 <= height <= MAX_SIDE and 5 <= width <= MAX_SIDE):
+        raise ValueError(f"a generated board is {height}x{width}; expected 5x5 to {MAX_SIDE}x{MAX_SIDE}")
     if boxes not in (1, 2):
         raise ValueError(f"the device generator was asked for {boxes} boxes; expected 1 or 2: write a pack instead")
-    if search_depth < 3:
-        raise ValueError(f"search_depth is {search_depth}; expected at least 3, the depth of a single pull")
+    if not boxes + 2 <= search_depth <= MAX_DEPTH:
+        raise ValueError(f"search_depth is {search_depth}; expected {boxes + 2} (every box pulled once) to {MAX_DEPTH}")
     return partial(generate, height=height, width=width, boxes=boxes, search_depth=search_depth)
 
 

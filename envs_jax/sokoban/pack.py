@@ -41,10 +41,10 @@ def generate_pack(
         ValueError: an option is out of range.
         RuntimeError: no attempt gave a level, because the boxes do not fit the board.
     """
-    if height < 5 or width < 5 or boxes < 1 or search_depth < 3:
+    if height < 5 or width < 5 or boxes < 1 or search_depth < boxes + 2:
         raise ValueError(
             f"a pack of {height}x{width} levels with {boxes} boxes at search depth {search_depth} was asked for; "
-            "expected sides of at least 5, at least 1 box and a depth of at least 3"
+            "expected sides of at least 5, at least 1 box and a depth of at least boxes + 2"
         )
     levels = [_level(seed, height, width, boxes, search_depth) for seed in seeds]
     return np.array(levels, np.int8).reshape(-1, height, width)

@@ -195,13 +195,17 @@ def test_host_packs_depend_on_their_seeds_only():
 
 
 def test_options_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="expected at least 5x5"):
+    with pytest.raises(ValueError, match="4x6; expected 5x5 to 32x32"):
         make_generator(4, 6, 1, 300)
+    with pytest.raises(ValueError, match="6x33; expected 5x5 to 32x32"):
+        make_generator(6, 33, 1, 300)
     with pytest.raises(ValueError, match="expected 1 or 2: write a pack"):
         make_generator(6, 6, 3, 300)
-    with pytest.raises(ValueError, match="search_depth is 2"):
-        make_generator(6, 6, 1, 2)
+    with pytest.raises(ValueError, match="search_depth is 3; expected 4"):
+        make_generator(6, 6, 2, 3)
     with pytest.raises(ValueError, match="sides of at least 5"):
         pack.generate_pack([0], 4, 6)
+    with pytest.raises(ValueError, match="at search depth 3 was asked for"):
+        pack.generate_pack([0], boxes=2, search_depth=3)
     with pytest.raises(RuntimeError, match="seed 0: no 5x5 level with 8 boxes"):
         pack.generate_pack([0], 5, 5, boxes=8)
