@@ -74,8 +74,20 @@ class Shards:
         return jax.tree.map(lambda x: x if AXIS in jax.typeof(x).vma else jax.lax.pcast(x, AXIS, to="varying"), tree)
 
 
-def on_mesh(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """`jax.shard_map` over `data`, or the function itself on one device."""
+def on_mesh(
+    function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, *, replicated_results: bool
+) -> Callable[..., Any]:
+    """`jax.shard_map` over `data`, or the function itself on one device.
+
+    Args:
+        function: runs once per device.
+        mesh: from `data_mesh`.
+        in_specs: as for `jax.shard_map`.
+        out_specs: as for `jax.shard_map`.
+        replicated_results: some result is claimed to be equal on all devices, which is then checked. The check asks
+            that loops start from values marked as varying. Environments know nothing of devices and start theirs from
+            constants, so a function whose results are all per device, which claims nothing, is not checked.
+    """
     if mesh.size == 1:
         return function
-    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=replicated_results)

@@ -19,7 +19,8 @@ class Sequences:
         length: i32[N].
         sampled: bool[N, S] the token was drawn from the policy: the loss mask.
         logprob: f32[N, S] behaviour log-probability of sampled tokens, else 0.
-        turn_last: i32[N, T] (T = 1 in rows of a single turn) position of the last sampled token of each turn in the row, -1 where there is none.
+        turn_last: i32[N, T] position of the last sampled token of each turn in the row (T = 1 in rows of a single
+            turn), -1 where there is none.
         turn_reward: f32[N, T] what each turn of the row has earned.
         episode: i32[N] row of the trajectory.
     """
@@ -89,9 +90,7 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
 
     # Moves what is kept to the left without changing its order.
     order = jnp.argsort(~kept, axis=1, stable=True)
-    tokens, sampled, logprob, kept = (
-        jnp.take_along_axis(x, order, axis=1) for x in (tokens, sampled, logprob, kept)
-    )
+    tokens, sampled, logprob, kept = (jnp.take_along_axis(x, order, axis=1) for x in (tokens, sampled, logprob, kept))
     sampled &= kept
     ends = prompt_length[:, None] + jnp.cumsum(observation_length + reply_length, axis=1)
     return Sequences(

@@ -224,7 +224,9 @@ class _Engine:
             length=reply.length + decoding,
             ended=reply.ended | (decoding & (token == config.end_of_turn)),
         )
-        parser = _where(decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser)
+        parser = _where(
+            decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser
+        )
         complete = reply.ended | (reply.length >= config.reply_tokens)
         if config.stop_at_answer:
             complete |= parsing.closed(self.world.grammars, state.ids.task, parser)

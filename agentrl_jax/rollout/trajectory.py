@@ -147,13 +147,13 @@ class Trajectory:
 
 @struct.dataclass
 class RolloutStats:
-    """Counters of one rollout.
+    """Counters of one rollout, i32[] inside the engine, i32[R] over the R devices outside.
 
     Attributes:
-        decode_steps: i32[] forward passes of one token over the slots.
-        sampled_tokens: i32[] tokens drawn from the policy.
-        prefill_steps: i32[] forward passes over observation chunks.
-        slot_steps: i32[] decode_steps x slots; sampled_tokens / slot_steps is the active token share.
+        decode_steps: forward passes of one token over the slots.
+        sampled_tokens: tokens drawn from the policy.
+        prefill_steps: forward passes over observation chunks.
+        slot_steps: decode_steps x slots; sampled_tokens / slot_steps is the active token share.
     """
 
     decode_steps: jax.Array

@@ -130,7 +130,9 @@ class CompiledWorld:
     def prefix(self) -> np.ndarray:
         """i32[K, P]."""
         width = int(self.prefix_length.max())
-        return np.stack([np.pad(t.prompt.prefix, (0, width - len(t.prompt.prefix))) for t in self.tasks]).astype(np.int32)
+        return np.stack([np.pad(t.prompt.prefix, (0, width - len(t.prompt.prefix))) for t in self.tasks]).astype(
+            np.int32
+        )
 
     @property
     def prefix_length(self) -> np.ndarray:
@@ -154,7 +156,9 @@ class CompiledWorld:
         """See `World.begin`."""
         level_keys = key_law.level_key(key, ids)
         envs = tuple(
-            jax.vmap(lambda k, level, task=task, params=params: _reset(task.env, k, level, params))(level_keys, ids.level)
+            jax.vmap(lambda k, level, task=task, params=params: _reset(task.env, k, level, params))(
+                level_keys, ids.level
+            )
             for task, params in zip(self.tasks, settings.env_params)
         )
         rows = ids.task.shape[0]
@@ -274,10 +278,11 @@ def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: E
         format_error=((parsed.num_valid != parsed.num_parsed) | (parsed.num_valid == 0)).astype(jnp.int32),
         state_hash=env.state_hash(before, params),
         terminated=env.is_terminated(after, params),
-        truncated=(used >= settings.max_actions) & ~done | env.is_truncated(after, params) & ~env.is_terminated(after, params),
+        truncated=(used >= settings.max_actions) & ~done
+        | env.is_truncated(after, params) & ~env.is_terminated(after, params),
         success=env.success(after, params),
         failed=jnp.bool_(False),
         info=info,
     )
-    envs = state.envs[:index] + (after,) + state.envs[index + 1 :]
+    envs = (*state.envs[:index], after, *state.envs[index + 1 :])
     return state.replace(envs=envs, turn=state.turn + 1, used=used), result

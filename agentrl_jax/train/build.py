@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import envs_jax
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.decoder import DecoderConfig
@@ -21,6 +20,7 @@ from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer, load, load_small
 from agentrl_jax.train import state
 from agentrl_jax.train.learner import LearnerConfig, UpdateSettings
+from agentrl_jax.train.level_files import make_env
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer:
@@ -28,18 +28,13 @@ def load_tokenizer(config: ModelConfig) -> Tokenizer:
     return load_small() if config.tokenizer == "small" else load(config.tokenizer)
 
 
-def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer, levels: np.ndarray | None) -> Task:
-    """An environment with its prompt and grammar.
+def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
+    """A task's environment with its prompt and grammar.
 
-    Args:
-        config: the task.
-        prompt: style and limits of the conversation.
-        tokenizer: the tokeniser.
-        levels: i8[N, H, W] level pack, or None for the environment's own generator.
+    Raises:
+        UserError: the environment or its levels cannot be used, see `level_files.make_env`.
     """
-    env, params = envs_jax.make(config.env, **config.options)
-    if levels is not None:
-        params = params.replace(levels=jnp.asarray(levels))
+    env, params = make_env(config)
     observed = jax.eval_shape(
         lambda key, params: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0), params
     )
@@ -70,9 +65,9 @@ def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer, l
     )
 
 
-def build_world(config: Config, tokenizer: Tokenizer, levels: tuple[np.ndarray | None, ...]) -> CompiledWorld:
-    """All tasks of a run; `levels` holds one level pack or None a task."""
-    tasks = tuple(build_task(task, config.prompt, tokenizer, pack) for task, pack in zip(config.tasks, levels))
+def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
+    """All tasks of a run."""
+    tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
     return CompiledWorld(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
 
@@ -108,13 +103,23 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: 
     )
 
 
+def needs_reference(config: Config) -> bool:
+    """Whether the state carries a frozen policy that the KL divergence is measured from."""
+    return config.algo.kl_where != "none"
+
+
 def learner_config(config: Config) -> LearnerConfig:
     """The static part of the learning rule."""
     names = {field.name for field in dataclasses.fields(LearnerConfig)} & {
         field.name for field in dataclasses.fields(AlgoConfig)
     }
     shared: dict[str, Any] = {name: getattr(config.algo, name) for name in names}
-    return LearnerConfig(members=config.rollout.members, context=config.rollout.context, **shared)
+    return LearnerConfig(
+        task_names=tuple(task.env for task in config.tasks),
+        members=config.rollout.members,
+        context=config.rollout.context,
+        **shared,
+    )
 
 
 def build_optimiser(config: Config) -> optax.GradientTransformation:
@@ -136,9 +141,9 @@ def training_ids(config: Config) -> EpisodeIds:
     )
 
 
-def evaluation_ids(episodes: int, task: int, pack: int) -> EpisodeIds:
-    """Episodes of one task, one a level: the rows of the level pack in order if it has `pack` > 0 of them."""
-    number = np.arange(episodes)
+def evaluation_ids(first: int, episodes: int, task: int, pack: int) -> EpisodeIds:
+    """Episodes from `first` on of one task, one a level: the rows of its pack in order if it has `pack` > 0 rows."""
+    number = first + np.arange(episodes)
     level = number % pack if pack else np.full(episodes, -1)
     return episode_ids(group=number, member=np.zeros(episodes), task=np.full(episodes, task), level=level)
 

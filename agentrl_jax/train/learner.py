@@ -18,6 +18,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import Sequences, assemble
+from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.state import TrainState, apply_gradients
 
@@ -27,6 +28,7 @@ class LearnerConfig:
     """What fixes the program of an update. Numbers that may move are in `UpdateSettings`.
 
     Attributes:
+        task_names: name of each task, for the metrics.
         members: M.
         context: "full" or "single_turn", as in the rollout.
         advantage: "gae" or "grpo".
@@ -44,6 +46,7 @@ class LearnerConfig:
         epochs, minibatches, accumulation: passes, gradient steps per pass, parts of a minibatch.
     """
 
+    task_names: tuple[str, ...]
     members: int
     context: str
     advantage: str
@@ -142,7 +145,9 @@ def update(
     penalty = settings.format_penalty * trajectory.turn.format_error
     rewards = jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
     scores = jnp.sum(rewards, axis=1).reshape(-1, config.members)
-    metrics = {f"rollout/{name}": x for name, x in diagnostics.group_metrics(scores).items()}
+    metrics = trajectory_metrics(trajectory, config.task_names, config.members, settings.format_penalty)
+    metrics = {f"train/{name}": x for name, x in metrics.items()}
+    metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(scores).items()}
 
     episodes = _kept_episodes(scores, config)
     trajectory, temperature, rewards = jax.tree.map(lambda x: x[episodes], (trajectory, temperature, rewards))
@@ -281,7 +286,6 @@ def _learn(
     metrics["update/skipped"] = jnp.sum(per_step["update/skipped"])
     # Before the first step nothing has moved: what is left is the difference between the two forward passes.
     metrics["rollout/logprob_gap_mean"] = per_step["rollout/logprob_gap_mean"][0]
-
 
     return state, metrics
 

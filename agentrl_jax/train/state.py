@@ -39,11 +39,19 @@ def optimiser(b1: float, b2: float, weight_decay: float) -> optax.GradientTransf
     return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay)
 
 
-def init_state(key: jax.Array, model: ActorCritic, optimise: optax.GradientTransformation) -> TrainState:
-    """State before the first step, with fresh parameters and no reference."""
+def init_state(
+    key: jax.Array, model: ActorCritic, optimise: optax.GradientTransformation, reference: bool
+) -> TrainState:
+    """State before the first step, with fresh parameters; with `reference` they are its reference too."""
     params = actor_critic.init_params(key, model)
     counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
-    return TrainState(params=params, reference=None, opt_state=optimise.init(params), **counts)
+    state = TrainState(params=params, reference=None, opt_state=optimise.init(params), **counts)
+    return with_reference(state) if reference else state
+
+
+def with_reference(state: TrainState) -> TrainState:
+    """The state with its present policy as the frozen reference."""
+    return state.replace(reference=jax.tree.map(jnp.copy, state.params["policy"]))
 
 
 def apply_gradients(

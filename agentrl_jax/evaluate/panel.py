@@ -1,0 +1,175 @@
+"""Held-out evaluation: the same levels for every agent, one episode a level.
+
+Letters: `n` episodes.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.statistics import mean_interval
+from agentrl_jax.models.decoder import Params
+from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.train import build
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.programs import Programs, RolloutProgram
+from agentrl_jax.train.run_folder import read_config
+from agentrl_jax.train.state import init_state
+from envs_jax import registry
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Levels of one task, and the program that plays them.
+
+    Attributes:
+        program: rollout of `chunk` episodes of one member each.
+        chunk: episodes per dispatch.
+        world: tasks of the program.
+        config: the run's configuration.
+        task: index of the task.
+        seed: of levels and sampling.
+    """
+
+    program: RolloutProgram
+    chunk: int
+    world: CompiledWorld
+    config: Config
+    task: int
+    seed: int
+
+    def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
+        """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
+
+        An episode is the same whatever `episodes` is, and the same level is played at every temperature.
+        """
+        key = jax.random.key(self.seed)
+        settings = build.rollout_settings(self.config, self.world, self.chunk, temperature)
+        pack = getattr(self.world.tasks[self.task].env_params, "levels", np.zeros((0,))).shape[0]
+        parts = []
+        for first in range(0, episodes, self.chunk):
+            ids = build.evaluation_ids(first, self.chunk, self.task, pack)
+            parts.append(jax.tree.map(np.asarray, self.program(params, key, ids, settings)[0]))
+        return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
+
+    def baselines(self, episodes: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Exact success f64[n] of the uniform random and the optimal policy on the same levels; None if unknown."""
+        task = self.world.tasks[self.task]
+        oracle = registry.spec(task.name).oracle
+        if oracle is None:
+            return None
+        pack = getattr(task.env_params, "levels", np.zeros((0,)))
+        if pack.shape[0]:
+            levels = np.asarray(pack)[np.arange(episodes) % pack.shape[0]]
+        else:
+            ids = build.evaluation_ids(0, episodes, self.task, 0)
+            levels = registry.draw_levels(task.env, task.env_params, key_law.level_key(jax.random.key(self.seed), ids))
+        return oracle(task.env_params, levels, self.config.prompt.max_actions)
+
+
+def evaluate_run(
+    run: str | os.PathLike[str],
+    *,
+    env: str | None = None,
+    levels: str | None = None,
+    episodes: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Evaluates the newest checkpoint of a run.
+
+    Args:
+        run: folder of the run.
+        env: another environment than the run's first one.
+        levels: file with levels, each played once.
+        episodes: held-out levels; default `evaluation.episodes`.
+        temperature: of the sampled evaluation; default `evaluation.temperature`.
+        seed: default `evaluation.seed`.
+        report: told what goes on.
+
+    Returns:
+        env, iteration, episodes, seed, temperature; `success` and `success_greedy`, each {mean, low, high, n}; `return`
+        (raw, sampled); and, where they are known, `random` and `optimal`, exact on the same levels.
+
+    Raises:
+        UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
+    """
+    config = read_config(run)
+    if episodes is not None and episodes < 1:
+        raise UserError(f"--episodes is {episodes}, expected at least 1")
+    if temperature is not None and not temperature > 0:
+        raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
+    tokenizer = build.load_tokenizer(config.model)
+    model = build.build_model(config, tokenizer)
+    iteration, params = _newest_params(config, Path(run), model)
+    task = config.tasks[0] if env is None else TaskConfig(env=env, groups=1)
+    if levels is not None:
+        task = dataclasses.replace(task, levels=levels)
+    config = dataclasses.replace(
+        config,
+        tasks=(task,),
+        prompt=dataclasses.replace(
+            config.prompt,
+            max_actions=config.prompt.max_actions if env is None else registry.spec(env).max_actions,
+        ),
+    )
+    world = build.build_world(config, tokenizer)
+    if levels is not None:
+        episodes = world.tasks[0].env_params.levels.shape[0]
+    episodes = episodes or config.evaluation.episodes
+    programs = Programs(data_mesh(1))
+    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+    panel = Panel(
+        program=programs.rollout("evaluation", model, world, engine),
+        chunk=min(episodes, config.train.validation_episodes),
+        world=world,
+        config=config,
+        task=0,
+        seed=config.evaluation.seed if seed is None else seed,
+    )
+    temperature = temperature or config.evaluation.temperature
+    report(f"{episodes} levels of {task.env}, iteration {iteration}")
+    sampled = panel.play(params, episodes, temperature)
+    greedy = panel.play(params, episodes, 0.0)
+    result = {
+        "env": task.env,
+        "iteration": iteration,
+        "episodes": episodes,
+        "seed": panel.seed,
+        "temperature": temperature,
+        "success": mean_interval(sampled.success),
+        "success_greedy": mean_interval(greedy.success),
+        "return": mean_interval(np.asarray(sampled.returns, np.float64)),
+    }
+    known = panel.baselines(episodes)
+    if known is not None:
+        result |= {"random": mean_interval(known[0]), "optimal": mean_interval(known[1])}
+    return result
+
+
+def _newest_params(config: Config, run: Path, model: Any) -> tuple[int, Params]:
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+    like = jax.eval_shape(
+        lambda key: init_state(key, model, build.build_optimiser(config), build.needs_reference(config)),
+        jax.random.key(0),
+    )
+    with Checkpoints(folder, keep=config.train.keep) as checkpoints:
+        step = checkpoints.latest_step()
+        if step is None:
+            raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+        state = checkpoints.restore(step, like)
+    return int(state.iteration), jax.tree.map(jnp.asarray, state.params["policy"])

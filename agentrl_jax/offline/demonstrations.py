@@ -1,0 +1,154 @@
+"""Optimal plans as trajectories, through the same environments and text as a rollout.
+
+Letters: `E` episodes, `T` turns, `A` actions of one turn.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.text.grammar import ParsedReply
+from agentrl_jax.text.prompt import reply as canonical_reply
+from envs_jax import registry
+
+
+def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> np.ndarray:
+    """Cuts plans into turns of `actions_per_turn` actions: i32[E, T, A], padded with -1.
+
+    Raises:
+        ValueError: a plan does not fit in T turns.
+    """
+    table = np.full((len(plans), turns * actions_per_turn), -1, np.int32)
+    for row, plan in zip(table, plans):
+        if len(plan) > len(row):
+            raise ValueError(f"a plan of {len(plan)} actions does not fit in {turns} turns of {actions_per_turn}")
+        row[: len(plan)] = plan
+    return table.reshape(len(plans), turns, actions_per_turn)
+
+
+def optimal_demonstrations(
+    world: CompiledWorld, key: jax.Array, *, levels: int, turns: int, reply_tokens: int, max_actions: int
+) -> Trajectory:
+    """Shortest plans on `levels` levels of every task, as trajectories. Plans are found on the host.
+
+    Levels without a plan that fits `max_actions` and the turns are left out.
+
+    Args:
+        world: compiled tasks.
+        key: draws the levels.
+        levels: levels per task.
+        turns: T.
+        reply_tokens: L.
+        max_actions: primitive actions of an episode.
+
+    Raises:
+        ValueError: a task has no planner, no plan fits, or a canonical reply is longer than L.
+    """
+    actions, packs, tasks = [], [], []
+    per_turn = world.max_actions_per_turn
+    for index, task in enumerate(world.tasks):
+        longest = task.prompt.max_reply_tokens(per_turn)
+        if longest > reply_tokens:
+            raise ValueError(
+                f"reply_tokens is {reply_tokens}, but a reply of {per_turn} actions in {task.name} takes {longest}; "
+                f"set prompt.reply_tokens to at least {longest} or lower prompt.max_actions_per_turn"
+            )
+        plan = registry.spec(task.name).plan
+        if plan is None:
+            raise ValueError(f"{task.name} has no planner to imitate; set imitation.levels to 0")
+        drawn = registry.draw_levels(
+            task.env, task.env_params, jax.random.split(jax.random.fold_in(key, index), levels)
+        )
+        plans = [plan(level) for level in drawn]
+        limit = min(max_actions, turns * per_turn)
+        fits = [i for i, p in enumerate(plans) if p is not None and 0 < len(p) <= limit]
+        if not fits:
+            raise ValueError(f"no plan on {levels} levels of {task.name} fits {limit} actions; raise the limits")
+        actions.append(split_plans([plans[i] for i in fits], turns, per_turn))
+        packs.append(drawn[fits])
+        tasks.append(np.full(len(fits), index))
+
+    number = np.concatenate([np.arange(len(t)) for t in tasks])
+    rows = jnp.arange(len(number), dtype=jnp.int32)
+    ids = EpisodeIds(
+        group=rows,
+        member=jnp.zeros_like(rows),
+        task=jnp.asarray(np.concatenate(tasks), jnp.int32),
+        level=jnp.asarray(number, jnp.int32),
+    )
+    settings = RolloutSettings(
+        temperature=jnp.ones(len(number), jnp.float32),
+        horizon=jnp.int32(turns),
+        max_actions=jnp.int32(max_actions),
+        env_params=tuple(
+            dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
+        ),
+    )
+    play = jax.jit(lambda key, settings, ids, actions: demonstrate(world, reply_tokens, key, settings, ids, actions))
+    return play(key, settings, ids, jnp.asarray(np.concatenate(actions)))
+
+
+def demonstrate(
+    world: CompiledWorld,
+    reply_tokens: int,
+    key: jax.Array,
+    settings: RolloutSettings,
+    ids: EpisodeIds,
+    actions: jax.Array,
+) -> Trajectory:
+    """Plays given actions in the canonical reply format and records what a rollout would.
+
+    Args:
+        world: environments and prompts.
+        reply_tokens: L.
+        key: key of the levels and the environments' noise.
+        settings: as for a rollout.
+        ids: E episodes.
+        actions: i32[E, T, A], padded with -1; a turn without actions is not played.
+
+    Returns:
+        A trajectory whose reply tokens count as sampled, with log-probability 0.
+    """
+    episodes, turns = actions.shape[:2]
+    state, message = world.begin(key, settings, ids)
+
+    def write(task: jax.Array, chosen: jax.Array, count: jax.Array):
+        branches = [lambda a, n, t=t: canonical_reply(t.prompt, a, n, max_tokens=reply_tokens) for t in world.tasks]
+        return jax.lax.switch(task, branches, chosen, count)
+
+    def turn(carry, chosen):
+        state, message, playing = carry
+        count = jnp.sum(chosen >= 0, axis=1)
+        playing &= count > 0
+        tokens, length = jax.vmap(write)(ids.task, jnp.maximum(chosen, 0), count)
+        nothing = jnp.zeros(tokens.shape, jnp.float32)
+        reply = Reply(
+            tokens=tokens, length=length * playing, logprob=nothing, margin=nothing, ended=jnp.ones(episodes, bool)
+        )
+        parsed = ParsedReply(actions=chosen, num_valid=count, num_parsed=count, format_ok=count > 0)
+        observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
+        state, result, message = world.act(settings, state, reply, parsed, playing)
+        over = result.terminated | result.truncated
+        return (state, message, playing & ~over), (observation, observation_length, reply, result, playing, overflow)
+
+    everyone = jnp.ones(episodes, bool)
+    _, by_turn = jax.lax.scan(turn, (state, message, everyone), actions.swapaxes(0, 1), length=turns)
+    observation, observation_length, reply, result, played, overflow = jax.tree.map(lambda x: x.swapaxes(0, 1), by_turn)
+    prefix, prefix_length = jnp.asarray(world.prefix)[ids.task], jnp.asarray(world.prefix_length)[ids.task]
+    return Trajectory(
+        prompt=prefix,
+        prompt_length=prefix_length,
+        observation=observation,
+        observation_length=observation_length,
+        reply=reply,
+        turn=result,
+        num_turns=jnp.sum(played, axis=1, dtype=jnp.int32),
+        ids=ids,
+        level_key=jax.random.key_data(key_law.level_key(key, ids)),
+        overflow=jnp.any(overflow, axis=1),
+    )

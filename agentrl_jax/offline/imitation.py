@@ -1,0 +1,73 @@
+"""Supervised learning on the reply tokens of demonstrations.
+
+Letters: `N` rows of `S` tokens, of which a step reads `n`.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.context import Sequences
+from agentrl_jax.train.state import TrainState, apply_gradients
+
+
+def imitation_steps(
+    state: TrainState,
+    rows: Sequences,
+    key: jax.Array,
+    lr: jax.Array,
+    max_grad_norm: jax.Array,
+    *,
+    steps: int,
+    batch: int,
+    model: ActorCritic,
+    optimise: optax.GradientTransformation,
+    shards: Shards,
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """A number of gradient steps on the mean cross-entropy of the demonstrated tokens.
+
+    Step i reads `batch` rows drawn with `fold_in(key, i)`, where i counts the steps of the whole run; so the result
+    does not depend on how steps are grouped into calls.
+
+    Args:
+        state: before.
+        rows: N demonstrations.
+        key: key of the order.
+        lr: f32[] learning rate.
+        max_grad_norm: f32[].
+        steps: static number of steps.
+        batch: static n.
+        model: shapes.
+        optimise: the optimiser.
+        shards: how the rows of a step are shared out.
+
+    Returns:
+        The state, and f32[] metrics of the last step: "imitation/loss" (nats per token) and "imitation/grad_norm".
+    """
+    # A row of a turn that was not played teaches nothing and is never drawn.
+    useful = jnp.any(rows.sampled, axis=1).astype(jnp.float32)
+
+    def step(state: TrainState, _):
+        chosen = jax.random.choice(
+            jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
+        )
+        tokens, mask = rows.tokens[chosen], rows.sampled[chosen]
+        count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1.0)
+        mine, mine_mask = shards.local((tokens, mask))
+
+        def loss_of(params):
+            scores = actor_critic.score_tokens(params, model, mine, jnp.ones(mine.shape[0]))
+            return -jnp.sum(jnp.where(mine_mask, scores.logprob, 0.0)) / count
+
+        loss, grads = shards.sum(jax.value_and_grad(loss_of)(shards.varying(state.params)))
+        state, norm, _ = apply_gradients(
+            state, optimise, loss, grads, lr=lr, critic_lr=jnp.float32(0), max_grad_norm=max_grad_norm
+        )
+        state = state.replace(imitation_step=state.imitation_step + 1)
+        return state, {"imitation/loss": loss, "imitation/grad_norm": norm}
+
+    state, metrics = jax.lax.scan(step, state, length=steps)
+    return state, jax.tree.map(lambda x: x[-1], metrics)

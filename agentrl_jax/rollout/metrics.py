@@ -1,0 +1,72 @@
+"""What a batch of trajectories says about the agent, over all episodes and per task.
+
+Letters: `E` episodes, `M` members of a group.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.rollout.trajectory import Trajectory
+
+
+def trajectory_metrics(
+    trajectory: Trajectory, task_names: tuple[str, ...], members: int, format_penalty: jax.Array
+) -> dict[str, jax.Array]:
+    """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
+
+    Args:
+        trajectory: E episodes; the rows of a group are contiguous.
+        task_names: name of each task.
+        members: M.
+        format_penalty: f32[] per turn with a format error.
+
+    Returns:
+        f32[] each: success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn),
+        valid_format (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed,
+        overflow, pass@M; numeric environment information as its mean per turn, and non-zero/... as the mean over the
+        episodes where it is not 0. First over all episodes, then under each task's name if there are several tasks,
+        with "episodes".
+    """
+    everything = jnp.ones(trajectory.num_turns.shape, bool)
+    metrics = _over(trajectory, everything, members, format_penalty)
+    if len(task_names) > 1:
+        for index, name in enumerate(task_names):
+            mine = trajectory.ids.task == index
+            part = _over(trajectory, mine, members, format_penalty)
+            part["episodes"] = jnp.sum(mine, dtype=jnp.float32)
+            metrics |= {f"{name}/{key}": value for key, value in part.items()}
+    return metrics
+
+
+def _over(trajectory: Trajectory, chosen: jax.Array, members: int, format_penalty: jax.Array) -> dict[str, jax.Array]:
+    played = trajectory.played & chosen[:, None]
+    turns = jnp.maximum(jnp.sum(played), 1)
+
+    def mean(x, where=chosen):
+        return jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(jnp.sum(where), 1)
+
+    def per_turn(x):
+        return jnp.sum(jnp.where(played, x, 0)) / turns
+
+    solved = trajectory.success.reshape(-1, members)
+    any_member = jnp.repeat(jnp.any(solved, axis=1), members)
+    turn = trajectory.turn
+    metrics = {
+        "success": mean(trajectory.success),
+        f"pass@{members}": mean(any_member),
+        "return": mean(trajectory.returns + format_penalty * trajectory.format_errors),
+        "raw_return": mean(trajectory.returns),
+        "turns": mean(trajectory.num_turns),
+        "actions": mean(jnp.sum(turn.actions >= 0, axis=(1, 2))),
+        "reply_tokens": per_turn(trajectory.reply.length),
+        "valid_format": per_turn(1 - turn.format_error),
+        "valid_turn": per_turn(turn.valid),
+        "ended": per_turn(trajectory.reply.ended),
+        "failed": mean(jnp.any(turn.failed, axis=1)),
+        "overflow": mean(trajectory.overflow),
+    }
+    for name, values in turn.info.items():
+        per_episode = jnp.sum(jnp.where(played, values, 0.0), axis=1) / jnp.maximum(trajectory.num_turns, 1)
+        metrics[name] = mean(per_episode)
+        metrics[f"non-zero/{name}"] = mean(per_episode, chosen & (per_episode != 0))
+    return {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}

@@ -1,0 +1,81 @@
+"""Environments of a configuration, with levels from files where it names some."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import envs_jax
+from agentrl_jax.config import TaskConfig
+from agentrl_jax.errors import UserError
+from envs_jax.environment import TextEnvironment
+from envs_jax.frozen_lake import FrozenLake
+from envs_jax.frozen_lake import levels as frozen_lake_levels
+from envs_jax.sokoban import Sokoban
+from envs_jax.sokoban import levels as sokoban_levels
+from envs_jax.sokoban.text import BOX, BOX_ON_TARGET
+
+MAX_BYTES = 64 * 1024 * 1024
+"""Size that a level file may have."""
+
+
+def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
+    """Makes a task's environment; with `task.levels` its parameters hold those levels as a pack.
+
+    The board grows to the largest level of a text file. `.npy` holds a pack i8[N, H, W]; anything else is text, in XSB
+    symbols for Sokoban and S F H G for FrozenLake.
+
+    Raises:
+        UserError: the environment or an option is unknown, or the levels cannot be read or do not suit it.
+    """
+    try:
+        env, params = envs_jax.make(task.env, **task.options)
+    except ValueError as error:
+        raise UserError(f"{error}; `agentrl envs` lists the environments") from error
+    if not task.levels:
+        return env, params
+    file = Path(task.levels)
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; give a text file with levels or a .npy pack")
+    if file.stat().st_size > MAX_BYTES:
+        raise UserError(f"{file}: has {file.stat().st_size} bytes, expected at most {MAX_BYTES}; split the file")
+    try:
+        env, pack = _fit(env, file)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{file}: {error}") from error
+    if pack is None:
+        raise UserError(f"{file}: {task.env} has no levels that can be given; leave the file out")
+    return env, params.replace(levels=jnp.asarray(pack))
+
+
+def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray | None]:
+    """The environment on a board that holds every level of the file, and the levels; None if it has no levels."""
+    packed = file.suffix == ".npy"
+    if isinstance(env, Sokoban):
+        levels: Sequence[np.ndarray] = (
+            sokoban_levels.load_pack(file) if packed else sokoban_levels.parse_xsb(_text(file))
+        )
+        height, width = (max(env_side, *sides) for env_side, sides in zip((env.height, env.width), _sides(levels)))
+        boxes = max(int(np.isin(level, (BOX, BOX_ON_TARGET)).sum()) for level in levels)
+        grown = Sokoban(height, width, max(boxes, env.boxes), env.vocabulary, env.observation)
+        return grown, sokoban_levels.stack_levels(levels, height, width)
+    if isinstance(env, FrozenLake):
+        levels = np.load(file, allow_pickle=False) if packed else frozen_lake_levels.parse_maps(_text(file))
+        pack = frozen_lake_levels.stack_levels(levels)
+        return FrozenLake(*pack.shape[1:], env.observation), pack
+    return env, None
+
+
+def _sides(levels: Sequence[np.ndarray]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(level.shape[0] for level in levels), tuple(level.shape[1] for level in levels)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"is not UTF-8 text ({error.reason} at byte {error.start}); expected levels as text"
+        ) from error

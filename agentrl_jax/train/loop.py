@@ -1,0 +1,345 @@
+"""A run from its configuration to its summary: imitation, reinforcement learning, evaluation, checkpoints.
+
+Steps number what `metrics.jsonl` and the checkpoints record: first chunks of imitation, then iterations.
+"""
+
+import dataclasses
+import platform
+import time
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from agentrl_jax.config import Config
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
+from agentrl_jax.offline.demonstrations import optimal_demonstrations
+from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.rollout.context import Sequences, assemble
+from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.train import build
+from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.curves import plot_curves
+from agentrl_jax.train.live import LiveView, Progress, final_table
+from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.train.run_folder import RunFolder
+from agentrl_jax.train.state import TrainState, init_state, with_reference
+
+IMITATION_CHUNK = 25
+"""Gradient steps of imitation per dispatch and per row of metrics."""
+
+_INIT, _DEMONSTRATIONS, _IMITATION, _ROLLOUT, _UPDATE = range(5)
+"""What the run's keys are for; each is folded into the seed."""
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy", "tokenizers")
+
+
+@dataclasses.dataclass
+class Totals:
+    """What a run has spent, kept in its checkpoints."""
+
+    sampled_tokens: int = 0
+    trained_tokens: int = 0
+    environment_steps: int = 0
+    episodes: int = 0
+    skipped_updates: int = 0
+    seconds: float = 0.0
+
+
+def train(config: Config, console: Console | None = None) -> dict[str, Any]:
+    """Trains an agent, or goes on with a run that was stopped, and returns its summary.
+
+    The same configuration gives the same metrics and parameters bit for bit on the same hardware, however often the
+    process was killed on the way. Only what is named time/ or seconds differs.
+
+    Args:
+        config: the run.
+        console: where progress is shown; standard output if left out.
+
+    Returns:
+        What summary.json holds.
+
+    Raises:
+        UserError: the run folder holds something else, a part of the configuration is of no use, or too many updates in
+            a row were not finite.
+    """
+    console = console or Console()
+    with (
+        RunFolder(config) as folder,
+        Checkpoints(folder.checkpoints, keep=config.train.keep) as checkpoints,
+        LiveView(config.train.iterations, title=folder.path.name, console=console) as view,
+    ):
+        summary = _Run(config, folder, checkpoints, view).train()
+    console.print(final_table(summary))
+    console.print(f"run folder: {folder.path}", highlight=False)
+    return summary
+
+
+class _Run:
+    """The parts of a run and the steps that use them."""
+
+    def __init__(self, config: Config, folder: RunFolder, checkpoints: Checkpoints, view: LiveView):
+        self.config, self.folder, self.checkpoints, self.view = config, folder, checkpoints, view
+        self.key = jax.random.key(config.seed)
+        self.started = time.monotonic()
+        self.tokenizer = build.load_tokenizer(config.model)
+        self.world = build.build_world(config, self.tokenizer)
+        self.model = build.build_model(config, self.tokenizer)
+        self.optimise = build.build_optimiser(config)
+        self.names = tuple(task.env for task in config.tasks)
+        self.programs = Programs(data_mesh(config.devices))
+        self.rates = build.learning_rates(config)
+        self.totals = Totals()
+        self.before = 0.0
+        self.imitation_outcomes: dict[str, list[bool]] = {}
+
+        members = config.rollout.members
+        engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
+        self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
+        self.update = self.programs.update(self.model, build.learner_config(config), self.optimise)
+        chunk = min(config.train.validation_episodes, config.evaluation.episodes)
+        alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
+        self.panels = [
+            Panel(
+                program=self.programs.rollout("evaluation", self.model, self.world, alone),
+                chunk=chunk,
+                world=self.world,
+                config=config,
+                task=index,
+                seed=config.evaluation.seed,
+            )
+            for index in range(len(self.names))
+        ]
+        self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
+
+    def train(self) -> dict[str, Any]:
+        state = self._resume()
+        if int(state.imitation_step) < self.chunks * IMITATION_CHUNK:
+            state = self._imitate(state)
+        if not self.imitation_outcomes:
+            state = self._begin_learning(state)
+        while int(state.iteration) < self.config.train.iterations:
+            state = self._iterate(state)
+        return self._finish(state)
+
+    def _resume(self) -> TrainState:
+        def fresh(key):
+            return init_state(key, self.model, self.optimise, build.needs_reference(self.config))
+
+        key = jax.random.fold_in(self.key, _INIT)
+        step = self.checkpoints.latest_step()
+        self.folder.truncate(-1 if step is None else step)
+        if step is None:
+            return jax.jit(fresh)(key)
+        meta = self.checkpoints.meta(step)
+        self.totals = Totals(**meta["totals"])
+        self.before = self.totals.seconds
+        self.imitation_outcomes = meta["imitation_outcomes"]
+        self.view.note(f"going on from the checkpoint of step {step}")
+        return self.checkpoints.restore(step, jax.eval_shape(fresh, key))
+
+    def _seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def _save(self, step: int, state: TrainState) -> None:
+        self.totals.seconds = self._seconds()
+        meta = {"totals": dataclasses.asdict(self.totals), "imitation_outcomes": self.imitation_outcomes}
+        self.checkpoints.save(step, state, meta)
+
+    def _due(self, every: int, number: int, last: int) -> bool:
+        return every > 0 and (number % every == 0 or number == last)
+
+    # Imitation
+
+    def _imitate(self, state: TrainState) -> TrainState:
+        config = self.config.imitation
+        rows = self._demonstration_rows()
+        program = self.programs.imitation(self.model, self.optimise, steps=IMITATION_CHUNK, batch=config.batch)
+        key = jax.random.fold_in(self.key, _IMITATION)
+        while int(state.imitation_step) < self.chunks * IMITATION_CHUNK:
+            began = time.monotonic()
+            state, metrics = program(
+                state, rows, key, jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
+            )
+            metrics = _plain(metrics)
+            step = int(state.imitation_step) // IMITATION_CHUNK
+            self._check(state)
+            self.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
+            self.view.note(
+                f"imitation {int(state.imitation_step):>5}/{self.chunks * IMITATION_CHUNK}  "
+                f"loss {metrics['imitation/loss']:.3f}"
+            )
+            if step % self.config.train.checkpoint_every == 0 and step < self.chunks:
+                self._save(step, state)
+        return state
+
+    def _demonstration_rows(self) -> Sequences:
+        self.view.note(f"planning optimally on {self.config.imitation.levels} levels")
+        trajectory = optimal_demonstrations(
+            self.world,
+            jax.random.fold_in(self.key, _DEMONSTRATIONS),
+            levels=self.config.imitation.levels,
+            turns=self.config.prompt.max_turns,
+            reply_tokens=self.config.prompt.reply_tokens,
+            max_actions=self.config.prompt.max_actions,
+        )
+        return assemble(trajectory, trajectory.turn.reward, self.config.rollout.context, "turn")
+
+    # Reinforcement learning
+
+    def _begin_learning(self, state: TrainState) -> TrainState:
+        """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
+        self.view.note("evaluating the start")
+        self.imitation_outcomes = self._evaluate(state)
+        state = state.replace(opt_state=self.optimise.init(state.params))
+        if build.needs_reference(self.config):
+            state = with_reference(state)
+        self._save(self.chunks, state)
+        return state
+
+    def _iterate(self, state: TrainState) -> TrainState:
+        config, iteration = self.config, int(state.iteration)
+        settings = build.rollout_settings(config, self.world, self._episodes, config.rollout.temperature)
+        began = time.monotonic()
+        key = jax.random.fold_in(jax.random.fold_in(self.key, _ROLLOUT), iteration)
+        trajectory, stats = self.rollout(state.params["policy"], key, build.training_ids(config), settings)
+        jax.block_until_ready(trajectory)
+        rolled = time.monotonic()
+        key = jax.random.fold_in(jax.random.fold_in(self.key, _UPDATE), iteration)
+        factor = float(self.rates(iteration))
+        state, metrics = self.update(
+            state, trajectory, settings.temperature, key, build.update_settings(config, factor)
+        )
+        metrics = _plain(metrics)
+        learned = time.monotonic()
+
+        counters = total_stats(stats)
+        row = {
+            "stage": "rl",
+            "iteration": iteration + 1,
+            **metrics,
+            "actor/lr": config.optim.lr * factor,
+            "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
+            **{f"rollout/{name}": value for name, value in counters.items()},
+        }
+        self._count(counters, metrics, trajectory)
+        if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
+            row |= self._validate(state)
+        step = self.chunks + iteration + 1
+        seconds = {"time/rollout": rolled - began, "time/update": learned - rolled, "time/total": self._seconds()}
+        rate = counters["sampled_tokens"] / (learned - began)
+        self.folder.log({"step": step, **row, **seconds, "time/tokens_per_second": rate})
+        if self._due(config.train.trajectories_every, iteration + 1, config.train.iterations):
+            texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
+            self.folder.log_trajectories([{"step": step, **text} for text in texts])
+        self._show(row, rate)
+        self._check(state)
+        if self._due(config.train.checkpoint_every, iteration + 1, config.train.iterations):
+            self._save(step, state)
+        return state
+
+    @property
+    def _episodes(self) -> int:
+        return sum(task.groups for task in self.config.tasks) * self.config.rollout.members
+
+    def _count(self, counters: dict[str, int], metrics: dict[str, Any], trajectory: Any) -> None:
+        self.totals.sampled_tokens += counters["sampled_tokens"]
+        self.totals.trained_tokens += int(metrics["update/trained_tokens"]) * self.config.algo.epochs
+        self.totals.environment_steps += int(jnp.sum(trajectory.turn.actions >= 0))
+        self.totals.episodes += self._episodes
+        self.totals.skipped_updates += int(metrics["update/skipped"])
+
+    def _validate(self, state: TrainState) -> dict[str, float]:
+        """Metrics of every task on its fixed levels."""
+        train = self.config.train
+        row: dict[str, float] = {}
+        for name, panel in zip(self.names, self.panels):
+            trajectory = panel.play(state.params["policy"], train.validation_episodes, train.validation_temperature)
+            metrics = trajectory_metrics(trajectory, (name,), 1, jnp.float32(self.config.prompt.format_penalty))
+            row |= {f"validation/{name}/{key}": float(value) for key, value in metrics.items()}
+        row["validation/success"] = float(np.mean([row[f"validation/{name}/success"] for name in self.names]))
+        return row
+
+    def _show(self, row: dict[str, Any], rate: float) -> None:
+        progress = Progress(
+            iteration=row["iteration"],
+            success=row["train/success"],
+            mean_return=row["train/return"],
+            in_group_std=row["rollout/in_group_std"],
+            entropy=row["actor/entropy"],
+            tokens_per_second=rate,
+            bad_updates=self.totals.skipped_updates,
+        )
+        self.view.update(progress)
+
+    def _check(self, state: TrainState) -> None:
+        """Stops the run after too many updates in a row that were not finite."""
+        bad, limit = int(state.bad_updates), self.config.train.max_bad_updates
+        if bad >= limit:
+            kept = self.checkpoints.latest_step()
+            raise UserError(
+                f"{bad} updates in a row had a loss or gradient that is not finite; expected fewer than {limit}. The "
+                f"last checkpoint, step {kept}, is kept. Lower optim.lr or optim.max_grad_norm and use a new run folder"
+            )
+
+    # Evaluation
+
+    def _evaluate(self, state: TrainState) -> dict[str, list[bool]]:
+        """Outcome of every held-out level, over all tasks, sampled and greedy."""
+        evaluation = self.config.evaluation
+        params = state.params["policy"]
+
+        def outcomes(temperature: float) -> list[bool]:
+            played = [panel.play(params, evaluation.episodes, temperature).success for panel in self.panels]
+            return np.concatenate(played).tolist()
+
+        return {"sampled": outcomes(evaluation.temperature), "greedy": outcomes(0.0)}
+
+    def _finish(self, state: TrainState) -> dict[str, Any]:
+        self.view.note(f"evaluating on {self.config.evaluation.episodes} held-out levels")
+        trained, start = self._evaluate(state), self.imitation_outcomes
+        known = [panel.baselines(self.config.evaluation.episodes) for panel in self.panels]
+        success = {"imitation": mean_interval(start["sampled"]), "trained": mean_interval(trained["sampled"])}
+        greedy = {"imitation": mean_interval(start["greedy"]), "trained": mean_interval(trained["greedy"])}
+        if all(baseline is not None for baseline in known):
+            random, optimal = (np.concatenate([b[i] for b in known if b is not None]) for i in (0, 1))
+            for table in (success, greedy):
+                table |= {"random": mean_interval(random), "optimal": mean_interval(optimal)}
+        best = max(start, key=lambda how: np.mean(start[how]))
+        summary = {
+            "success": success,
+            "success_greedy": greedy,
+            "paired": {
+                "RL, sampled, over imitation, sampled": paired_interval(trained["sampled"], start["sampled"]),
+                f"RL, sampled, over the better imitation ({best})": paired_interval(trained["sampled"], start[best]),
+            },
+            "iterations": int(state.iteration),
+            "gradient_steps": int(state.gradient_steps),
+            **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},
+            "programs_compiled": self.programs.count(),
+            "programs": sorted(self.programs.compiled),
+            "seconds": {"total": self._seconds()},
+            "device": jax.devices()[0].device_kind,
+            "devices": self.programs.mesh.size,
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+        }
+        self.folder.write_summary(summary)
+        plot_curves(
+            self.folder.metrics(),
+            self.folder.path / "curves.png",
+            random=success["random"]["mean"] if "random" in success else None,
+            optimal=success["optimal"]["mean"] if "optimal" in success else None,
+            title=self.folder.path.name,
+        )
+        return summary
+
+
+def _plain(metrics: Any) -> dict[str, Any]:
+    """Metrics on the host: one transfer for all of them."""
+    return {name: value.tolist() for name, value in jax.device_get(metrics).items()}
