@@ -95,13 +95,12 @@ class Bandit(TextEnvironment):
 
     def reset_env(self, key: jax.Array, params: BanditParams) -> tuple[jax.Array, BanditState]:
         """Puts a pair on display; the key decides which pair and in what order."""
-        key_pair, key_order = jax.random.split(key)
-        pair = jax.random.randint(key_pair, (), 0, self.num_actions // 2)
-        high_first = jax.random.bernoulli(key_order).astype(jnp.int32)
+        # The arm that is shown first is uniform among all arms; its partner's id differs in the last bit.
+        first = jax.random.randint(key, (), 0, self.num_actions)
         state = BanditState(
             time=jnp.int32(0),
             terminated=jnp.bool_(False),
-            shown=2 * pair + jnp.stack([high_first, 1 - high_first]),
+            shown=jnp.stack([first, first ^ 1]),
             chosen=jnp.int32(-1),
             reward=jnp.float32(0.0),
         )
