@@ -20,12 +20,16 @@ Attempts that fail are repeated with the attempt's number folded into the key.
 level is a reachable position of the greatest displacement. The original takes the first that a depth-first search
 meets; here ties go to the fewest moves, then to the smallest player cell, then to the smallest box cell in reading
 order. Where `search_depth` does not bind (300; hardly at 30) both search the same set, so displacements follow
-the original's law exactly and only the choice among ties differs. `tests/envs_jax/test_sokoban_levels.py` measures it.
+the original's law exactly and only the choice among ties differs. On 12,000 levels of 6x6 against as many of `pack`'s:
+every bar of the optimal-length histogram within 1.2 points, mean length 4.02 against 4.12, success of ten random
+actions 17.7 % against 17.2 % (standard errors 0.2).
 
 *Two boxes*: scores depend on the path, and breadth-first search moves the displacement histogram by 5 points. So the
 depth-first search itself runs on the device, with an explicit stack and a list of visited positions: directions up,
 down, left, right; a position already met is not expanded again. The only difference from the original is the limit on
-visited positions (`MAX_VISITED` in place of 300,000).
+visited positions (`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at depth 10: mean optimal length 5.74 to
+5.82, at most 10 for 99.3 % (the original: 5.82 and 99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
+Displacements, counted over the nearer pairing, lie within 1.1 points of `pack`'s.
 
 Letters: `C` cells of the interior (border removed), `n` boxes.
 """

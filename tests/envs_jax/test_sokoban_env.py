@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from envs_jax.sokoban import TAGS, Sokoban
 from envs_jax.sokoban.pack import generate_pack
+from envs_jax.testing import check_env
 
 KEY = jax.random.key(0)
 UP, DOWN, LEFT, RIGHT = range(4)
@@ -264,6 +265,18 @@ def test_a_pack_row_is_drawn_by_the_key():
     assert (rows.sum(1) == 1).all()
     assert (rows.sum(0) > 60).all()
     assert (state.time == 0).all()
+
+
+def test_a_pack_keeps_the_contract():
+    env = Sokoban(7, 7, 2, observation="grid_coord")
+    params = env.use_levels(env.default_params, generate_pack(range(3), 7, 7, boxes=2, search_depth=10))
+    check_env(env, params, key=KEY, num_steps=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tag", TAGS)
+def test_generated_levels_keep_the_contract(tag):
+    check_env(*TAGS[tag](), key=KEY)
 
 
 def test_what_cannot_be_used_is_refused():
