@@ -16,6 +16,7 @@ setup(
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
         "gymnax>=1.0.1,<2",
+        "six",  # gymnax imports it without asking for it
         "chex>=0.1.92",
         "numpy>=2",
         "scipy>=1.14",

@@ -121,6 +121,9 @@ def test_another_state_is_refused_by_name(saved, change, message):
         checkpoints.restore(3, change(make_state(0)))
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of Orbax, which gives up a read halfway
 @pytest.mark.parametrize("damage", ["truncate", "remove", "metadata"])
 def test_a_damaged_checkpoint_is_a_named_error_and_the_one_before_is_intact(saved, tmp_path, damage):
     path = tmp_path / "copy"
