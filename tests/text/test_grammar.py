@@ -65,7 +65,18 @@ def large_tables(large, compiled_grammar):
 FRAGMENTS = [
     *["<think>", "</think>", "<answer>", "</answer>", "||", "|", "Up", "down", "LEFT", "Right", "Fly", " ", "\n\t\v"],
     *["<", "</", "an", "swer>", "think>", "U", "p", "x", "√", "你", "\u00a0", "\u212a", "<answer> Up||Up </answer>"],
-    *["</think> \n<answer>", "</think><think>", "Left||||Up", "|||Up|", "ſ", "</ANSWER>", "\x1c", "|</answer>"],
+    *[
+        "</think> \n<answer>",
+        "</think><think>",
+        "Left||||Up",
+        "|||Up|",
+        "ſ",
+        "</ANSWER>",
+        "\x1c",
+        "|</answer>",
+        "</answer",
+        ">",
+    ],
 ]
 
 
@@ -162,6 +173,7 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
         "a|-|-|b|-||-|ab  c|-|ab c</answer>",
         " look  ||look  around||look around </answer>",
     ]
+    texts += ["look ||LOOK </answer>", "ab ||ab c ||ab </answer>"]
     assert_equal_to_reference(small, form, table, [small.encode(text) for text in texts])
 
 
@@ -180,6 +192,8 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
         ("Up Down</answer>", (), 1, True),
         ("<answer>Up</answer>", (), 1, True),
         ("Up|||Down</answer>", (0,), 2, True),
+        ("Up</answer", (), 0, False),
+        ("Up</answer ></ answer></Answer>", (), 0, False),
     ],
 )
 def test_acceptance_of_replies(small, five_moves, reply, actions, parsed, kept_format):
@@ -225,7 +239,7 @@ def test_an_opening_tag_that_is_not_forced_must_be_written(small, tables):
 def test_special_and_outside_tokens_are_invisible(small, tables):
     clean = small.encode("Up||Left</answer>")
     noise = [*sorted(small.special_ids), -1, -7, small.vocab_size, small.vocab_size + 5000]
-    noisy = [token for i, one in enumerate(clean) for token in (noise[i % len(noise)], one)]
+    noisy = [token for one in clean for token in (*noise, one)]
     first, second = device_parse(tables[False, True], [clean, noisy + noise])
     assert first.actions.tolist() == second.actions.tolist() == [0, 2, -1]
     assert second.format_ok
