@@ -175,13 +175,9 @@ class _Engine:
         world, message = self.world.begin(self.key, self.settings, ids)
         heads = slice(None, None, self.config.members)
         cache = decoder.init_cache(self.model, slots // self.config.members, cache_length(self.world, self.config))
-        task = ids.task[heads]
-        prefix, prefix_length = self._prefix(task)
-        _, cache = decoder.extend(self.params, self.model, cache, prefix, jnp.zeros_like(task), prefix_length)
-        hidden, cache = decoder.extend(
-            self.params, self.model, cache, message.tokens[heads], prefix_length, message.length[heads]
-        )
-        logits = decoder.logits(self.params, _last(hidden, message.length[heads]))
+        tokens, length = self._opening(ids.task[heads], jax.tree.map(lambda x: x[heads], message))
+        hidden, cache = decoder.extend(self.params, self.model, cache, tokens, jnp.zeros_like(length), length)
+        logits = decoder.logits(self.params, _last(hidden, length))
         logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.members, axis=0), (logits, cache))
         return LoopState(
             episode=jnp.arange(slots),
@@ -299,7 +295,7 @@ class _Engine:
 
         def take(state: LoopState) -> LoopState:
             ids = _where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
-            world, message = self.world.begin(self.key, self.settings, ids)
+            world, message = self.world.begin(self.key, self.settings, ids, refilled)
             prefix, prefix_length = self._prefix(ids.task)
             _, cache = decoder.extend(
                 self.params, self.model, state.cache, prefix, jnp.zeros_like(taken), prefix_length * refilled
@@ -320,6 +316,14 @@ class _Engine:
             active=state.active | refilled,
             next_episode=state.next_episode + jnp.sum(refilled, dtype=jnp.int32),
         ), refilled
+
+    def _opening(self, task: jax.Array, message: Message) -> tuple[jax.Array, jax.Array]:
+        """Prefix and first observation as one chunk: tokens i32[B, P + O] and their number i32[B]."""
+        prefix, prefix_length = self._prefix(task)
+        column = jnp.arange(prefix.shape[1] + message.tokens.shape[1])
+        source = jnp.where(column < prefix_length[:, None], column, column - prefix_length[:, None] + prefix.shape[1])
+        both = jnp.concatenate([prefix, message.tokens], axis=1)
+        return jnp.take_along_axis(both, jnp.minimum(source, column[-1]), axis=1), prefix_length + message.length
 
     def _prefix(self, task: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(self.world.prefix)[task], jnp.asarray(self.world.prefix_length)[task]

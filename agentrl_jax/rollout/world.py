@@ -4,7 +4,8 @@ Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` act
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -51,8 +52,13 @@ class World(Protocol):
     grammars: tuple[GrammarTable, ...]
     observation_tokens: int
 
-    def begin(self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds) -> tuple[Any, Message]:
-        """Starts the episodes `ids` [B]; returns their state and first observations."""
+    def begin(
+        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+    ) -> tuple[Any, Message]:
+        """Starts the episodes `ids` [B] of the rows in `mask` bool[B], None for all; the others' results mean nothing.
+
+        Returns their state, every leaf [B, ...], and first observations.
+        """
         ...
 
     def act(
@@ -129,15 +135,12 @@ class CompiledWorld:
     @property
     def prefix(self) -> np.ndarray:
         """i32[K, P]."""
-        width = int(self.prefix_length.max())
-        return np.stack([np.pad(t.prompt.prefix, (0, width - len(t.prompt.prefix))) for t in self.tasks]).astype(
-            np.int32
-        )
+        return stack_prefixes([task.prompt for task in self.tasks])[0]
 
     @property
     def prefix_length(self) -> np.ndarray:
         """i32[K]."""
-        return np.array([len(t.prompt.prefix) for t in self.tasks], np.int32)
+        return stack_prefixes([task.prompt for task in self.tasks])[1]
 
     @property
     def observation_tokens(self) -> int:
@@ -152,8 +155,10 @@ class CompiledWorld:
             names |= set(_info_shapes(task))
         return tuple(sorted(names - {"success"}))
 
-    def begin(self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds) -> tuple[EpisodeState, Message]:
-        """See `World.begin`."""
+    def begin(
+        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+    ) -> tuple[EpisodeState, Message]:
+        """See `World.begin`; starting an episode touches nothing else, so every row is started."""
         level_keys = key_law.level_key(key, ids)
         envs = tuple(
             jax.vmap(lambda k, level, task=task, params=params: _reset(task.env, k, level, params))(
@@ -185,19 +190,7 @@ class CompiledWorld:
 
     def empty_result(self, batch: int) -> TurnResult:
         """See `World.empty_result`."""
-        no = jnp.zeros(batch, bool)
-        return TurnResult(
-            actions=jnp.full((batch, self.max_actions_per_turn), -1, jnp.int32),
-            reward=jnp.zeros(batch, jnp.float32),
-            valid=no,
-            format_error=jnp.zeros(batch, jnp.int32),
-            state_hash=jnp.zeros((batch, 2), jnp.uint32),
-            terminated=no,
-            truncated=no,
-            success=no,
-            failed=no,
-            info={name: jnp.zeros(batch, jnp.float32) for name in self.info_keys},
-        )
+        return unplayed(batch, self.max_actions_per_turn, self.info_keys)
 
     def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedReply):
         """One row: executes its valid actions in the row's own task."""
@@ -208,28 +201,90 @@ class CompiledWorld:
         return jax.lax.switch(state.task, branches, state)
 
     def _message(self, settings, state: EpisodeState, reward, first, reply_ended) -> Message:
-        left = settings.max_actions - state.used
-        capacity = self.observation_tokens
+        return write_messages(
+            [task.prompt for task in self.tasks],
+            lambda index, envs: self.tasks[index].env.describe(envs[index], settings.env_params[index]),
+            state.task,
+            state.envs,
+            turn=state.turn,
+            actions_left=settings.max_actions - state.used,
+            reward=reward,
+            first=first,
+            reply_ended=reply_ended,
+        )
 
-        def write(task: Task, env_state, params, turn, left, reward, first, ended):
-            pieces = task.env.describe(env_state, params)
-            tokens, length = message(
-                task.prompt, pieces, turn=turn, actions_left=left, reward=reward, first=first, reply_ended=ended
-            )
+
+def stack_prefixes(prompts: Sequence[Prompt]) -> tuple[np.ndarray, np.ndarray]:
+    """The prefixes of K prompts as rows, i32[K, P] padded with 0, and their lengths i32[K]."""
+    lengths = np.array([len(prompt.prefix) for prompt in prompts], np.int32)
+    rows = [np.pad(prompt.prefix, (0, lengths.max() - len(prompt.prefix))) for prompt in prompts]
+    return np.stack(rows).astype(np.int32), lengths
+
+
+def unplayed(batch: int, max_actions: int, info_keys: Sequence[str]) -> TurnResult:
+    """`batch` turns that were not played, with `max_actions` actions a turn and the information `info_keys`."""
+    no = jnp.zeros(batch, bool)
+    return TurnResult(
+        actions=jnp.full((batch, max_actions), -1, jnp.int32),
+        reward=jnp.zeros(batch, jnp.float32),
+        valid=no,
+        format_error=jnp.zeros(batch, jnp.int32),
+        state_hash=jnp.zeros((batch, 2), jnp.uint32),
+        terminated=no,
+        truncated=no,
+        success=no,
+        failed=no,
+        info={name: jnp.zeros(batch, jnp.float32) for name in info_keys},
+    )
+
+
+def write_messages(
+    prompts: Sequence[Prompt],
+    observe: Callable[[int, Any], jax.Array],
+    task: jax.Array,
+    states: Any,
+    *,
+    turn: jax.Array,
+    actions_left: jax.Array,
+    reward: jax.Array,
+    first: jax.Array,
+    reply_ended: jax.Array,
+) -> Message:
+    """Messages of B rows, each written by the prompt of its task.
+
+    Args:
+        prompts: K prompts.
+        observe: (index of a task, one row of `states`) to that row's observation, as `text.prompt.message` takes it.
+        task: i32[B].
+        states: leaves [B, ...].
+        turn: i32[B], like the following as `text.prompt.message` takes them.
+        actions_left: i32[B].
+        reward: f32[B].
+        first: bool[B].
+        reply_ended: bool[B].
+    """
+    capacity = max(prompt.max_message_tokens for prompt in prompts)
+
+    def row(task, state, fields):
+        def write(index, prompt, state, fields):
+            tokens, length = message(prompt, observe(index, state), **fields)
             return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length
 
-        def row(task, envs, turn, left, reward, first, ended):
-            branches = [
-                lambda envs, i=i, t=t: write(t, envs[i], settings.env_params[i], turn, left, reward, first, ended)
-                for i, t in enumerate(self.tasks)
-            ]
-            return jax.lax.switch(task, branches, envs)
+        branches = [functools.partial(write, index, prompt) for index, prompt in enumerate(prompts)]
+        return jax.lax.switch(task, branches, state, fields)
 
-        tokens, length = jax.vmap(row)(state.task, state.envs, state.turn, left, reward, first, reply_ended)
-        limits = jnp.array([task.prompt.max_message_tokens for task in self.tasks])[state.task]
-        return Message(
-            tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits, pending=jnp.zeros_like(first)
-        )
+    fields = {
+        "turn": turn,
+        "actions_left": actions_left,
+        "reward": reward,
+        "first": first,
+        "reply_ended": reply_ended,
+    }
+    tokens, length = jax.vmap(row)(task, states, fields)
+    limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[task]
+    return Message(
+        tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits, pending=jnp.zeros_like(first)
+    )
 
 
 def _reset(env: TextEnvironment, key: jax.Array, level: jax.Array, params: Any):
@@ -285,4 +340,4 @@ def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: E
         info=info,
     )
     envs = (*state.envs[:index], after, *state.envs[index + 1 :])
-    return state.replace(envs=envs, turn=state.turn + 1, used=used), result
+    return dataclasses.replace(state, envs=envs, turn=state.turn + 1, used=used), result

@@ -1,0 +1,161 @@
+"""Environments in Python behind the engine: one callback a turn for the whole local batch.
+
+Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` message tokens, `A` actions of one turn.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.experimental import io_callback
+
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.host_desk import HostDesk
+from agentrl_jax.rollout.host_environment import HostTask
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult
+from agentrl_jax.rollout.world import Message, stack_prefixes, unplayed, write_messages
+from agentrl_jax.text.grammar import GrammarTable, ParsedReply
+from agentrl_jax.text.tokenizer import Tokenizer
+
+
+@struct.dataclass
+class HostState:
+    """What the device knows of B host episodes.
+
+    Attributes:
+        rollout: i32[B, 2] bits of the rollout's key, which tell its episodes from those of other rollouts.
+        ids: `EpisodeIds`; task, group and member name the episode on the host.
+        turn: i32[B] turns answered.
+        used: i32[B] actions executed.
+    """
+
+    rollout: jax.Array
+    ids: EpisodeIds
+    turn: jax.Array
+    used: jax.Array
+
+    @property
+    def identity(self) -> jax.Array:
+        """i32[B, 5], rows of `host_desk.Identity`."""
+        names = (self.ids.task, self.ids.group, self.ids.member)
+        return jnp.concatenate([self.rollout, jnp.stack(names, axis=1)], axis=1)
+
+
+class HostWorld:
+    """Host environments as a `World`.
+
+    Every `begin` and every `act` is one ordered `io_callback` over the local batch. Under `jax.shard_map` each device
+    makes its own calls, in its own order. An episode's environment is found by the rollout's key, task, group and
+    member, never by slot or device, so the same rollout must not run twice at the same time in one world.
+    `RolloutSettings.env_params` is () here.
+
+    The seed of an episode is its `level` if that is not negative, otherwise 32 bits of its level key.
+
+    Attributes:
+        tasks: K tasks; their grammars keep the same number of actions per turn, A.
+        desk: the episodes in play.
+    """
+
+    def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int = 64):
+        """Starts without episodes.
+
+        Args:
+            tasks: K tasks.
+            tokenizer: the one that the tasks were made with.
+            deadline: seconds that one call may take; rows that have not answered by then fail. With more rows than
+                `workers` it has to cover the time that rows wait for their turn.
+            workers: most environments that are asked at once.
+
+        Raises:
+            ValueError: a deadline or a number of workers that is not positive, or tasks with different A.
+        """
+        if not deadline > 0 or workers < 1:
+            raise ValueError(
+                f"deadline {deadline} and workers {workers}; expected a positive time and at least 1 worker"
+            )
+        if len({task.grammar.max_actions for task in tasks}) != 1:
+            raise ValueError(
+                f"grammars of {len(tasks)} tasks that do not keep one number of actions per turn; expected at least "
+                "one task and the same max_actions in all"
+            )
+        self.tasks = tasks
+        self.desk = HostDesk(tasks, tokenizer, deadline=deadline, workers=workers)
+        self._prompts = [task.prompt for task in tasks]
+
+    @property
+    def prefix(self) -> np.ndarray:
+        """i32[K, P]."""
+        return stack_prefixes(self._prompts)[0]
+
+    @property
+    def prefix_length(self) -> np.ndarray:
+        """i32[K]."""
+        return stack_prefixes(self._prompts)[1]
+
+    @property
+    def grammars(self) -> tuple[GrammarTable, ...]:
+        """Reply grammars of the K tasks."""
+        return tuple(task.table for task in self.tasks)
+
+    @property
+    def observation_tokens(self) -> int:
+        """O: the longest message of any task, frame included."""
+        return max(prompt.max_message_tokens for prompt in self._prompts)
+
+    def begin(
+        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+    ) -> tuple[HostState, Message]:
+        """See `World.begin`."""
+        rows = ids.task.shape[0]
+        bits = jax.lax.bitcast_convert_type(jax.random.key_data(key), jnp.int32)
+        state = HostState(
+            rollout=jnp.broadcast_to(bits, (rows, *bits.shape)),
+            ids=ids,
+            turn=jnp.zeros(rows, jnp.int32),
+            used=jnp.zeros(rows, jnp.int32),
+        )
+        drawn = jax.random.key_data(key_law.level_key(key, ids))[:, -1]
+        seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), drawn)
+        wanted = jnp.ones(rows, bool) if mask is None else mask
+        shown = io_callback(self.desk.begin, self._shown(rows), state.identity, seed, wanted, ordered=True)
+        first = jnp.ones(rows, bool)
+        return state, self._message(settings, state, shown, jnp.zeros(rows, jnp.float32), first, ~first)
+
+    def act(
+        self, settings: RolloutSettings, state: HostState, reply: Reply, parsed: ParsedReply, mask: jax.Array
+    ) -> tuple[HostState, TurnResult, Message]:
+        """See `World.act`. The host parses the replies' bytes itself, as it needs the words; `parsed` says the same."""
+        rows = mask.shape[0]
+        asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
+        shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
+        result, *shown = io_callback(self.desk.act, shapes, *asked, reply.tokens, reply.length, mask, ordered=True)
+        executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
+        state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
+        later = jnp.zeros(rows, bool)
+        return state, result, self._message(settings, state, shown, result.reward, later, reply.ended)
+
+    def empty_result(self, batch: int) -> TurnResult:
+        """See `World.empty_result`."""
+        return unplayed(batch, self.tasks[0].grammar.max_actions, self.desk.info_keys)
+
+    def _shown(self, rows: int) -> tuple[Any, Any]:
+        width = max(task.observation_tokens for task in self.tasks)
+        return jax.ShapeDtypeStruct((rows, width), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.bool_)
+
+    def _message(self, settings, state: HostState, shown, reward, first, reply_ended) -> Message:
+        observation, overflow = shown
+        message = write_messages(
+            self._prompts,
+            lambda index, row: row,
+            state.ids.task,
+            observation,
+            turn=state.turn,
+            actions_left=settings.max_actions - state.used,
+            reward=reward,
+            first=first,
+            reply_ended=reply_ended,
+        )
+        return dataclasses.replace(message, overflow=message.overflow | overflow)

@@ -1,0 +1,241 @@
+"""Episodes of host environments: plain Python and NumPy behind the callback of `agentrl_jax.rollout.host`.
+
+Nothing here calls JAX, because a computation that waits for this code would wait for itself. Letters: `B` rows,
+`O` tokens of an environment's text, `A` actions of one turn.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.rollout.host_environment import HostEnvironment, HostStep, HostTask
+from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.rollout.trajectory import TurnResult
+from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.reference import HostReply, parse_reply
+from agentrl_jax.text.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class _Episode:
+    env: HostEnvironment
+    seen: str
+
+
+Identity = tuple[int, ...]
+"""Data of the rollout's key, then task, group and member."""
+
+
+class HostDesk:
+    """Keeps the episodes of all rollouts and answers for them, a whole batch at a time. Safe in threads."""
+
+    def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
+        """Starts without episodes; arguments as in `agentrl_jax.rollout.host.HostWorld`."""
+        self._tasks = tasks
+        self._tokenizer = tokenizer
+        self._deadline = deadline
+        self._workers = workers
+        self._width = max(task.observation_tokens for task in tasks)
+        self._max_actions = tasks[0].grammar.max_actions
+        self._info_keys = tuple(sorted({name for task in tasks for name in task.info_keys}))
+        self._episodes: dict[Identity, _Episode] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def info_keys(self) -> tuple[str, ...]:
+        """Names of the numeric information that any task reports."""
+        return self._info_keys
+
+    @property
+    def live(self) -> int:
+        """Episodes in play."""
+        with self._lock:
+            return len(self._episodes)
+
+    def begin(self, identity: Any, seed: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Starts episodes.
+
+        An environment that fails here has an empty first observation, and its first turn fails.
+
+        Args:
+            identity: i32[B, I] rows of `Identity`.
+            seed: u32[B].
+            mask: bool[B] rows to start.
+
+        Returns:
+            i32[B, O] tokens of the observations, padded with -1; bool[B] whether they were cut.
+        """
+        names, seeds = _identities(identity), np.asarray(seed).tolist()
+        rows = np.flatnonzero(np.asarray(mask)).tolist()
+        with self._lock:  # what an aborted rollout has left behind under the same key
+            for row in rows:
+                self._episodes.pop(names[row], None)
+        outcomes = run_all(
+            [partial(self._start, names[row], seeds[row]) for row in rows], self._deadline, self._workers
+        )
+        shown: dict[Identity, str] = {}  # by group: the text of its first member that started
+        answers: dict[int, str] = {}
+        for row, outcome in zip(rows, outcomes):
+            group = names[row][:-1]
+            if isinstance(outcome, BaseException):
+                self._report(names[row], "reset", outcome)
+                continue
+            text = shown.setdefault(group, outcome.seen)
+            if outcome.seen != text:
+                error = ValueError(
+                    f"first observation {outcome.seen!r}; expected its group's {text!r} from equal seeds"
+                )
+                self._report(names[row], "reset", error)
+                continue
+            with self._lock:
+                self._episodes[names[row]] = outcome
+        for row in rows:
+            answers[row] = shown.get(names[row][:-1], "")
+        return self._tokens(len(names), names, answers)
+
+    def act(
+        self, identity: Any, turn: Any, used: Any, horizon: Any, max_actions: Any, tokens: Any, length: Any, mask: Any
+    ) -> tuple[TurnResult, np.ndarray, np.ndarray]:
+        """Answers replies; forgets the episodes that end.
+
+        Args:
+            identity: i32[B, I] rows of `Identity`.
+            turn: i32[B] turns answered so far.
+            used: i32[B] actions executed so far.
+            horizon: i32[] turns of an episode.
+            max_actions: i32[] actions of an episode.
+            tokens: i32[B, L] replies.
+            length: i32[B].
+            mask: bool[B] rows to answer.
+
+        Returns:
+            `TurnResult` of B turns, NumPy; the next observations as in `begin`.
+        """
+        names, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()
+        replies, lengths = np.asarray(tokens).tolist(), np.asarray(length).tolist()
+        last, budget = int(np.asarray(horizon)), int(np.asarray(max_actions))
+        rows = np.flatnonzero(np.asarray(mask)).tolist()
+        with self._lock:
+            episodes = {row: self._episodes.get(names[row]) for row in rows}
+        present = {row: episode for row, episode in episodes.items() if episode is not None}
+        parsed: dict[int, HostReply] = {}
+        jobs: list[Callable[[], HostStep]] = []
+        for row, episode in present.items():
+            task = self._tasks[_task(names[row])]
+            data = self._tokenizer.decode_bytes(replies[row][: lengths[row]])
+            parsed[row] = _understand(data, task.grammar)
+            jobs.append(partial(_step, episode, data, task, parsed[row], budget - spent[row]))
+        outcomes = dict(zip(present, run_all(jobs, self._deadline, self._workers)))
+
+        result = self._unplayed(len(names))
+        answers: dict[int, str] = {}
+        for row in rows:
+            step = outcomes.get(row)
+            if not isinstance(step, HostStep):
+                result.failed[row] = True
+                if step is not None:
+                    self._report(names[row], "step", step)
+                self._forget(names[row])
+                continue
+            episode, reply = present[row], parsed[row]
+            done = min(reply.num_valid, budget - spent[row])
+            result.actions[row, :done] = reply.actions[:done]
+            result.reward[row] = step.reward
+            result.valid[row] = reply.num_valid > 0
+            result.format_error[row] = reply.num_valid != reply.num_parsed or reply.num_valid == 0
+            result.state_hash[row] = _text_hash(episode.seen)
+            result.terminated[row] = step.terminated
+            result.truncated[row] = not step.terminated and (step.truncated or spent[row] + done >= budget)
+            result.success[row] = step.success
+            for name, value in step.info.items():
+                result.info[name][row] = value
+            answers[row] = episode.seen = step.observation
+            if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
+                self._forget(names[row])
+        return result, *self._tokens(len(names), names, answers)
+
+    def _start(self, name: Identity, seed: int) -> _Episode:
+        env = self._tasks[_task(name)].make()
+        text = env.reset(seed)
+        if not isinstance(text, str):
+            raise TypeError(f"reset returned {type(text).__name__}; expected text")
+        return _Episode(env, text)
+
+    def _forget(self, name: Identity) -> None:
+        with self._lock:
+            self._episodes.pop(name, None)
+
+    def _report(self, name: Identity, what: str, error: BaseException) -> None:
+        *_, task, group, member = name
+        told = (self._tasks[task].name, group, member, what, type(error).__name__, error)
+        _log.warning("host environment %s, group %d, member %d failed in %s: %s: %s", *told)
+
+    def _tokens(
+        self, rows: int, names: Sequence[Identity], answers: Mapping[int, str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        tokens, overflow = np.full((rows, self._width), -1, np.int32), np.zeros(rows, bool)
+        for row, text in answers.items():
+            ids, limit = self._tokenizer.encode(text), self._tasks[_task(names[row])].observation_tokens
+            tokens[row, : min(len(ids), limit)] = ids[:limit]
+            overflow[row] = len(ids) > limit
+        return tokens, overflow
+
+    def _unplayed(self, rows: int) -> TurnResult:
+        def none(dtype: Any, *shape: int) -> Any:
+            return np.zeros((rows, *shape), dtype)
+
+        return TurnResult(
+            actions=none(np.int32, self._max_actions) - 1,
+            reward=none(np.float32),
+            valid=none(bool),
+            format_error=none(np.int32),
+            state_hash=none(np.uint32, 2),
+            terminated=none(bool),
+            truncated=none(bool),
+            success=none(bool),
+            failed=none(bool),
+            info={name: none(np.float32) for name in self._info_keys},
+        )
+
+
+def _understand(data: bytes, grammar: ReplyGrammar) -> HostReply:
+    reply = parse_reply(data, grammar)
+    return reply if grammar.actions else dataclasses.replace(reply, actions=(0,) * reply.num_parsed)
+
+
+def _step(episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int) -> HostStep:
+    known = [task.grammar.actions[action] for action in reply.actions] if task.grammar.actions else list(reply.items)
+    step = episode.env.step(task.grammar.forced_text + data.decode("utf-8", "replace"), known[:budget])
+    if not isinstance(step, HostStep) or not isinstance(step.observation, str):
+        raise TypeError(f"step returned {step!r}; expected a HostStep whose observation is text")
+    unknown = set(step.info) - set(task.info_keys)
+    if unknown:
+        raise ValueError(
+            f"info {', '.join(sorted(unknown))}; expected names out of the task's info_keys; add them there"
+        )
+    for name, value in (("reward", step.reward), *step.info.items()):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; expected a finite number")
+    return step
+
+
+def _identities(rows: Any) -> list[Identity]:
+    return [tuple(row) for row in np.asarray(rows).tolist()]
+
+
+def _task(name: Identity) -> int:
+    return name[-3]
+
+
+def _text_hash(text: str) -> np.ndarray:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return np.frombuffer(digest, "<u4")

@@ -1,0 +1,127 @@
+"""What a host environment is, and the prompt and the reply format around it. `O` tokens of an environment's text."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from agentrl_jax.text.grammar import GrammarTable, ReplyGrammar, compile_grammar
+from agentrl_jax.text.prompt import Prompt, compile_prompt
+from agentrl_jax.text.styles import get_style
+from agentrl_jax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class HostStep:
+    """An environment's answer to one reply.
+
+    Attributes:
+        observation: text that the agent reads next; any text.
+        reward: of this turn, finite.
+        terminated: the environment's own end.
+        truncated: a limit of the environment was reached first.
+        success: the task is solved.
+        info: numbers worth averaging, finite; names out of the task's `info_keys`, 0 where left out.
+    """
+
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    info: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class HostEnvironment(Protocol):
+    """One episode of an environment in Python. Its methods are called by one thread at a time, not always the same.
+
+    Whatever they raise, and an answer that comes too late, ends this episode as failed and no other.
+    """
+
+    def reset(self, seed: int) -> str:
+        """Starts the episode and returns the first observation; 0 <= seed < 2**32 decides everything random in it.
+
+        Members of a group get the same seed and have to return the same text, since they share its prefill.
+        """
+        ...
+
+    def step(self, reply: str, actions: Sequence[str]) -> HostStep:
+        """Answers one turn.
+
+        Args:
+            reply: everything the agent has written, tags included.
+            actions: what it asked for: the known actions by their declared names, or, where none are declared, the
+                answer's items as written. Empty for a reply out of format, and never more than the budget has left.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostTask:
+    """One kind of host environment with the text around it; see `host_task`.
+
+    Attributes:
+        name: shown in metrics.
+        make: makes an environment for one episode; called in many threads.
+        prompt: compiled with `pieces=None`.
+        grammar: the reply format. Without action names the answer is free text: every item of it is a valid action
+            and is recorded as action 0.
+        table: `grammar`, compiled.
+        observation_tokens: O; a longer text is cut.
+        info_keys: names that `HostStep.info` may hold.
+    """
+
+    name: str
+    make: Callable[[], HostEnvironment]
+    prompt: Prompt
+    grammar: ReplyGrammar
+    table: GrammarTable
+    observation_tokens: int
+    info_keys: tuple[str, ...]
+
+
+def host_task(
+    name: str,
+    make: Callable[[], HostEnvironment],
+    *,
+    instruction: str,
+    grammar: ReplyGrammar,
+    tokenizer: Tokenizer,
+    style: str,
+    observation_tokens: int,
+    max_turns: int,
+    max_actions: int,
+    response_words: int,
+    info_keys: tuple[str, ...] = (),
+) -> HostTask:
+    """Puts prompt and grammar around a host environment.
+
+    Args:
+        name: shown in metrics.
+        make: makes an environment for one episode.
+        instruction: the task in words.
+        grammar: the reply format; `actions=()` for free text.
+        tokenizer: the tokeniser.
+        style: name of the prompt style.
+        observation_tokens: most tokens of the environment's own text; a longer one is cut and its episode marked.
+        max_turns: largest turn number that the prompt has to show.
+        max_actions: action budget that the prompt tells.
+        response_words: words of a reply that the prompt tells.
+        info_keys: names that `HostStep.info` may hold.
+    """
+    prompt = compile_prompt(
+        get_style(style),
+        instruction=instruction,
+        legend=(),
+        actions=grammar.actions,
+        pieces=None,
+        observation_pieces=observation_tokens,
+        think=grammar.think,
+        forced=grammar.forced,
+        separator=grammar.separator,
+        max_actions_budget=max_actions,
+        max_turns=max_turns,
+        response_words=response_words,
+        tokenizer=tokenizer,
+    )
+    table = compile_grammar(grammar, tokenizer)
+    return HostTask(name, make, prompt, grammar, table, observation_tokens, info_keys)

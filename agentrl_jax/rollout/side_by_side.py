@@ -1,0 +1,51 @@
+"""Slow functions side by side, with a deadline."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def run_all(jobs: Sequence[Callable[[], Any]], deadline: float, workers: int) -> list[Any]:
+    """Runs functions side by side.
+
+    Args:
+        jobs: the functions.
+        deadline: seconds after which the answers that are still missing are given up.
+        workers: most functions that run at once.
+
+    Returns:
+        For each function what it returned, or the exception that it raised, or a `TimeoutError`.
+    """
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    finished: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    over = threading.Event()
+    for index in range(len(jobs)):
+        waiting.put(index)
+
+    def work() -> None:
+        while not over.is_set():
+            try:
+                index = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                finished.put((index, jobs[index]()))
+            except BaseException as error:
+                finished.put((index, error))
+
+    end = time.monotonic() + deadline
+    # Daemons of their own: the threads of an executor are joined when Python ends, and one that hangs would hold it up.
+    for _ in range(min(workers, len(jobs))):
+        threading.Thread(target=work, daemon=True, name="host-environment").start()
+    answers: dict[int, Any] = {}
+    while len(answers) < len(jobs):
+        try:
+            index, answer = finished.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            break
+        answers[index] = answer
+    over.set()
+    late = TimeoutError(f"no answer within {deadline:g} seconds")
+    return [answers.get(index, late) for index in range(len(jobs))]
