@@ -57,12 +57,9 @@ class Checkpoints:
             step: the iteration.
             state: pytree of arrays with at least one entry (typed PRNG keys too) and Python numbers.
             meta: small JSON record beside it.
-            wait: return when the checkpoint is published. Otherwise it is written while the caller goes on, and may
-                give `state` away (donate it) at once.
+            wait: return when the checkpoint is published. Otherwise it is written while the caller goes on, who may give
+                `state` away (donate it) at once: it has left the device, or JAX keeps the buffers that are being read.
         """
-        if not wait:
-            # On CPU the writer would read the buffers themselves; a donated buffer would change under its hands.
-            state = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, state)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(_storable(state)), meta=ocp.args.JsonSave({"step": step, **(meta or {})})
         )
