@@ -57,8 +57,8 @@ class Checkpoints:
             step: the iteration.
             state: pytree of arrays with at least one entry (typed PRNG keys too) and Python numbers.
             meta: small JSON record beside it.
-            wait: return when the checkpoint is published. Otherwise it is written while the caller goes on, who may give
-                `state` away (donate it) at once: it has left the device, or JAX keeps the buffers that are being read.
+            wait: return when the checkpoint is published. Otherwise it is written while the caller goes on, who may
+                donate `state` at once: it has left the device, or JAX keeps the buffers that are being read.
         """
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(_storable(state)), meta=ocp.args.JsonSave({"step": step, **(meta or {})})
