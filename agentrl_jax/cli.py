@@ -177,18 +177,24 @@ def _eval(command: Eval) -> None:
         episodes=command.episodes,
         temperature=command.temperature,
         seed=command.seed,
+        report=lambda line: print(line, file=sys.stderr),
     )
     if command.json:
         print(json.dumps(result, allow_nan=False))
         return
-    table = Table()
+    titles = {
+        "success": "agent, sampled",
+        "success_greedy": "agent, greedy",
+        "random": "random play",
+        "optimal": "optimal play",
+    }
+    table = Table(title="Success", title_justify="left")
     for name in ("", "mean", "low", "high", "levels"):
         table.add_column(name, justify="right" if name else "left")
-    for key in ("success", "success_greedy"):
+    for key, title in titles.items():
         if key in result:
-            interval = result[key]
-            rates = (f"{interval[bound]:.1%}" for bound in ("mean", "low", "high"))
-            table.add_row(key.replace("_", ", "), *rates, str(interval["n"]))
+            rates = (f"{result[key][bound]:.1%}" for bound in ("mean", "low", "high"))
+            table.add_row(title, *rates, str(result[key]["n"]))
     Console().print(table)
 
 
@@ -223,7 +229,7 @@ def _envs(command: Envs) -> None:
 def _play(command: Play) -> None:
     _known(command.env, "env")
     _readable(command.levels)
-    from agentrl_jax.rollout.play import play
+    from agentrl_jax.evaluate.play import play
 
     play(command.env, style=command.style, think=command.think, seed=command.seed, levels=command.levels)
 

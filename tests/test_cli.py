@@ -139,18 +139,19 @@ def test_eval_prints_json_or_a_table(run, replace):
     interval = {"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}
     calls = []
 
-    def evaluate_run(run_dir, **options):
+    def evaluate_run(run_dir, *, report, **options):
+        report("eight levels")
         calls.append((run_dir, options))
         return {"success": interval, "success_greedy": interval}
 
     replace("agentrl_jax.evaluate.panel", "evaluate_run", evaluate_run)
     code, out, err = run("eval", "runs/a", "--json", "--env", "Bandit", "--seed", "7")
-    assert (code, err, json.loads(out)["success"]) == (0, "", interval)
+    assert (code, err, json.loads(out)["success"]) == (0, "eight levels\n", interval)
     nothing = {"levels": None, "episodes": None, "temperature": None}
     assert calls == [("runs/a", {"env": "Bandit", "seed": 7, **nothing})]
     code, out, _ = run("eval", "runs/a")
     assert code == 0
-    for part in ("success, greedy", "50.0%", "25.0%", "75.0%", " 8 "):
+    for part in ("agent, greedy", "50.0%", "25.0%", "75.0%", " 8 "):
         assert part in out
 
 
@@ -170,7 +171,7 @@ def test_envs_lists_every_environment(run, monkeypatch):
 
 def test_play_hands_its_options_on(run, replace):
     calls = []
-    replace("agentrl_jax.rollout.play", "play", lambda env, **options: calls.append((env, options)))
+    replace("agentrl_jax.evaluate.play", "play", lambda env, **options: calls.append((env, options)))
     assert run("play", "Bandit", "--style", "compact", "--seed", "3")[0] == 0
     assert calls == [("Bandit", {"style": "compact", "think": False, "seed": 3, "levels": None})]
 

@@ -1,0 +1,125 @@
+"""A person plays an environment in the terminal, by the text and the functions that serve the agent."""
+
+import sys
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.config import PromptConfig, TaskConfig
+from agentrl_jax.rollout.trajectory import Reply, RolloutSettings
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.text.grammar import ParsedReply, ReplyGrammar
+from agentrl_jax.text.reference import HostReply, parse_reply
+from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.train import build
+from envs_jax.registry import spec
+
+
+def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
+    """Plays one episode. Standard output holds exactly what the agent would read; hints go to standard error.
+
+    A line from standard input is one reply. It may be a bare list of actions, which gets the tags around it. The line
+    `quit` and the end of the input end the game.
+
+    Args:
+        env: tag of the environment.
+        style: name of the prompt style.
+        think: the reply format has a think block.
+        seed: of the level and of chance.
+        levels: file with levels, of which the first is played; None to draw one.
+
+    Raises:
+        UserError: the environment is unknown, or the levels cannot be read or do not suit it.
+    """
+    tokenizer = load_small()
+    prompt = PromptConfig(style=style, think=think, max_actions=spec(env).max_actions)
+    task = build.build_task(TaskConfig(env=env, groups=1, levels=levels or ""), prompt, tokenizer)
+    grammar = ReplyGrammar(
+        actions=task.env.actions,
+        think=think,
+        forced=prompt.forced_tag,
+        separator=prompt.separator,
+        max_actions=prompt.max_actions_per_turn,
+    )
+    world = CompiledWorld(tasks=(task,))
+    settings = RolloutSettings(
+        temperature=jnp.ones(1),
+        horizon=jnp.int32(prompt.max_turns),
+        max_actions=jnp.int32(prompt.max_actions),
+        env_params=(task.env_params,),
+    )
+    ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
+    begin, act = jax.jit(world.begin), jax.jit(world.act)
+
+    def show(tokens: np.ndarray) -> None:
+        print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
+
+    example = f" {grammar.separator} ".join(task.env.actions[:2])
+    _hint(f"Reply in the agent's format, or with actions alone: {example}. `quit` or Ctrl-D ends the game.")
+    state, message = begin(jax.random.key(seed), settings, ids)
+    show(task.prompt.prefix)
+    total, solved = 0.0, False
+    for _ in range(prompt.max_turns):
+        show(np.asarray(message.tokens[0, : message.length[0]]))
+        try:
+            line = input()
+        except (EOFError, KeyboardInterrupt):
+            line = "quit"
+        if line.strip() == "quit":
+            _hint("\nStopped.")
+            break
+        text = with_tags(line, grammar)
+        if text != line:
+            _hint(f"Sent as: {text}")
+        parsed = parse_reply(text.encode("utf-8", "replace"), grammar)
+        if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
+            _hint(f"Not understood in full; actions are {', '.join(task.env.actions)}.")
+        # The reply counts as cut, so that the message that follows shows how its turn is closed.
+        state, result, message = act(settings, state, _unended(), _on_device(parsed, grammar), jnp.ones(1, bool))
+        total += float(result.reward[0])
+        solved |= bool(result.success[0])
+        if result.terminated[0] or result.truncated[0]:
+            break
+    _hint(f"{'Solved' if solved else 'Not solved'}; return {total:g}.")
+
+
+def with_tags(line: str, grammar: ReplyGrammar) -> str:
+    """Returns the reply that a typed line stands for.
+
+    A line without any tag is an answer and gets the tags that are missing. An opening tag that the prompt has written
+    already is dropped. Everything else stays as it is.
+    """
+    if grammar.forced and line.lstrip().startswith(grammar.opening):
+        return line.lstrip().removeprefix(grammar.opening)
+    if "<" in line:
+        return line
+    before = ("" if grammar.forced else grammar.opening) + ("</think><answer>" if grammar.think else "")
+    return f"{before}{line.strip()}</answer>"
+
+
+def _hint(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _unended() -> Reply:
+    """A reply of which a compiled environment reads only that it did not end by itself."""
+    nothing = jnp.zeros((1, 1), jnp.float32)
+    return Reply(
+        tokens=jnp.zeros((1, 1), jnp.int32),
+        length=jnp.zeros(1, jnp.int32),
+        logprob=nothing,
+        margin=nothing,
+        ended=jnp.zeros(1, bool),
+    )
+
+
+def _on_device(reply: HostReply, grammar: ReplyGrammar) -> ParsedReply:
+    actions = (*reply.actions, *(-1,) * (grammar.max_actions - reply.num_valid))
+    return ParsedReply(
+        actions=jnp.array([actions], jnp.int32),
+        num_valid=jnp.array([reply.num_valid], jnp.int32),
+        num_parsed=jnp.array([reply.num_parsed], jnp.int32),
+        format_ok=jnp.array([reply.format_ok]),
+    )
