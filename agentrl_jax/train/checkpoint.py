@@ -30,15 +30,20 @@ class Checkpoints:
         path: folder with one sub-folder per checkpoint.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, keep: int):
-        """Opens the folder, creates it if needed and removes checkpoints that were never finished.
+    def __init__(self, path: str | os.PathLike[str], *, keep: int | None):
+        """Opens the folder.
 
         Args:
             path: folder of the checkpoints.
-            keep: how many of the newest are kept; older ones are removed after a save.
+            keep: how many of the newest are kept; older ones are removed after a save. The folder is created if needed,
+                and before the first save it is freed of checkpoints that were never finished. None: only to read,
+                perhaps while a run writes there.
         """
         self.path = Path(path).absolute()
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, create=True)
+        if keep is None:
+            options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
+        else:
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, create=True)
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 

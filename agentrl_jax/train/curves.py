@@ -55,7 +55,8 @@ def plot_curves(
     """Draws rows of metrics.jsonl into a PNG; it replaces the file at once, so that a viewer never sees half of one.
 
     Args:
-        rows: mappings with the iteration as `step`; metrics that a row lacks, or that are null, are gaps.
+        rows: mappings with the iteration as `iteration`, or as `step` where there is none; metrics that a row lacks, or
+            that are null, are gaps.
         path: the PNG to write.
         random: success of random play, drawn as a line in the first panel.
         optimal: success of optimal play, drawn likewise.
@@ -126,7 +127,7 @@ def _baselines(axis: Axes, random: float | None, optimal: float | None) -> None:
 
 
 def _series(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+    return [(row.get("iteration", row["step"]), row[key]) for row in rows if row.get(key) is not None]
 
 
 def _smooth(y: np.ndarray) -> np.ndarray:

@@ -1,13 +1,13 @@
 """The folder of a run: what it holds, who may write to it, and how it is taken back to a checkpoint.
 
     config.yaml          every value of the configuration; `agentrl train` refuses the folder for another one
-    metrics.jsonl        one row per iteration
+    metrics.jsonl        one row per step: chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, every so many iterations
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.train.checkpoint
     curves.png, summary.json
 
-Rows carry the iteration they belong to as `step`. A row of step k is written before checkpoint k is saved, so that a
+Rows carry the step they belong to as `step`. A row of step k is written before checkpoint k is saved, so that a
 run that was killed finds every row up to its last checkpoint and cuts off those behind it.
 """
 
@@ -103,8 +103,8 @@ class RunFolder:
         """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
 
         Args:
-            row: values by name, with the iteration as `step`. Scalars of NumPy and JAX are taken; numbers that are not
-                finite are written as null.
+            row: values by name, with the number of the step as `step`. Scalars of NumPy and JAX are taken; numbers that
+                are not finite are written as null.
         """
         plain = {key: _plain(value) for key, value in row.items()}
         self._append("metrics.jsonl", [plain])
@@ -121,13 +121,15 @@ class RunFolder:
         return SummaryWriter(str(folder), purge_step=self._purge, flush_secs=10, filename_suffix=f".{number:04d}")
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends trajectories to trajectories.jsonl; each row has its iteration as `step`."""
+        """Appends trajectories to trajectories.jsonl; each row has its `step`."""
         self._append("trajectories.jsonl", [{key: _plain(value) for key, value in row.items()} for row in rows])
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
             if not isinstance(row.get("step"), int):
-                raise ValueError(f"a row of {name} has step {row.get('step')!r}, expected the iteration as an int")
+                raise ValueError(
+                    f"a row of {name} has step {row.get('step')!r}, expected the number of the step as an int"
+                )
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = open(self.path / name, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
@@ -141,7 +143,7 @@ class RunFolder:
         Call it before the first `log` of a resumed run.
 
         Args:
-            step: iteration of the checkpoint; -1 drops everything.
+            step: that of the checkpoint; -1 drops everything.
         """
         if self._events is not None:
             raise ValueError("truncate was called after log; records can be cut back only before new ones are written")

@@ -86,6 +86,24 @@ def test_the_newest_are_kept_and_found(saved):
         assert checkpoints.meta(3) == {"step": 3, "note": "n3"}
 
 
+def test_a_reader_leaves_the_folder_alone(saved, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(saved, path)
+    with Checkpoints(path, keep=2) as checkpoints:
+        checkpoints.save(4, make_state(4))
+    half = (path / "3").rename(path / "5.orbax-checkpoint-tmp")
+    before = sorted(path.rglob("*"))
+    with Checkpoints(path, keep=None) as checkpoints:
+        assert checkpoints.latest_step() == 4
+        assert bits(checkpoints.restore(4, make_state(0))) == bits(make_state(4))
+    assert sorted(path.rglob("*")) == before
+    with Checkpoints(path, keep=2) as checkpoints:
+        assert checkpoints.latest_step() == 4
+        checkpoints.save(5, make_state(5))
+        assert checkpoints.latest_step() == 5
+    assert not half.exists()
+
+
 def test_an_empty_folder_has_none(tmp_path):
     with Checkpoints(tmp_path / "new", keep=1) as checkpoints:
         assert checkpoints.latest_step() is None
@@ -179,6 +197,7 @@ def test_a_process_killed_during_a_save_leaves_the_last_whole_checkpoint(tmp_pat
             assert step in (whole, whole + 1)  # it may have been published just before it could be announced
             for value in checkpoints.restore(step, like).values():
                 np.testing.assert_array_equal(value, np.full(200_000, step, np.float32))
+            checkpoints.save(step + 1, {name: jnp.full(200_000, step + 1, jnp.float32) for name in like})
         assert not any(_is_half(entry) for entry in path.iterdir())
     assert caught_half  # at least one of the kills hit a save that was under way
 
