@@ -167,7 +167,7 @@ def _newest_params(config: Config, run: Path, model: Any) -> tuple[int, Params]:
         lambda key: init_state(key, model, build.build_optimiser(config), build.needs_reference(config)),
         jax.random.key(0),
     )
-    with Checkpoints(folder, keep=config.train.keep) as checkpoints:
+    with Checkpoints(folder, keep=None) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
             raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
