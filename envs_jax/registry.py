@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -145,8 +146,10 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     """Returns a scalar of a parameter's dtype, f32[] or i32[], or refuses it."""
     whole = jnp.issubdtype(dtype, jnp.integer)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and value != int(value)):
-        raise ValueError(f"{option} of {name} is {value!r}; expected {'a whole' if whole else 'a'} number")
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not usable or (whole and (value != int(value) or abs(value) > jnp.iinfo(dtype).max)):
+        kind = f"a whole number of type {dtype}" if whole else "a finite number"
+        raise ValueError(f"{option} of {name} is {value!r}; expected {kind}")
     return jnp.asarray(value, dtype)
 
 
@@ -154,7 +157,7 @@ def draw_levels(env: TextEnvironment, params: Any, keys: jax.Array) -> np.ndarra
     """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] where the environment has no levels."""
     if type(env).draw_level is TextEnvironment.draw_level:
         return np.zeros((keys.shape[0], 0, 0), np.int8)
-    return np.asarray(jax.jit(jax.vmap(lambda key: env.draw_level(key, params)))(keys))
+    return np.asarray(jax.jit(jax.vmap(env.draw_level, in_axes=(0, None)))(keys, params))
 
 
 def _sokoban_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
@@ -229,6 +232,13 @@ Band = tuple[float, float]
 BASELINES: dict[str, tuple[Band, Band]] = {
     **dict.fromkeys(bandit.TAGS, ((0.5, 0.5), (1.0, 1.0))),
     "FrozenLake": ((0.21, 0.23), (0.48, 0.51)),
+    "FrozenLake-v2": ((0.24, 0.26), (0.94, 0.97)),
+    "FrozenLake-deterministic": ((0.21, 0.23), (1.0, 1.0)),
+    "CoordFrozenLake": ((0.21, 0.23), (0.48, 0.51)),
+    "SimpleSokoban": ((0.17, 0.20), (0.97, 1.0)),
+    "LargerSokoban": ((0.015, 0.035), (0.95, 1.0)),
+    "SokobanDifferentGridVocab": ((0.17, 0.20), (0.97, 1.0)),
+    "CoordSokoban": ((0.17, 0.20), (0.97, 1.0)),
 }
 """Bands of success (random policy, optimal policy) within `max_actions`, as means over many levels."""
 

@@ -26,6 +26,7 @@ class _Walk(NamedTuple):
         step_keys: key[M, T] for gymnax's `step`, which gives `step_env` the first of two keys split from it.
         choices: i32[M, T] actions.
         first: (obs, state) of the starts, [M, ...].
+        given: the same by `reset_to_level` on the level that `draw_level` names; None where there are no levels.
         steps: (obs, state, reward, terminated, info) after each step, [M, T, ...].
         visited: states with their starts, [M, 1 + T, ...].
         facts: what the environment says of every visited state, NumPy arrays [M, 1 + T, ...].
@@ -35,6 +36,7 @@ class _Walk(NamedTuple):
     step_keys: jax.Array
     choices: jax.Array
     first: Any
+    given: Any
     steps: Any
     visited: Any
     facts: dict[str, np.ndarray]
@@ -122,8 +124,8 @@ def _check_types(env: TextEnvironment, params: Any, key: jax.Array) -> None:
     _check_leaf(env, "success(state)", jax.eval_shape(env.success, state, params), (), jnp.bool_)
     _check_leaf(env, "state_hash(state)", jax.eval_shape(env.state_hash, state, params), (2,), jnp.uint32)
     ids = jax.eval_shape(env.describe, state, params)
-    _check_leaf(env, "describe(state)", ids, (*ids.shape[:1],), jnp.int32)
     _require(ids.ndim == 1, env, f"describe returns shape {ids.shape}; expected one row of piece ids")
+    _check_leaf(env, "describe(state)", ids, ids.shape, jnp.int32)
 
 
 def _check_strong(env: TextEnvironment, name: str, tree: Any) -> None:
@@ -160,25 +162,22 @@ def _check_leaf(env: TextEnvironment, name: str, leaf: Any, shape: tuple[int, ..
 
 
 def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> _Walk:
-    # Drawn on the host: every call of a random function by itself is one more program to compile.
     draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-
-    def keys(*shape: int) -> jax.Array:
-        data = draws.integers(2**32, size=(*shape, *jax.random.key_data(key).shape), dtype=np.uint32)
-        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(key))
-
-    level_keys, step_keys = keys(_EPISODES), keys(_EPISODES, num_steps)
+    level_keys, step_keys = _keys(draws, key, _EPISODES), _keys(draws, key, _EPISODES, num_steps)
     choices = jnp.asarray(draws.integers(env.num_actions, size=(_EPISODES, num_steps)), jnp.int32)
 
-    def episode(level_key: jax.Array, step_keys: jax.Array, chosen: jax.Array) -> tuple[Any, Any]:
+    has_levels = type(env).draw_level is not TextEnvironment.draw_level
+
+    def episode(level_key: jax.Array, step_keys: jax.Array, chosen: jax.Array) -> tuple[Any, Any, Any]:
         obs, state = env.reset_env(level_key, params)
+        given = env.reset_to_level(env.draw_level(level_key, params), params) if has_levels else None
 
         def step(state: Any, inputs: Any) -> tuple[Any, Any]:
             key, action = inputs
             result = env.step_env(jax.random.split(key)[0], state, action, params)
             return result[1], result
 
-        return (obs, state), jax.lax.scan(step, state, (step_keys, chosen))[1]
+        return (obs, state), given, jax.lax.scan(step, state, (step_keys, chosen))[1]
 
     def describe(state: Any) -> dict[str, jax.Array]:
         later = state.replace(time=state.time + 1)
@@ -192,14 +191,22 @@ def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> 
             "hash later": env.state_hash(later, params),
         }
 
-    first, steps = jax.jit(jax.vmap(episode))(level_keys, step_keys, choices)
+    first, given, steps = jax.jit(jax.vmap(episode))(level_keys, step_keys, choices)
     visited = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), first[1], steps[1])
     facts = _over_states(describe, visited)
-    return _Walk(level_keys, step_keys, choices, first, steps, visited, facts)
+    return _Walk(level_keys, step_keys, choices, first, given, steps, visited, facts)
+
+
+def _keys(draws: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array:
+    """Draws PRNG keys on the host: every random function that is called by itself is one more program to compile."""
+    data = draws.integers(2**32, size=(*shape, *jax.random.key_data(like).shape), dtype=np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
 def _check_walk(env: TextEnvironment, walk: _Walk) -> None:
-    """Time, the two words for "terminated" and the two for "success" agree."""
+    """Time, the two words for "terminated", the two for "success" and the two ways to start on a level agree."""
+    if walk.given is not None:
+        _check_equal(env, "reset_to_level on draw_level's level", walk.given, walk.first)
     _, states, _, terminated, info = walk.steps
     time = np.asarray(walk.visited.time)
     _require(
@@ -256,8 +263,8 @@ def _check_spaces(env: TextEnvironment, params: Any, walk: _Walk) -> None:
         f"the action space is {space!r} for {len(env.actions)} action names; expected as many",
     )
     # An action that is as likely as the others is missed by this many draws with probability below e^-20.
-    draws = 20 * len(env.actions) + 20
-    sampled = np.asarray(jax.jit(lambda k: jax.vmap(space.sample)(jax.random.split(k, draws)))(walk.level_keys[0]))
+    keys = _keys(np.random.default_rng(0), walk.level_keys[0], 20 * len(env.actions) + 20)
+    sampled = np.asarray(jax.jit(jax.vmap(space.sample))(keys))
     missing = sorted(set(range(len(env.actions))) - set(sampled.tolist()))
     _require(not missing, env, f"the action space never samples {missing}; expected every action id")
     _require(set(sampled.tolist()) <= set(range(len(env.actions))), env, "the action space samples ids without a name")
@@ -321,7 +328,7 @@ def _check_gymnax(env: TextEnvironment, params: Any, walk: _Walk) -> None:
             cut = bool(expected[1].time >= params.max_steps_in_episode)
             _require(bool(truncated) == cut, env, f"{name} says truncated {bool(truncated)}; expected {cut}")
             if bool(expected[3]) or cut:
-                again = env.reset(jax.random.split(walk.step_keys[episode, t])[1], params)
+                again = call("reset", env.reset, jax.random.split(walk.step_keys[episode, t])[1], params)
                 _check_equal(env, f"{name}, where the next episode begins,", (obs, state), again)
             else:
                 _check_equal(env, name, (obs, state), expected[:2])
@@ -356,5 +363,5 @@ def _check_equal(env: TextEnvironment, name: str, found: Any, expected: Any) -> 
         _require(
             same,
             env,
-            f"{name} gives {a.tolist()} at {jax.tree_util.keystr(path)}; the compiled batch gave {b.tolist()}",
+            f"{name} gives {a.tolist()} at {jax.tree_util.keystr(path)}; the batch gave {b.tolist()}",
         )

@@ -1,0 +1,120 @@
+"""Names, options and baselines; the contract of every registered environment; what importing the package brings in."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import envs_jax
+from envs_jax import registry
+from envs_jax.testing import check_env
+
+# Sokoban's rules are checked with a pack in `test_sokoban_env.py`, and its baselines in `test_sokoban_oracle.py`.
+BANDS = [pytest.param(n, marks=pytest.mark.slow) if "Sokoban" in n else n for n in registry.BASELINES]
+
+
+@pytest.mark.parametrize("name", ["Bandit", "FrozenLake", "CoordFrozenLake"])
+def test_environments_keep_the_contract(name):
+    env, params = envs_jax.make(name)
+    check_env(env, params, key=jax.random.key(1))
+
+
+def test_every_name_makes_an_environment():
+    names = envs_jax.registered()
+    assert set(registry.BUILT_IN) == set(names)
+    for name in names:
+        env, params = envs_jax.make(name)
+        spec = envs_jax.spec(name)
+        assert spec.description
+        assert spec.max_actions <= params.max_steps_in_episode
+        assert len(env.actions) == env.num_actions
+
+
+def test_bandits_have_the_pairs_of_the_original():
+    actions = {name: envs_jax.make(name)[0].actions for name in envs_jax.registered() if name.startswith("Bandit")}
+    assert actions == {
+        "Bandit": ("Engineer", "Teacher"),
+        "BanditTest": ("Trader", "Librarian"),
+        "BanditRev": ("Teacher", "Engineer"),
+        "BanditRevTest": ("Librarian", "Trader"),
+        "BanditPhoenix": ("Phoenix", "Dragon"),
+    }
+
+
+def test_drawn_levels_are_those_that_episodes_start_on():
+    env, params = envs_jax.make("FrozenLake")
+    keys = jax.random.split(jax.random.key(9), 16)
+    _, states = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(keys, params)
+    assert np.array_equal(registry.draw_levels(env, params, keys), states.level)
+    assert registry.draw_levels(*envs_jax.make("Bandit"), keys).shape == (16, 0, 0)
+
+
+def test_options_reach_the_factory_and_the_parameters():
+    env, params = envs_jax.make("FrozenLake-v2", height=5, success_rate=0.5, max_steps_in_episode=7)
+    assert (env.height, env.width) == (5, 4)
+    assert float(params.success_rate) == 0.5
+    assert float(params.frozen_probability) == pytest.approx(0.9)
+    assert params.max_steps_in_episode.dtype == np.int32
+    assert int(params.max_steps_in_episode) == 7
+    _, params = envs_jax.make("Bandit", high_probability=1)
+    assert params.high_probability.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("frozenlake", {}, "did you mean FrozenLake"),
+        ("Sokobam", {}, "did you mean .*Sokoban"),
+        ("chess", {}, "known are Bandit, "),
+        ("FrozenLake", {"hieght": 3}, "no option 'hieght'; did you mean height"),
+        ("FrozenLake", {"levels": 3}, "no option 'levels'"),
+        ("FrozenLake", {"max_steps_in_episode": 2.5}, "is 2.5; expected a whole number"),
+        ("FrozenLake", {"max_steps_in_episode": float("inf")}, "is inf; expected a whole number"),
+        ("FrozenLake", {"max_steps_in_episode": 2**40}, "expected a whole number of type int32"),
+        ("Bandit", {"low_reward": float("nan")}, "is nan; expected a finite number"),
+        ("Bandit", {"low_reward": "much"}, "low_reward of Bandit is 'much'; expected a finite number"),
+        ("Bandit", {"low_reward": True}, "expected a finite number"),
+    ],
+)
+def test_unknown_names_and_options_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        envs_jax.make(name, **options)
+
+
+def test_a_registry_takes_new_names_once():
+    own = envs_jax.Registry(registry.BUILT_IN)
+    own.register("Small", lambda width=3: envs_jax.make("FrozenLake", height=3, width=width), description="3x3")
+    assert own.registered() == (*envs_jax.registered(), "Small")
+    assert own.make("Small", width=4)[0].width == 4
+    with pytest.raises(ValueError, match="'Small' is registered already"):
+        own.register("Small", lambda: None)
+    assert "Small" not in envs_jax.registered()
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_baselines_are_in_their_bands(name):
+    number = 200 if "Sokoban" in name else 2000
+    (low, high), (best_low, best_high) = registry.BASELINES[name]
+    random, optimal = envs_jax.baselines(name, jax.random.key(0), number, envs_jax.spec(name).max_actions)
+    # Four standard errors of a mean over levels, whose success has a standard deviation below 0.2 (random) and 0.3.
+    spread = 4 * np.array([0.2, 0.3]) / np.sqrt(number)
+    assert low - spread[0] <= random <= high + spread[0]
+    assert best_low - spread[1] <= optimal <= best_high + spread[1]
+
+
+def test_every_name_has_a_band():
+    assert set(registry.BASELINES) == set(registry.BUILT_IN)
+
+
+@pytest.mark.parametrize(("number", "budget"), [(0, 10), (3, 0)])
+def test_baselines_of_nothing_are_refused(number, budget):
+    with pytest.raises(ValueError, match="expected at least 1 of each"):
+        envs_jax.baselines("Bandit", jax.random.key(0), number, budget)
+
+
+def test_the_package_stands_alone():
+    code = "import sys, envs_jax, envs_jax.testing; print([m for m in sys.modules if m.startswith('agentrl_jax')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
