@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import logging
 import math
 import os
 import sys
@@ -90,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         argv: words after `agentrl`; those of the process if left out.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked of it
     try:
         _run(words)
     except UserError as error:
