@@ -4,6 +4,7 @@ Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` message tokens, `A` actions
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,6 +20,9 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, T
 from agentrl_jax.rollout.world import Message, stack_prefixes, unplayed, write_messages
 from agentrl_jax.text.grammar import GrammarTable, ParsedReply
 from agentrl_jax.text.tokenizer import Tokenizer
+
+PART_BYTES = 64 * 1024
+"""Bytes of an argument that go over to the host in one part, see `_call`."""
 
 
 @struct.dataclass
@@ -120,7 +124,7 @@ class HostWorld:
         drawn = jax.random.key_data(key_law.level_key(key, ids))[:, -1]
         seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), drawn)
         wanted = jnp.ones(rows, bool) if mask is None else mask
-        shown = io_callback(self.desk.begin, self._shown(rows), state.identity, seed, wanted, ordered=True)
+        shown = _call(self.desk.begin, self._shown(rows), state.identity, seed, wanted)
         first = jnp.ones(rows, bool)
         return state, self._message(settings, state, shown, jnp.zeros(rows, jnp.float32), first, ~first)
 
@@ -131,7 +135,7 @@ class HostWorld:
         rows = mask.shape[0]
         asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
-        result, *shown = io_callback(self.desk.act, shapes, *asked, reply.tokens, reply.length, mask, ordered=True)
+        result, *shown = _call(self.desk.act, shapes, *asked, reply.tokens, reply.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
         state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
         later = jnp.zeros(rows, bool)
@@ -159,3 +163,22 @@ class HostWorld:
             reply_ended=reply_ended,
         )
         return dataclasses.replace(message, overflow=message.overflow | overflow)
+
+
+def _call(function: Callable[..., Any], shapes: Any, *args: jax.Array) -> Any:
+    """One ordered callback of `function`, which gets NumPy arrays.
+
+    JAX hands a callback its arguments as arrays of its own. On CPU those above 100 KiB are copied by the threads that
+    run programs, and when all of these wait in callbacks, as with many devices on few cores, nobody is left to copy:
+    the program stands still for ever. Smaller ones are copied at once, so large arguments go over in parts.
+    """
+    whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
+    counts = [max(1, -(-x.size * x.dtype.itemsize // PART_BYTES)) for x in args]
+
+    def on_host(*parts: Any) -> Any:
+        remaining = iter(parts)
+        taken = [[np.asarray(next(remaining)) for _ in range(count)] for count in counts]
+        return function(*(np.concatenate(x).reshape(like.shape) for x, like in zip(taken, whole)))
+
+    parts = [part for x, count in zip(args, counts) for part in jnp.array_split(x.reshape(-1), count)]
+    return io_callback(on_host, shapes, *parts, ordered=True)

@@ -1,0 +1,357 @@
+"""Host environments in the engine: the same loop, one callback a turn, and rows that fail alone."""
+
+import collections
+import dataclasses
+import importlib.util
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spec
+
+from agentrl_jax.parallel.shards import AXIS, Shards, data_mesh, on_mesh
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
+from agentrl_jax.rollout.host_environment import host_task
+from agentrl_jax.rollout.trajectory import RolloutSettings
+from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.prompt import message_text, prefix_text
+from agentrl_jax.text.reference import parse_reply
+from agentrl_jax.train import build, state
+from agentrl_jax.train.learner import update
+
+TURNS, MEMBERS, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
+TOKENIZER = toy_agent.TOKENIZER
+KEY = jax.random.key(3)
+QUICK = {"xla_backend_optimization_level": 0}
+SETTINGS = RolloutSettings(
+    temperature=jnp.ones(EPISODES), horizon=jnp.int32(TURNS), max_actions=jnp.int32(BUDGET), env_params=()
+)
+IDS = build.episode_ids(
+    group=np.arange(EPISODES) // MEMBERS,
+    member=np.arange(EPISODES) % MEMBERS,
+    task=np.zeros(EPISODES),
+    # The first groups are fixed episodes, so that a test knows their seeds; the others are drawn from the key.
+    level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // MEMBERS, -1),
+)
+
+
+def load_example():
+    path = Path(__file__).parents[2] / "experiments" / "host_environment.py"
+    spec = importlib.util.spec_from_file_location("host_environment_example", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Courier
+
+
+Courier = load_example()
+GRAMMAR = ReplyGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
+
+
+class Stage:
+    """A host world whose kind of environment can be changed without compiling again, and which counts the calls."""
+
+    def __init__(self):
+        self.kind = Courier
+        self.calls = collections.Counter()
+        task = host_task(
+            "Courier",
+            lambda: self.kind(),
+            instruction=Courier.instruction,
+            grammar=GRAMMAR,
+            tokenizer=TOKENIZER,
+            style="ragen",
+            observation_tokens=40,
+            max_turns=TURNS,
+            max_actions=BUDGET,
+            response_words=8,
+            info_keys=Courier.info_keys,
+        )
+        self.task = task
+        self.world = HostWorld((task,), TOKENIZER, deadline=DEADLINE)
+        for name in ("begin", "act"):
+            self._count(name)
+
+    def _count(self, name):
+        answer = getattr(self.world.desk, name)
+
+        def counted(*args):
+            assert all(type(x) is np.ndarray for x in args)
+            self.calls[name] += 1
+            return answer(*args)
+
+        setattr(self.world.desk, name, counted)
+
+    def program(self, mesh, slots=0):
+        config = engine.EngineConfig(
+            max_turns=TURNS,
+            reply_tokens=toy_agent.REPLY_TOKENS,
+            members=MEMBERS,
+            slots=slots,
+            wait_share=1.0,
+            context="full",
+            stop_at_answer=False,
+            end_of_turn=TOKENIZER.end_of_turn_id,
+        )
+
+        def play(params, ids, settings):
+            return engine.rollout(params, toy_agent.MODEL.decoder, self.world, config, KEY, ids, settings)[0]
+
+        rows = RolloutSettings(temperature=Spec(AXIS), horizon=Spec(), max_actions=Spec(), env_params=Spec())
+        sharded = on_mesh(play, mesh, (Spec(), Spec(AXIS), rows), Spec(AXIS), replicated_results=False)
+        return jax.jit(sharded, compiler_options=QUICK)
+
+    def run(self, program, kind=Courier):
+        self.kind = kind
+        self.calls.clear()
+        trajectory = jax.tree.map(np.asarray, program(policy(), IDS, SETTINGS))
+        return trajectory, dict(self.calls)
+
+
+def policy():
+    """The toy agent, made to utter the two sides: after a side it likes to go on or to close, then to end its turn."""
+    params = toy_agent.talkative_params(1)["policy"]
+    sides, more, close = (jnp.array(toy_agent.vocabulary(text)) for text in ("LeftRight", "||", "</answer>"))
+    end = jnp.array([TOKENIZER.end_of_turn_id])
+    table = (0.2 * params["unembedding"]).at[:3].set(0.0)
+    # Row 0 is an offset; row 1 is read after a side, row 2 after a closing tag (see the embedding below).
+    after_side = ((1, -2.0, sides), (1, 2.5, close), (1, 3.2, more))
+    for row, odds, tokens in ((0, 3.0, sides), (0, 1.5, close), (0, 1.0, end), *after_side, (2, 3.0, end)):
+        table = table.at[row, tokens].set(odds)
+    embedding = params["embedding"].at[:, 1:3].set(0.0).at[sides, 1].set(3.0).at[close, 2].set(3.0)
+    return params | {"unembedding": table, "embedding": embedding}
+
+
+@pytest.fixture(scope="module")
+def stage():
+    return Stage()
+
+
+@pytest.fixture(scope="module")
+def program(stage):
+    return stage.program(data_mesh(1))
+
+
+@pytest.fixture(scope="module")
+def played(stage, program):
+    return stage.run(program)
+
+
+def replies_of(trajectory, row):
+    return [
+        TOKENIZER.decode_bytes(trajectory.reply.tokens[row, t, : trajectory.reply.length[row, t]].tolist())
+        for t in range(trajectory.num_turns[row])
+    ]
+
+
+def text_of(tokens, length):
+    return TOKENIZER.decode(tokens[:length].tolist(), skip_special=False)
+
+
+def test_a_trajectory_is_what_plain_python_plays(stage, played):
+    trajectory, _ = played
+    kinds = collections.Counter()
+    assert not trajectory.turn.failed.any()
+    assert not trajectory.overflow.any()
+    for row in range(EPISODES):
+        env = Courier()
+        level = int(IDS.level[row])
+        seen = env.reset(level if level >= 0 else int(trajectory.level_key[row, 1]))
+        assert text_of(trajectory.prompt[row], trajectory.prompt_length[row]) == prefix_text(stage.task.prompt)
+        used, reward, ended, over = 0, 0.0, False, False
+        for t, data in enumerate(replies_of(trajectory, row)):
+            assert not over
+            expected = message_text(
+                stage.task.prompt,
+                seen,
+                turn=t,
+                actions_left=BUDGET - used,
+                reward=float(np.float32(reward)),
+                first=t == 0,
+                reply_ended=ended,
+            )
+            assert text_of(trajectory.observation[row, t], trajectory.observation_length[row, t]) == expected
+            reply = parse_reply(data, GRAMMAR)
+            executed = list(reply.actions)[: BUDGET - used]
+            step = env.step("<answer>" + data.decode("utf-8", "replace"), [Courier.actions[a] for a in executed])
+            used += len(executed)
+            turn = jax.tree.map(lambda x, row=row, t=t: x[row, t], trajectory.turn)
+            assert turn.actions.tolist() == executed + [-1] * (2 - len(executed))
+            assert turn.reward == np.float32(step.reward)
+            assert turn.valid == (reply.num_valid > 0)
+            assert turn.format_error == (reply.num_valid == 0 or reply.num_valid < reply.num_parsed)
+            assert turn.terminated == step.terminated
+            assert turn.truncated == (not step.terminated and used >= BUDGET)
+            assert turn.success == step.success
+            assert turn.info["delivered"] == np.float32(step.info.get("delivered", 0.0))
+            over = step.terminated or used >= BUDGET
+            seen, reward, ended = step.observation, step.reward, bool(trajectory.reply.ended[row, t])
+            kinds.update({"valid": turn.valid, "error": turn.format_error, "end": turn.terminated})
+            kinds.update({"cut": turn.truncated, "success": turn.success})
+        assert over or trajectory.num_turns[row] == TURNS
+    assert min(kinds.values()) > 0, kinds
+
+
+def test_members_of_a_group_start_alike_and_groups_do_not(played):
+    first = played[0].observation[:, 0].reshape(EPISODES // MEMBERS, MEMBERS, -1)
+    assert (first == first[:, :1]).all()
+    assert len({row.tobytes() for row in first[:, 0]}) > 1
+    hashes = played[0].turn.state_hash[:, 0]
+    assert [tuple(a) == tuple(b) for a, b in zip(hashes[::2], hashes[1::2])] == [True] * (EPISODES // MEMBERS)
+
+
+def test_one_callback_a_turn(stage, program, played):
+    trajectory, calls = played
+    assert calls == {"begin": 1, "act": trajectory.num_turns.max()}
+    assert stage.world.desk.live == 0
+    text = program.lower(policy(), IDS, SETTINGS).as_text()
+    assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one place begins, one answers
+
+
+def test_the_same_rollout_again_is_equal_in_every_bit(stage, program, played):
+    again, _ = stage.run(program)
+    jax.tree.map(np.testing.assert_array_equal, again, played[0])
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_devices_do_not_matter(stage, played, devices):
+    trajectory, calls = stage.run(stage.program(data_mesh(devices)))
+    assert calls["begin"] == devices
+    assert calls["act"] == played[0].num_turns.reshape(devices, -1).max(axis=1).sum()
+    assert_equal(trajectory, played[0])
+
+
+def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
+    started = []
+
+    class Counted(Courier):
+        def reset(self, seed):
+            started.append(seed)
+            return super().reset(seed)
+
+    trajectory, _ = stage.run(stage.program(data_mesh(1), slots=4), Counted)
+    assert len(started) == EPISODES
+    assert stage.world.desk.live == 0
+    assert_equal(trajectory, played[0])
+
+
+def assert_equal(trajectory, other):
+    """Equal, and log-probabilities as close as two programs can be expected to come."""
+    for name in ("logprob", "margin"):
+        mine, others = getattr(trajectory.reply, name), getattr(other.reply, name)
+        np.testing.assert_allclose(mine, others, rtol=1e-4, atol=1e-4)
+        trajectory = dataclasses.replace(trajectory, reply=dataclasses.replace(trajectory.reply, **{name: others}))
+    jax.tree.map(np.testing.assert_array_equal, trajectory, other)
+
+
+@pytest.fixture(scope="module")
+def troubled(stage, program, played):
+    """The same episodes where some environments break: the rows that have to fail, and the trajectory."""
+    target = {row: replies_of(played[0], row)[0] for row in range(EPISODES)}
+    assert target[2] != target[3]
+    release = threading.Event()
+
+    class Troubled(Courier):
+        def reset(self, seed):
+            self.seed, self.asked = seed, 0
+            if seed == 0:
+                raise RuntimeError("no such shop")
+            return super().reset(seed)
+
+        def step(self, reply, actions):
+            step = super().step(reply, actions)
+            self.asked += 1
+            data = reply.removeprefix("<answer>").encode()
+            if self.seed == 1 and self.asked == 1 and data == target[2]:  # one member of the group only
+                raise SystemExit("the shop has closed")
+            if self.seed == 2:
+                release.wait()
+            if self.seed == 3:
+                return dataclasses.replace(step, reward=float("nan"))
+            if self.seed == 4:
+                return dataclasses.replace(step, info={"weather": 1.0})
+            return step
+
+    result, _ = stage.run(program, Troubled)
+    release.set()
+    return np.array([0, 1, 2, 4, 5, 6, 7, 8, 9]), result
+
+
+def test_a_row_that_breaks_fails_alone(stage, played, troubled):
+    rows, trajectory = troubled
+    assert np.flatnonzero(trajectory.turn.failed.any(axis=1)).tolist() == rows.tolist()
+    assert trajectory.turn.failed[rows, 0].all()
+    assert (trajectory.num_turns[rows] == 1).all()
+    assert (trajectory.turn.reward[rows] == 0).all()
+    others = np.setdiff1d(np.arange(EPISODES), rows)
+    chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
+    jax.tree.map(np.testing.assert_array_equal, *chosen)
+    assert stage.world.desk.live == 0
+
+
+def test_the_learner_takes_such_a_trajectory(troubled):
+    _, trajectory = troubled
+    config = toy_agent.CONFIG
+    rule = dataclasses.replace(build.learner_config(config), members=MEMBERS, task_names=("Courier",), minibatches=1)
+    optimise = build.build_optimiser(config)
+    start = state.init_state(jax.random.key(0), toy_agent.MODEL, optimise, reference=False)
+    start = dataclasses.replace(start, params=start.params | {"policy": policy()})
+
+    def learn(start, trajectory):
+        settings = build.update_settings(config, 1.0)
+        return update(
+            start,
+            trajectory,
+            SETTINGS.temperature,
+            KEY,
+            settings,
+            model=toy_agent.MODEL,
+            config=rule,
+            optimise=optimise,
+            shards=Shards(1),
+        )
+
+    after, metrics = jax.jit(learn, compiler_options=QUICK)(start, trajectory)
+    assert int(after.gradient_steps) > 0
+    assert metrics["update/skipped"] == 0
+    assert all(np.isfinite(value).all() for value in metrics.values())
+    assert metrics["train/failed"] == pytest.approx(9 / EPISODES)
+
+
+def test_large_arguments_do_not_stall_many_devices():
+    """Stands still for ever if an argument above 100 KiB goes over whole."""
+    rows, width = 64, 2 * PART_BYTES // 64
+    received = []
+
+    def host(big, small):
+        received.append((big.shape, int(big.sum())))
+        return np.asarray(big[:, 0] + small)
+
+    def loop(x):
+        def body(carry):
+            x, turn = carry
+            big = jnp.broadcast_to(x[:, None], (x.shape[0], width))
+            return _call(host, jax.ShapeDtypeStruct(x.shape, jnp.int32), big, jnp.ones_like(x)), turn + 1
+
+        return jax.lax.while_loop(lambda carry: carry[1] < 20, body, (x, 0))[0]
+
+    mesh = Mesh(np.array(jax.devices()), (AXIS,))
+    function = jax.jit(on_mesh(loop, mesh, Spec(AXIS), Spec(AXIS), replicated_results=False))
+    total = rows * mesh.size
+    assert function(jnp.zeros(total, jnp.int32)).tolist() == [20] * total
+    assert len(received) == 20 * mesh.size
+    assert {shape for shape, _ in received} == {(rows, width)}
+    assert sorted(received)[-1][1] == 19 * rows * width
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"deadline": 0.0}, "deadline"), ({"deadline": 1.0, "workers": 0}, "workers")]
+)
+def test_limits_are_checked(stage, options, message):
+    with pytest.raises(ValueError, match=message):
+        HostWorld((stage.task,), TOKENIZER, **options)

@@ -1,0 +1,212 @@
+"""The desk by itself, without a model: budgets, endings, free text, wrong answers, and functions side by side."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from agentrl_jax.rollout.host_desk import HostDesk
+from agentrl_jax.rollout.host_environment import HostStep, host_task
+from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.tokenizer import load_small
+
+TOKENIZER = load_small()
+LONG = "many words " * 20
+
+
+class Echo:
+    """Repeats what it is asked; some words make it behave in other ways."""
+
+    def reset(self, seed):
+        self.turns = 0
+        return LONG if seed == 9 else f"seed {seed}"
+
+    def step(self, reply, actions):
+        self.turns += 1
+        if "break" in actions:
+            raise KeyError("broken")
+        if "number" in actions:
+            return 5
+        if "deaf" in actions:
+            return HostStep(None)
+        return HostStep(
+            f"{self.turns}: {reply} = {list(actions)}",
+            reward=self.turns,
+            terminated="end" in actions,
+            truncated="stop" in actions or "end" in actions,
+            success="end" in actions,
+            info={"turns": self.turns},
+        )
+
+
+@pytest.fixture(scope="module")
+def make_desk():
+    tasks = {}
+
+    def make(actions=()):
+        if actions not in tasks:
+            tasks[actions] = host_task(
+                "Echo",
+                Echo,
+                instruction="Say something.",
+                grammar=ReplyGrammar(actions=actions, think=False, forced=False, max_actions=3),
+                tokenizer=TOKENIZER,
+                style="ragen",
+                observation_tokens=60,
+                max_turns=9,
+                max_actions=9,
+                response_words=9,
+                info_keys=("turns",),
+            )
+        return HostDesk((tasks[actions],), TOKENIZER, deadline=5.0, workers=4)
+
+    return make
+
+
+def names(rows):
+    return np.stack([np.array([7, 8, 0, row, 0], np.int32) for row in range(rows)])
+
+
+def begin(desk, seeds):
+    rows = len(seeds)
+    return desk.begin(names(rows), np.array(seeds, np.uint32), np.ones(rows, bool))
+
+
+def act(desk, replies, *, turn=0, used=0, horizon=9, budget=9, mask=None):
+    rows = len(replies)
+    ids = [TOKENIZER.encode(f"<answer>{reply}</answer>") for reply in replies]
+    tokens = np.zeros((rows, max(map(len, ids))), np.int32)
+    for row, row_ids in enumerate(ids):
+        tokens[row, : len(row_ids)] = row_ids
+    return desk.act(
+        names(rows),
+        np.full(rows, turn),
+        np.full(rows, used),
+        np.int32(horizon),
+        np.int32(budget),
+        tokens,
+        np.array([len(row) for row in ids]),
+        np.ones(rows, bool) if mask is None else np.array(mask),
+    )
+
+
+def text(tokens):
+    return TOKENIZER.decode([i for i in tokens.tolist() if i >= 0])
+
+
+def test_free_text_is_what_stands_in_the_answer(make_desk):
+    desk = make_desk()
+    tokens, overflow = begin(desk, [3, 9])
+    assert (text(tokens[0]), overflow.tolist()) == ("seed 3", [False, True])
+    assert (tokens[1] >= 0).all()
+    assert text(tokens[1]) == TOKENIZER.decode(TOKENIZER.encode(LONG)[:60])
+    result, tokens, _ = act(desk, ["ünder the  bed ||look|| || a || b", " || "])
+    assert text(tokens[0]).endswith("= ['ünder the  bed', 'look', 'a']")
+    assert result.actions.tolist() == [[0, 0, 0], [-1, -1, -1]]
+    assert result.valid.tolist() == [True, False]
+    assert result.format_error.tolist() == [0, 1]
+    assert result.reward.tolist() == [1.0, 1.0]
+    assert result.info["turns"].tolist() == [1.0, 1.0]
+    assert desk.live == 2
+
+
+def test_declared_actions_are_named_as_declared(make_desk):
+    desk = make_desk(("Go", "end", "stop"))
+    begin(desk, [0, 1])
+    result, tokens, _ = act(desk, ["gO || fly", "fly"])
+    assert text(tokens[0]) == "1: <answer>gO || fly</answer> = ['Go']"
+    assert result.actions.tolist() == [[0, -1, -1], [-1, -1, -1]]
+    assert result.valid.tolist() == [True, False]
+    assert result.format_error.tolist() == [1, 1]
+
+
+def test_an_episode_is_kept_until_it_ends(make_desk):
+    desk = make_desk(("Go", "end", "stop"))
+    begin(desk, [0, 1, 2, 3])
+    before = act(desk, ["Go", "end", "stop", "Go"], mask=[True, True, True, False])[0]
+    assert before.terminated.tolist() == [False, True, False, False]
+    assert before.truncated.tolist() == [False, False, True, False]  # the environment's own end comes first
+    assert before.success.tolist() == [False, True, False, False]
+    assert before.reward.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert desk.live == 2
+    after = act(desk, ["Go"] * 4, turn=1)[0]
+    assert after.failed.tolist() == [False, True, True, False]  # those two are over and cannot be asked again
+    assert after.reward.tolist() == [2.0, 0.0, 0.0, 1.0]
+    assert (after.state_hash[0] != before.state_hash[0]).any()
+    act(desk, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
+    assert desk.live == 0
+
+
+@pytest.mark.parametrize(
+    ("used", "said", "cut"), [(0, ["Go", "Go"], False), (7, ["Go", "Go"], True), (8, ["Go"], True)]
+)
+def test_the_budget_cuts_actions(make_desk, used, said, cut):
+    desk = make_desk(("Go", "end", "stop"))
+    begin(desk, [0])
+    result, tokens, _ = act(desk, ["Go || Go"], used=used)
+    assert text(tokens[0]).endswith(f"= {said}")
+    assert (result.actions[0] >= 0).sum() == len(said)
+    assert (bool(result.truncated[0]), desk.live) == (cut, 0 if cut else 1)
+
+
+def test_wrong_answers_fail_their_row_and_are_told(make_desk, caplog):
+    desk = make_desk()
+    begin(desk, [0, 1, 2, 3])
+    result, tokens, _ = act(desk, ["break", "number", "deaf", "hello"])
+    assert result.failed.tolist() == [True, True, True, False]
+    assert (tokens[:3] == -1).all()
+    assert desk.live == 1
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3
+    assert "Echo, group 0, member 0 failed in step: KeyError" in told[0]
+
+
+def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_desk, caplog):
+    desk = make_desk()
+    identity = names(3)
+    identity[:, 3], identity[:, 4] = 0, np.arange(3)
+    tokens, _ = desk.begin(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
+    assert [text(row) for row in tokens] == ["seed 4"] * 3  # what the shared prefill has read
+    assert desk.live == 2
+    assert "member 2 failed in reset" in caplog.text
+
+
+def test_answers_keep_their_order_and_errors_are_answers():
+    answers = run_all([lambda: 1, lambda: 1 // 0, lambda: 3], 5.0, 1)
+    assert (answers[0], type(answers[1]), answers[2]) == (1, ZeroDivisionError, 3)
+    assert run_all([], 5.0, 3) == []
+
+
+def test_functions_run_at_the_same_time():
+    meeting = threading.Barrier(3)  # opens only when all three have come
+    assert sorted(run_all([meeting.wait] * 3, 30.0, 3)) == [0, 1, 2]
+
+
+def test_a_function_that_hangs_is_given_up():
+    release = threading.Event()
+    answers = run_all([release.wait, lambda: 2], 0.3, 2)
+    release.set()
+    assert (type(answers[0]), answers[1]) == (TimeoutError, 2)
+
+
+def test_functions_that_have_not_begun_at_the_deadline_never_begin():
+    release, begun = threading.Event(), []
+    answers = run_all([release.wait, lambda: begun.append(1)], 0.3, 1)
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "host-environment":
+            thread.join(10.0)
+    assert [type(answer) for answer in answers] == [TimeoutError, TimeoutError]
+    assert begun == []
+
+
+def test_a_function_that_hangs_does_not_hold_up_the_end_of_the_program():
+    code = (
+        "import threading; from agentrl_jax.rollout.side_by_side import run_all; "
+        "print(run_all([threading.Event().wait], 0.1, 1))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)
+    assert "TimeoutError" in done.stdout
