@@ -11,11 +11,11 @@ import envs_jax
 from envs_jax import registry
 from envs_jax.testing import check_env
 
-# Sokoban's rules are checked with a pack in `test_sokoban_env.py`, and its baselines in `test_sokoban_oracle.py`.
+# Sokoban's rules are checked with a pack in `test_sokoban_env.py`, and its baselines in `test_sokoban_levels.py`.
 BANDS = [pytest.param(n, marks=pytest.mark.slow) if "Sokoban" in n else n for n in registry.BASELINES]
 
 
-@pytest.mark.parametrize("name", ["Bandit", "FrozenLake", "CoordFrozenLake"])
+@pytest.mark.parametrize("name", ["Bandit", "FrozenLake", pytest.param("CoordFrozenLake", marks=pytest.mark.slow)])
 def test_environments_keep_the_contract(name):
     env, params = envs_jax.make(name)
     check_env(env, params, key=jax.random.key(1))
@@ -102,6 +102,20 @@ def test_baselines_are_in_their_bands(name):
     spread = 4 * np.array([0.2, 0.3]) / np.sqrt(number)
     assert low - spread[0] <= random <= high + spread[0]
     assert best_low - spread[1] <= optimal <= best_high + spread[1]
+
+
+def test_sokoban_is_wired_to_its_own_oracle_and_planner():
+    spec = envs_jax.spec("SimpleSokoban")
+    # Wall around a corridor: player, box, target.
+    level = np.zeros((3, 5), np.int8)
+    level[1, 1:4] = 5, 4, 2
+    random, optimal = spec.oracle(envs_jax.make("SimpleSokoban")[1], level[None], 2)
+    assert random.item() == pytest.approx(1 - 0.75**2)
+    assert optimal.item() == 1.0
+    assert spec.plan(level).tolist() == [3]
+    lake = np.array([[3, 0, 2]], np.int8)
+    assert envs_jax.spec("FrozenLake").plan(lake).tolist() == [2, 2]
+    assert envs_jax.spec("Bandit").plan is None
 
 
 def test_every_name_has_a_band():
