@@ -1,7 +1,7 @@
 """A policy and its critic as one tree of parameters.
 
-Letters: `N` rows, `S` positions, `D` width. Outputs over [N, S] are aligned with the token they speak of: entry j is
-computed from the tokens before j.
+Letters: `N` rows of `S` tokens, of which `K` are scored, `D` width. Outputs over [N, K] speak of the token at
+`position` and are computed from the tokens before it. Vocabulary logits are made for these K tokens only.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ class ActorCritic:
 
 @struct.dataclass
 class TokenScores:
-    """What the learner needs to know about each token of N rows.
+    """What the learner needs to know about K tokens of N rows.
 
     Attributes:
-        logprob: f32[N, S] log-probability of the token; 0 at position 0.
-        entropy: f32[N, S] entropy of the distribution it was drawn from.
-        value: f32[N, S] critic's value before the token; 0 without a critic.
+        logprob: f32[N, K] log-probability of the token.
+        entropy: f32[N, K] entropy of the distribution it was drawn from.
+        value: f32[N, K] critic's value before the token; 0 without a critic.
     """
 
     logprob: jax.Array
@@ -61,38 +61,54 @@ def init_params(key: jax.Array, model: ActorCritic) -> dict[str, Any]:
     return params
 
 
-def score_tokens(params: dict[str, Any], model: ActorCritic, tokens: jax.Array, temperature: jax.Array) -> TokenScores:
-    """Scores every token of N rows in one parallel forward pass.
+def score_tokens(
+    params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
+) -> TokenScores:
+    """Scores K tokens of each of N rows in one parallel forward pass.
 
     Args:
         params: as from `init_params`.
         model: shapes.
         tokens: i32[N, S], padded on the right.
+        position: i32[N, K] positions of the tokens to score, each at least 1.
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
     """
-    hidden = decoder.forward(params["policy"], model.decoder, tokens)
-    scaled = decoder.logits(params["policy"], hidden[:, :-1])
+    hidden = _before(decoder.forward(params["policy"], model.decoder, tokens), position)
+    scaled = decoder.logits(params["policy"], hidden)
     scaled = scaled / jnp.where(temperature > 0, temperature, 1.0)[:, None, None]
     logprobs = jax.nn.log_softmax(scaled)
-    chosen = jnp.take_along_axis(logprobs, tokens[:, 1:, None], axis=-1)[..., 0]
-    entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
-    return TokenScores(logprob=_shift(chosen), entropy=_shift(entropy), value=values(params, model, tokens, hidden))
+    token = jnp.take_along_axis(tokens, position, axis=1)
+    return TokenScores(
+        logprob=jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0],
+        entropy=-jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1),
+        value=_value(params, model, tokens, position, hidden),
+    )
 
 
-def logprobs(params: decoder.Params, model: ActorCritic, tokens: jax.Array, temperature: jax.Array) -> jax.Array:
-    """Log-probabilities f32[N, S] of the tokens under a policy alone (a reference, say)."""
-    return score_tokens({"policy": params}, dataclasses.replace(model, critic="none"), tokens, temperature).logprob
+def logprobs(
+    params: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
+) -> jax.Array:
+    """Log-probabilities f32[N, K] of tokens under a policy alone (a reference, say); arguments as `score_tokens`."""
+    alone = dataclasses.replace(model, critic="none")
+    return score_tokens({"policy": params}, alone, tokens, position, temperature).logprob
 
 
-def values(params: dict[str, Any], model: ActorCritic, tokens: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
-    """Values f32[N, S] before each token; `hidden` spares a shared critic its forward pass."""
+def values(params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
+    """Values f32[N, K] before the tokens at `position`; arguments as `score_tokens`."""
+    return _value(params, model, tokens, position, None)
+
+
+def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
+    """A shared critic reads the policy's `hidden` [N, K, D] if there is one, and makes its own otherwise."""
     if model.critic == "none":
-        return jnp.zeros(tokens.shape, jnp.float32)
+        return jnp.zeros(position.shape, jnp.float32)
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
-        hidden = decoder.forward(critic.get("decoder", params["policy"]), model.decoder, tokens)
-    return _shift(hidden[:, :-1].astype(jnp.float32) @ critic["head"] + critic["bias"])
+        backbone = critic.get("decoder", params["policy"])
+        hidden = _before(decoder.forward(backbone, model.decoder, tokens), position)
+    return hidden.astype(jnp.float32) @ critic["head"] + critic["bias"]
 
 
-def _shift(x: jax.Array) -> jax.Array:
-    return jnp.pad(x, ((0, 0), (1, 0)))
+def _before(hidden: jax.Array, position: jax.Array) -> jax.Array:
+    """States [N, K, D] from which the tokens at `position` are predicted."""
+    return jnp.take_along_axis(hidden, position[..., None] - 1, axis=1)

@@ -54,13 +54,15 @@ def imitation_steps(
         chosen = jax.random.choice(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
-        tokens, mask = rows.tokens[chosen], rows.sampled[chosen]
-        count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1.0)
-        mine, mine_mask = shards.local((tokens, mask))
+        part = jax.tree.map(lambda x: x[chosen], rows)
+        count = jnp.maximum(jnp.sum(part.sampled, dtype=jnp.float32), 1.0)
+        mine = shards.local(part)
 
         def loss_of(params):
-            scores = actor_critic.score_tokens(params, model, mine, jnp.ones(mine.shape[0]))
-            return -jnp.sum(jnp.where(mine_mask, scores.logprob, 0.0)) / count
+            scores = actor_critic.score_tokens(
+                params, model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
+            )
+            return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / count
 
         loss, grads = shards.sum(jax.value_and_grad(loss_of)(shards.varying(state.params)))
         state, norm, _ = apply_gradients(

@@ -1,6 +1,6 @@
 """From trajectories to the rows that the learner reads.
 
-Letters: `E` episodes, `T` turns, `N` rows, `S` tokens of a row.
+Letters: `E` episodes, `T` turns, `L` tokens of a reply, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
 """
 
 import jax
@@ -12,21 +12,25 @@ from agentrl_jax.rollout.trajectory import Trajectory
 
 @struct.dataclass
 class Sequences:
-    """Rows of tokens, padded on the right. Arrays over [N, S] are aligned with the token they speak of.
+    """Rows of tokens, padded on the right, and the tokens of each row that were sampled.
+
+    Every reply has L slots, so a row has K = (turns of the row) x L of them; slot t L + i is token i of its turn t.
 
     Attributes:
         tokens: i32[N, S].
         length: i32[N].
-        sampled: bool[N, S] the token was drawn from the policy: the loss mask.
-        logprob: f32[N, S] behaviour log-probability of sampled tokens, else 0.
-        turn_last: i32[N, T] position of the last sampled token of each turn in the row (T = 1 in rows of a single
-            turn), -1 where there is none.
+        position: i32[N, K] where in the row the slot's token stands; 1 where there is none.
+        sampled: bool[N, K] the slot holds a token that was drawn from the policy: the loss mask.
+        logprob: f32[N, K] behaviour log-probability of sampled tokens, else 0.
+        turn_last: i32[N, T] slot of the last sampled token of each turn in the row (T = 1 in rows of a single turn), -1
+            where there is none.
         turn_reward: f32[N, T] what each turn of the row has earned.
         episode: i32[N] row of the trajectory.
     """
 
     tokens: jax.Array
     length: jax.Array
+    position: jax.Array
     sampled: jax.Array
     logprob: jax.Array
     turn_last: jax.Array
@@ -73,32 +77,31 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
     observation_length = jnp.where(played, observation_length, 0)
     prompt, prompt_length = per_row(trajectory.prompt), per_row(trajectory.prompt_length)
 
-    def spread(prompt_part, observation_part, reply_part):
-        """Lays out prompt, then observation and reply of each turn, [N, S], with gaps."""
-        body = jnp.concatenate([observation_part, reply_part], axis=2)
-        return jnp.concatenate([prompt_part, body.reshape(body.shape[0], -1)], axis=1)
-
     def below(limit, size):
         return jnp.arange(size) < limit[..., None]
 
-    drawn = below(reply_length, reply.shape[-1])
-    none = jnp.zeros_like(observation, bool)
-    kept = spread(below(prompt_length, prompt.shape[1]), below(observation_length, observation.shape[-1]), drawn)
-    sampled = spread(jnp.zeros_like(prompt, bool), none, drawn)
-    tokens = spread(prompt, observation, reply)
-    logprob = spread(jnp.zeros(prompt.shape), jnp.zeros(observation.shape), rows(trajectory.reply.logprob))
+    def flat(x):
+        return x.reshape(x.shape[0], -1)
 
-    # Moves what is kept to the left without changing its order.
+    # Laid out with gaps: the prompt, then observation and reply of each turn. What is kept moves to the left.
+    parts = jnp.concatenate([observation, reply], axis=2)
+    drawn = below(reply_length, reply.shape[-1])
+    filled = jnp.concatenate([below(observation_length, observation.shape[-1]), drawn], axis=2)
+    tokens = jnp.concatenate([prompt, flat(parts)], axis=1)
+    kept = jnp.concatenate([below(prompt_length, prompt.shape[1]), flat(filled)], axis=1)
     order = jnp.argsort(~kept, axis=1, stable=True)
-    tokens, sampled, logprob, kept = (jnp.take_along_axis(x, order, axis=1) for x in (tokens, sampled, logprob, kept))
-    sampled &= kept
+
     ends = prompt_length[:, None] + jnp.cumsum(observation_length + reply_length, axis=1)
+    first = ends - reply_length
+    slots = jnp.arange(reply.shape[-1])
+    last = jnp.arange(reply.shape[1]) * reply.shape[-1] + reply_length - 1
     return Sequences(
-        tokens=jnp.where(kept, tokens, 0),
+        tokens=jnp.take_along_axis(jnp.where(kept, tokens, 0), order, axis=1),
         length=jnp.sum(kept, axis=1, dtype=jnp.int32),
-        sampled=sampled,
-        logprob=jnp.where(sampled, logprob, 0.0),
-        turn_last=jnp.where(reply_length > 0, ends - 1, -1).astype(jnp.int32),
+        position=flat(jnp.where(drawn, first[..., None] + slots, 1)),
+        sampled=flat(drawn),
+        logprob=flat(jnp.where(drawn, rows(trajectory.reply.logprob), 0.0)),
+        turn_last=jnp.where(reply_length > 0, last, -1).astype(jnp.int32),
         turn_reward=rows(rewards),
         episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),
     )

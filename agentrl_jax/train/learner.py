@@ -1,6 +1,7 @@
 """The update: trajectories in, a new state out, in one program.
 
-Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` tokens, of which a minibatch holds `n`.
+Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` tokens with `K` slots for sampled ones
+(see `rollout.context.Sequences`), of which a minibatch holds `n` rows.
 """
 
 import dataclasses
@@ -85,20 +86,22 @@ class UpdateSettings:
 
 @struct.dataclass
 class Batch:
-    """What a gradient step reads of each row; arrays over [N, S] are aligned with the token they speak of.
+    """What a gradient step reads of each row.
 
     Attributes:
         tokens: i32[N, S].
-        mask: bool[N, S] sampled tokens.
-        old_logprob: f32[N, S] behaviour log-probability.
-        old_value: f32[N, S].
-        ref_logprob: f32[N, S]; 0 where there is no reference.
-        advantage: f32[N, S].
-        target: f32[N, S] target of the critic.
+        position: i32[N, K] of the slots' tokens.
+        mask: bool[N, K] the slot holds a sampled token.
+        old_logprob: f32[N, K] behaviour log-probability.
+        old_value: f32[N, K].
+        ref_logprob: f32[N, K]; 0 where there is no reference.
+        advantage: f32[N, K].
+        target: f32[N, K] target of the critic.
         temperature: f32[N].
     """
 
     tokens: jax.Array
+    position: jax.Array
     mask: jax.Array
     old_logprob: jax.Array
     old_value: jax.Array
@@ -195,15 +198,15 @@ def _prepare(
     """Values, reference log-probabilities and advantages of all kept rows."""
     _check_division(rows.tokens.shape[0], config, shards)
     mask = rows.sampled
-    tokens, local_temperature = shards.local((rows.tokens, temperature))
+    mine = shards.local((rows.tokens, rows.position))
     params = shards.varying(state.params)
     value = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage == "gae":
-        value = shards.replicate(actor_critic.values(params, model, tokens))
+        value = shards.replicate(actor_critic.values(params, model, *mine))
     ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.kl_where != "none":
         reference = shards.varying(state.reference)
-        ref_logprob = shards.replicate(actor_critic.logprobs(reference, model, tokens, local_temperature))
+        ref_logprob = shards.replicate(actor_critic.logprobs(reference, model, *mine, shards.local(temperature)))
 
     rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
     if config.kl_where == "reward":
@@ -224,6 +227,7 @@ def _prepare(
     metrics["update/trained_tokens"] = jnp.sum(mask, dtype=jnp.float32)
     batch = Batch(
         tokens=rows.tokens,
+        position=rows.position,
         mask=mask,
         old_logprob=rows.logprob,
         old_value=value,
@@ -329,7 +333,7 @@ def _loss(
     config: LearnerConfig,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """A part's share of the loss, and sums over its tokens for the metrics."""
-    scores = actor_critic.score_tokens(params, model, batch.tokens, batch.temperature)
+    scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature)
     mask = batch.mask
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
     policy, stats = losses.policy_loss(
