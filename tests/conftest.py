@@ -1,0 +1,14 @@
+"""Settings of JAX and hypothesis for the whole suite; they have to stand before the first array is made."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import hypothesis
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+# Set by the variable JAX_COMPILATION_CACHE_DIR; without it nothing is kept.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+hypothesis.settings.register_profile("no_deadline", deadline=None)
+hypothesis.settings.load_profile("no_deadline")

@@ -1,0 +1,180 @@
+"""A tiny agent in two quick tasks whose replies vary in length, shared by the tests of the engine and of the learner.
+
+Its parameters are drawn, not trained: an offset of the logits makes it utter action names, the closing tag and the end
+of the turn, with odds that depend on everything it has read, so that a wrong cache or a wrong position shows.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
+from agentrl_jax.models import actor_critic
+from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
+from agentrl_jax.text.prompt import compile_prompt
+from agentrl_jax.text.styles import get_style
+from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.train import build
+from envs_jax.environment import EnvParams, EnvState, TextEnvironment
+
+MEMBERS = 4
+TURNS = 3
+REPLY_TOKENS = 7
+TOKENIZER = load_small()
+END = TOKENIZER.end_of_turn_id
+SHORT, LONG = 0, 1
+"""Task indices: one ends with the first action, the other rarely ends before the last turn."""
+
+
+@struct.dataclass
+class LadderState(EnvState):
+    """`time` and `terminated` are inherited.
+
+    Attributes:
+        height: i32[] rung of the player.
+        goal: i32[] rung to reach, 1 to 9.
+        slipped: bool[] the last action slipped.
+    """
+
+    height: jax.Array
+    goal: jax.Array
+    slipped: jax.Array
+
+
+class Ladder(TextEnvironment):
+    """Climb to a rung; an upward step slips with probability 0.3. -0.5 an action, 3 on arrival."""
+
+    actions = ("Up", "Down")
+    pieces = (*"0123456789", " of ", " slipped")
+    instruction = "Climb."
+
+    def __init__(self, steps: int):
+        """Fixes the number of actions of an episode."""
+        self.steps = steps
+
+    @property
+    def default_params(self) -> EnvParams:
+        return EnvParams(max_steps_in_episode=jnp.int32(self.steps))
+
+    def reset_env(self, key: jax.Array, params: EnvParams):
+        goal = jax.random.randint(key, (), 1, 10)
+        no = jnp.bool_(False)
+        return goal, LadderState(time=jnp.int32(0), terminated=no, height=jnp.int32(0), goal=goal, slipped=no)
+
+    def step_env(self, key: jax.Array, state: LadderState, action: jax.Array, params: EnvParams):
+        active = ~self.is_done(state, params)
+        slipped = (action == 0) & (jax.random.bits(key) % 10 < 3)
+        height = jnp.clip(state.height + jnp.where(action == 0, 1 - slipped, -1), 0, 9)
+        there = active & (height == state.goal)
+        after = LadderState(
+            time=state.time + 1, terminated=there, height=height.astype(jnp.int32), goal=state.goal, slipped=slipped
+        )
+        state = jax.tree.map(lambda a, b: jnp.where(active, a, b), after, state)
+        reward = jnp.where(active, -0.5 + 3.0 * there, 0.0)
+        return state.height, state, reward, state.terminated, {"success": state.terminated, "height": state.height}
+
+    def is_truncated(self, state: Any, params: Any) -> jax.Array:
+        return state.time >= params.max_steps_in_episode
+
+    def describe(self, state: LadderState, params: EnvParams) -> jax.Array:
+        return jnp.stack([state.height, 10, state.goal, jnp.where(state.slipped, 11, -1)])
+
+    def success(self, state: LadderState, params: EnvParams) -> jax.Array:
+        return state.terminated
+
+
+CONFIG = Config(
+    tasks=(TaskConfig(env="Short", groups=8), TaskConfig(env="Long", groups=8)),
+    prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=5, reply_tokens=REPLY_TOKENS),
+    model=ModelConfig(layers=2, width=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
+    rollout=RolloutConfig(members=MEMBERS),
+    algo=AlgoConfig(filter_ratio=0.5, whiten=False),
+)
+
+
+def make_task(name: str, env: Any, prompt: PromptConfig) -> Task:
+    """A task around an environment that is in no registry."""
+    grammar = ReplyGrammar(
+        actions=env.actions, think=prompt.think, forced=prompt.forced_tag, max_actions=prompt.max_actions_per_turn
+    )
+    observed = jax.eval_shape(lambda k, p: env.describe(env.reset_env(k, p)[1], p), jax.random.key(0), env.default_params)
+    compiled = compile_prompt(
+        get_style(prompt.style),
+        instruction=env.instruction,
+        legend=env.legend,
+        actions=env.actions,
+        pieces=env.pieces,
+        observation_pieces=observed.shape[0],
+        think=prompt.think,
+        forced=prompt.forced_tag,
+        separator=prompt.separator,
+        max_actions_budget=prompt.max_actions,
+        max_turns=prompt.max_turns,
+        response_words=prompt.reply_tokens,
+        tokenizer=TOKENIZER,
+    )
+    return Task(
+        name=name, env=env, env_params=env.default_params, prompt=compiled, grammar=compile_grammar(grammar, TOKENIZER)
+    )
+
+
+def make_world(**changes: Any) -> CompiledWorld:
+    """The two tasks, with changes to the prompt's configuration; `shared_noise` goes to the world."""
+    shared_noise = changes.pop("shared_noise", False)
+    prompt = dataclasses.replace(CONFIG.prompt, **changes)
+    tasks = (make_task("Short", Ladder(1), prompt), make_task("Long", Ladder(100), prompt))
+    return CompiledWorld(tasks=tasks, shared_noise=shared_noise)
+
+
+WORLD = make_world()
+MODEL = build.build_model(CONFIG, TOKENIZER)
+
+
+def vocabulary(text: str) -> list[int]:
+    """Token ids of a text."""
+    return [int(token) for token in TOKENIZER.encode(text)]
+
+
+def talkative_params(seed: int):
+    """Parameters of an agent that mostly utters tokens of the reply format."""
+    params = actor_critic.init_params(jax.random.key(seed), MODEL)
+    policy = params["policy"]
+    # Larger matrices than at a usual start, so that what was read decides what is said.
+    layers = {name: leaf if leaf.ndim == 2 else 12.0 * leaf for name, leaf in policy["layers"].items()}
+    embedding = (25.0 * policy["embedding"]).at[:, 0].set(3.0)
+    bias = np.zeros(MODEL.decoder.vocab_size, np.float32)
+    for odds, text in ((8.0, "UpDown"), (6.5, "||"), (8.5, "</answer>")):
+        bias[vocabulary(text)] = odds
+    bias[END] = 8.0
+    # The first entry of the hidden state stays large, so that its weights act as an offset of the logits.
+    unembedding = (6.0 * policy["unembedding"]).at[0].set(bias / 2)
+    return params | {"policy": policy | {"layers": layers, "embedding": embedding, "unembedding": unembedding}}
+
+
+def mixed_ids(groups: int, members: int):
+    """Groups of both tasks in turns: short, long, short, ..."""
+    group = np.repeat(np.arange(groups), members)
+    return build.episode_ids(
+        group=group, member=np.tile(np.arange(members), groups), task=group % 2, level=np.full(len(group), -1)
+    )
+
+
+def settings(episodes: int, **changes: Any):
+    """Traced settings of a rollout at temperature 1."""
+    return build.rollout_settings(CONFIG, WORLD, episodes, 1.0).replace(**changes)
+
+
+def engine_config(**changes: Any):
+    """The engine's static settings: a turn barrier, one slot per episode, the whole conversation."""
+    plain = build.engine_config(CONFIG, TOKENIZER, members=1, slots=0)
+    return dataclasses.replace(plain, **changes)
+
+
+def rows(tree: Any, index: Any):
+    """Some rows of every leaf."""
+    return jax.tree.map(lambda x: x[jnp.asarray(index)], tree)
