@@ -39,12 +39,18 @@ class Shards:
     count: int = 1
 
     def local(self, tree: Any) -> Any:
-        """This device's share of replicated rows: leaves [N, ...] -> [N / R, ...]."""
+        """This device's share of replicated rows: leaves [N, ...] -> [N / R, ...].
+
+        Raises:
+            ValueError: R does not divide N.
+        """
         if self.count == 1:
             return tree
         index = jax.lax.axis_index(AXIS)
 
         def share(x):
+            if x.shape[0] % self.count:
+                raise ValueError(f"{x.shape[0]} rows cannot be shared by {self.count} devices; use a multiple")
             size = x.shape[0] // self.count
             return jax.lax.dynamic_slice_in_dim(x, index * size, size)
 
@@ -71,7 +77,12 @@ class Shards:
         """Marks replicated values as this device's own, so that loops and gradients treat them as such."""
         if self.count == 1:
             return tree
-        return jax.tree.map(lambda x: x if AXIS in jax.typeof(x).vma else jax.lax.pcast(x, AXIS, to="varying"), tree)
+
+        def mark(x):
+            known = AXIS in jax.typeof(x).manual_axis_type.varying
+            return x if known else jax.lax.pcast(x, AXIS, to="varying")
+
+        return jax.tree.map(mark, tree)
 
 
 def on_mesh(
