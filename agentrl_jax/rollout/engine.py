@@ -148,6 +148,8 @@ def _loop(params, model, world, config, key, ids, settings) -> LoopState:
         )
     if slots > episodes:
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
+    # More turns than T would be played without being recorded.
+    settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     engine = _Engine(params, model, world, config, key, ids, settings)
 
     def cycle(state: LoopState) -> LoopState:
