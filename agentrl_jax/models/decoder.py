@@ -55,15 +55,14 @@ class Decoder(nn.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Returns logits f32[B, S, V] for `tokens` i32[B, S]."""
         c = self.config
+        scaled = nn.initializers.normal(c.width**-0.5)
         declared: dict[str, Any] = {
-            "embedding": self.param("embedding", nn.initializers.normal(0.02), (c.vocab_size, c.width), jnp.float32),
+            "embedding": self.param("embedding", scaled, (c.vocab_size, c.width), jnp.float32),
             "layers": self.param("layers", _init_layers, c),
             "final_norm": self.param("final_norm", nn.initializers.ones, (c.width,), jnp.float32),
         }
         if not c.tied_embeddings:
-            declared["unembedding"] = self.param(
-                "unembedding", nn.initializers.normal(0.02), (c.width, c.vocab_size), jnp.float32
-            )
+            declared["unembedding"] = self.param("unembedding", scaled, (c.width, c.vocab_size), jnp.float32)
         return logits(declared, forward(declared, c, tokens))
 
 
@@ -84,10 +83,11 @@ def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
         "down": (c.mlp_width, c.width),
     }
     keys = dict(zip(shapes, jax.random.split(key, len(shapes))))
-    # Outputs that are added to the residual stream start smaller, as in GPT-2.
-    scale = {name: 0.02 / (2 * c.num_layers) ** 0.5 if name in ("output", "down") else 0.02 for name in shapes}
+    # What is added to the residual stream starts smaller, so that the stream's variance does not grow with depth.
+    added = {name: (2 * c.num_layers) ** -0.5 for name in ("output", "down")}
     matrices = {
-        name: scale[name] * jax.random.normal(keys[name], (c.num_layers, *shape)) for name, shape in shapes.items()
+        name: added.get(name, 1.0) * shape[0] ** -0.5 * jax.random.normal(keys[name], (c.num_layers, *shape))
+        for name, shape in shapes.items()
     }
     norms = {name: jnp.ones((c.num_layers, c.width), jnp.float32) for name in ("attention_norm", "mlp_norm")}
     return matrices | norms
