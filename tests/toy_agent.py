@@ -102,7 +102,9 @@ def make_task(name: str, env: Any, prompt: PromptConfig) -> Task:
     grammar = ReplyGrammar(
         actions=env.actions, think=prompt.think, forced=prompt.forced_tag, max_actions=prompt.max_actions_per_turn
     )
-    observed = jax.eval_shape(lambda k, p: env.describe(env.reset_env(k, p)[1], p), jax.random.key(0), env.default_params)
+    observed = jax.eval_shape(
+        lambda k, p: env.describe(env.reset_env(k, p)[1], p), jax.random.key(0), env.default_params
+    )
     compiled = compile_prompt(
         get_style(prompt.style),
         instruction=env.instruction,
@@ -144,15 +146,20 @@ def talkative_params(seed: int):
     """Parameters of an agent that mostly utters tokens of the reply format."""
     params = actor_critic.init_params(jax.random.key(seed), MODEL)
     policy = params["policy"]
+    draw = np.random.default_rng(seed)
+
+    def normal(leaf, scale):
+        return jnp.asarray(scale * draw.standard_normal(leaf.shape), jnp.float32)
+
     # Larger matrices than at a usual start, so that what was read decides what is said.
-    layers = {name: leaf if leaf.ndim == 2 else 12.0 * leaf for name, leaf in policy["layers"].items()}
-    embedding = (25.0 * policy["embedding"]).at[:, 0].set(3.0)
+    layers = {name: leaf if leaf.ndim == 2 else normal(leaf, 0.24) for name, leaf in policy["layers"].items()}
+    embedding = normal(policy["embedding"], 0.5).at[:, 0].set(3.0)
     bias = np.zeros(MODEL.decoder.vocab_size, np.float32)
     for odds, text in ((8.0, "UpDown"), (6.5, "||"), (8.5, "</answer>")):
         bias[vocabulary(text)] = odds
     bias[END] = 8.0
     # The first entry of the hidden state stays large, so that its weights act as an offset of the logits.
-    unembedding = (6.0 * policy["unembedding"]).at[0].set(bias / 2)
+    unembedding = normal(policy["unembedding"], 0.12).at[0].set(bias / 2)
     return params | {"policy": policy | {"layers": layers, "embedding": embedding, "unembedding": unembedding}}
 
 

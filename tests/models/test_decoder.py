@@ -20,9 +20,10 @@ ROWS, LENGTH = 3, 11
 def lively_params(config: DecoderConfig, seed: int = 0):
     """Parameters large enough that every position matters."""
     params = decoder.init_params(jax.random.key(seed), config)
-    grown = jax.tree.map(lambda x: x if x.ndim == 1 else 10.0 * x, params)
-    norms = {name: x + 0.1 for name, x in params["layers"].items() if name.endswith("norm")}
-    return grown | {"layers": grown["layers"] | norms}
+    draw = np.random.default_rng(seed)
+    grown = jax.tree.map(lambda x: jnp.asarray(0.2 * draw.standard_normal(x.shape), jnp.float32), params)
+    norms = {name: x + 1.0 for name, x in grown["layers"].items() if name.endswith("norm")}
+    return grown | {"layers": grown["layers"] | norms, "final_norm": grown["final_norm"] + 1.0}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,401 @@
+"""The update on made-up trajectories of unequal lengths: what it must not depend on, and what it must do."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.offline.imitation import imitation_steps
+from agentrl_jax.parallel.shards import Shards, data_mesh
+from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
+from agentrl_jax.rollout.world import unplayed
+from agentrl_jax.train import state as states
+from agentrl_jax.train.learner import LearnerConfig, UpdateSettings, update
+from agentrl_jax.train.programs import Programs
+
+QUICK = {"xla_backend_optimization_level": 0}
+GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
+EPISODES = GROUPS * MEMBERS
+SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, mlp_width=12)
+MODEL = ActorCritic(decoder=SHAPE, critic="shared")
+PLAIN = optax.sgd(1.0)
+"""Steps that are the gradient itself; Adam would blow rounding up where a gradient is zero."""
+KEY = jax.random.key(0)
+BASE = LearnerConfig(
+    task_names=("toy",),
+    members=MEMBERS,
+    context="full",
+    advantage="gae",
+    grpo_std=True,
+    whiten=True,
+    dual_clip=3.0,
+    value_clip=0.5,
+    kl_kind="k3",
+    kl_where="none",
+    aggregation="token_mean",
+    reward_placement="episode",
+    reward_normalisation="identity",
+    filter_ratio=1.0,
+    filter_kind="std",
+    epochs=1,
+    minibatches=1,
+    accumulation=1,
+)
+GRPO = {"advantage": "grpo", "whiten": False}
+
+
+def settings(**changes):
+    values = UpdateSettings(
+        lr=0.1,
+        critic_lr=0.1,
+        max_grad_norm=1e9,
+        clip_low=0.2,
+        clip_high=0.28,
+        value_coef=1.0,
+        entropy_coef=0.01,
+        kl_coef=0.0,
+        gamma=1.0,
+        lam=1.0,
+        format_penalty=-0.1,
+    )
+    return jax.tree.map(jnp.float32, values.replace(**changes))
+
+
+def fresh_state(model=MODEL, reference=False, optimise=PLAIN):
+    state = states.init_state(jax.random.key(1), model, optimise, reference)
+    draw = np.random.default_rng(2)
+    drawn = jax.tree.map(
+        lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), state.params["policy"]
+    )
+    params = state.params | {"policy": drawn | {"final_norm": drawn["final_norm"] + 1.0}}
+    if model.critic != "none":
+        params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.width)}
+    state = state.replace(params=params)
+    return states.with_reference(state) if reference else state
+
+
+def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
+    """Episodes of one or two turns; the first episodes say much more than the last. Larger arrays only add padding."""
+    draw = np.random.default_rng(seed)
+    num_turns = draw.integers(1, TURNS + 1, EPISODES)
+    played = np.arange(TURNS) < num_turns[:, None]
+    most = np.where(np.arange(EPISODES) < EPISODES // 2, SAID, 2)[:, None]
+    length = np.where(played, draw.integers(1, most + 1, (EPISODES, TURNS)), 0)
+    seen_length = np.where(played, draw.integers(1, SEEN + 1, (EPISODES, TURNS)), 0)
+    observation = np.zeros((EPISODES, TURNS, seen), np.int32)
+    observation[..., :SEEN] = draw.integers(0, 19, (EPISODES, TURNS, SEEN))
+    tokens = np.zeros((EPISODES, TURNS, said), np.int32)
+    tokens[..., :SAID] = draw.integers(0, 19, (EPISODES, TURNS, SAID))
+    logprob = np.zeros((EPISODES, TURNS, said), np.float32)
+    logprob[..., :SAID] = -3.0 + draw.normal(0, 0.3, (EPISODES, TURNS, SAID))
+    reward = np.where(played, draw.normal(0, 1, (EPISODES, TURNS)), 0.0)
+    empty = unplayed(EPISODES * TURNS, 2, ())
+    turn = jax.tree.map(lambda x: x.reshape(EPISODES, TURNS, *x.shape[1:]), empty)
+    error = np.where(played, draw.integers(0, 2, (EPISODES, TURNS)), 0)
+    number = jnp.arange(EPISODES)
+    return Trajectory(
+        prompt=jnp.full((EPISODES, 2), 3),
+        prompt_length=jnp.full(EPISODES, 2),
+        observation=jnp.asarray(observation),
+        observation_length=jnp.asarray(seen_length, jnp.int32),
+        reply=Reply(
+            tokens=jnp.asarray(tokens),
+            length=jnp.asarray(length, jnp.int32),
+            logprob=jnp.asarray(logprob),
+            margin=jnp.zeros_like(logprob),
+            ended=jnp.zeros((EPISODES, TURNS), bool),
+        ),
+        turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
+        num_turns=jnp.asarray(num_turns, jnp.int32),
+        ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
+        level_key=jnp.zeros((EPISODES, 2), jnp.uint32),
+        overflow=jnp.zeros(EPISODES, bool),
+    )
+
+
+TRAJECTORY = make_trajectory()
+ONES = jnp.ones(EPISODES)
+ROUNDING = 1e-7
+"""Parameters are near 1, so a step, which is seen as their difference, is known to their last bit."""
+
+
+def on_policy(trajectory, params, model=MODEL):
+    """The trajectory as if the policy had drawn it: its own log-probabilities."""
+    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    logprob = actor_critic.logprobs(params["policy"], model, rows.tokens, rows.position, ONES)
+    logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.reply.logprob.shape), 0.0)
+    return trajectory.replace(reply=trajectory.reply.replace(logprob=logprob))
+
+
+@pytest.fixture(scope="module")
+def learn():
+    """Function (trajectory, state, settings, key, model, optimiser, **changes of the config) -> (state, metrics)."""
+
+    @functools.cache
+    def program(model, optimise, config):
+        return jax.jit(
+            functools.partial(update, model=model, config=config, optimise=optimise, shards=Shards()),
+            compiler_options=QUICK,
+        )
+
+    def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, optimise=PLAIN, **changes):
+        state = fresh_state(model, optimise=optimise) if state is None else state
+        numbers = settings() if numbers is None else numbers
+        return program(model, optimise, dataclasses.replace(BASE, **changes))(state, trajectory, ONES, key, numbers)
+
+    run.program = program
+    return run
+
+
+@pytest.fixture(scope="module")
+def base(learn):
+    return learn()
+
+
+def assert_close(a, b, relative=1e-5):
+    """Every leaf agrees to `relative` of its norm."""
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b)):
+        gap, size = np.linalg.norm(np.asarray(x - y)), np.linalg.norm(np.asarray(x))
+        assert gap <= relative * size + ROUNDING * np.sqrt(np.size(x)), f"{jax.tree_util.keystr(path)}: {gap} of {size}"
+
+
+def step_of(state, model=MODEL):
+    """What the update added to the fresh parameters."""
+    return jax.tree.map(jnp.subtract, state.params, fresh_state(model).params)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_devices_change_nothing(base, devices):
+    """Half of the devices hold long replies, half short ones, so that local means would not do."""
+    programs = Programs(data_mesh(devices))
+    program = programs.update(MODEL, BASE, PLAIN)
+    arguments = (fresh_state(), TRAJECTORY, ONES, KEY, settings())
+    compiled = program.lower(*arguments).compile(compiler_options=QUICK)
+    state, metrics = compiled(*arguments)
+    assert_close(step_of(base[0]), step_of(state))
+    for name, value in base[1].items():
+        np.testing.assert_allclose(metrics[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
+def test_parts_equal_the_whole(learn, aggregation):
+    whole, in_parts = (learn(aggregation=aggregation, accumulation=parts) for parts in (1, 4))
+    assert_close(step_of(whole[0]), step_of(in_parts[0]))
+    for name, value in whole[1].items():
+        np.testing.assert_allclose(in_parts[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_padding_changes_nothing(learn, base):
+    padded, _ = learn(make_trajectory(seen=SEEN + 4, said=SAID + 3))
+    assert_close(step_of(base[0]), step_of(padded))
+
+
+def test_what_was_not_sampled_is_not_read_as_such(learn, base):
+    """Garbage in the unused slots of replies and observations reaches no gradient."""
+    t = TRAJECTORY
+    reply = t.reply.replace(
+        tokens=jnp.where(t.sampled, t.reply.tokens, 17), logprob=jnp.where(t.sampled, t.reply.logprob, -50.0)
+    )
+    unseen = jnp.arange(SEEN) >= t.observation_length[..., None]
+    dirty, _ = learn(t.replace(reply=reply, observation=jnp.where(unseen, 11, t.observation)))
+    assert_close(step_of(base[0]), step_of(dirty))
+
+
+def test_order_of_groups_changes_nothing(learn, base):
+    order = (np.array([2, 0, 3, 1])[:, None] * MEMBERS + np.arange(MEMBERS)).ravel()
+    moved, _ = learn(jax.tree.map(lambda x: x[order], TRAJECTORY))
+    assert_close(step_of(base[0]), step_of(moved))
+
+
+def test_numbers_change_without_a_new_program(learn, base):
+    program = learn.program(MODEL, PLAIN, BASE)
+    before = program._cache_size()
+    for name in set(UpdateSettings.__dataclass_fields__) - {"kl_coef"}:
+        low, high = (learn(numbers=settings(**{name: value}))[0].params for value in (0.001, 0.9))
+        assert not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (low, high)))), name
+    assert program._cache_size() == before
+
+
+def test_rates_scale_their_own_part(learn, base):
+    still, _ = learn(numbers=settings(lr=0.0))
+    assert not any(np.asarray(x).any() for x in jax.tree.leaves(step_of(still)["policy"]))
+    assert_close(step_of(base[0])["critic"], step_of(still)["critic"])
+    half, _ = learn(numbers=settings(lr=0.05))
+    assert_close(jax.tree.map(lambda x: x / 2, step_of(base[0])["policy"]), step_of(half)["policy"], 1e-3)
+
+
+def test_gradient_norm_is_bounded(learn, base):
+    bounded, metrics = learn(numbers=settings(lr=1.0, critic_lr=1.0, max_grad_norm=0.01))
+    np.testing.assert_allclose(metrics["actor/grad_norm"], base[1]["actor/grad_norm"], rtol=1e-5)
+    assert float(optax.tree.norm(step_of(bounded))) == pytest.approx(0.01, rel=1e-2)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_update_that_is_not_finite_is_skipped_whole(learn, bad):
+    start = fresh_state()
+    reward = TRAJECTORY.turn.reward.at[3, 0].set(bad)
+    broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))
+    state, metrics = learn(broken, start)
+    for old, new in zip(jax.tree.leaves(start.params), jax.tree.leaves(state.params)):
+        np.testing.assert_array_equal(old, new)
+    assert (int(state.bad_updates), int(state.gradient_steps), int(state.iteration)) == (1, 0, 1)
+    assert metrics["update/skipped"] == 1
+    again, _ = learn(broken, state)
+    assert int(again.bad_updates) == 2
+    good, metrics = learn(TRAJECTORY, again)
+    assert (int(good.bad_updates), int(good.gradient_steps), float(metrics["update/skipped"])) == (0, 1, 0.0)
+
+
+def test_filter_trains_on_the_groups_that_differ_most(learn):
+    """Groups 0 and 3 vary most; what stands in the others reaches no gradient. std_rev takes the other two."""
+    spread = np.repeat([3.0, 0.0, 0.5, 2.0], MEMBERS)[:, None] * np.tile([1.0, -1.0, 0.5, 0.0], GROUPS)[:, None]
+    reward = jnp.asarray(np.concatenate([spread, np.zeros_like(spread)], axis=1), jnp.float32)
+    turn = TRAJECTORY.turn.replace(reward=reward, format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
+    trajectory = TRAJECTORY.replace(turn=turn)
+    other = np.repeat([False, True, True, False], MEMBERS)[:, None, None]
+
+    def garbled(rows):
+        tokens = jnp.where(rows, 1, trajectory.reply.tokens)
+        return trajectory.replace(reply=trajectory.reply.replace(tokens=tokens))
+
+    kept, metrics = learn(trajectory, filter_ratio=0.5)
+    assert metrics["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.reply.length)[~other[:, 0, 0]])
+    untouched, _ = learn(garbled(other), filter_ratio=0.5)
+    assert_close(step_of(kept), step_of(untouched), 0.0)
+    touched, _ = learn(garbled(~other), filter_ratio=0.5)
+    assert float(optax.tree.norm(jax.tree.map(jnp.subtract, kept.params, touched.params))) > 1e-4
+    _, reverse = learn(trajectory, filter_ratio=0.5, filter_kind="std_rev")
+    assert reverse["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.reply.length)[other[:, 0, 0]])
+
+
+def test_equal_returns_teach_a_group_nothing(learn):
+    """GRPO: a batch of zero advantages has exactly no gradient."""
+    flat = TRAJECTORY.turn.replace(
+        reward=jnp.where(jnp.arange(TURNS) == 0, 2.5, jnp.zeros((EPISODES, TURNS))),
+        format_error=jnp.zeros((EPISODES, TURNS), jnp.int32),
+    )
+    model = dataclasses.replace(MODEL, critic="none")
+    state, metrics = learn(
+        TRAJECTORY.replace(turn=flat), fresh_state(model), settings(entropy_coef=0.0), model=model, **GRPO
+    )
+    assert metrics["actor/grad_norm"] == 0
+    assert not any(np.asarray(x).any() for x in jax.tree.leaves(step_of(state, model)))
+    assert metrics["rollout/zero_std_share"] == 1
+
+
+def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
+    """At ratio 1 nothing is clipped and the GRPO gradient is that of -mean(advantage x logprob)."""
+    model = dataclasses.replace(MODEL, critic="none")
+    start = fresh_state(model)
+    trajectory = on_policy(TRAJECTORY, start.params)
+    state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=model, **GRPO)
+    assert metrics["actor/clip_share"] == 0
+    assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["rollout/logprob_gap_mean"] < 1e-5
+    t = jax.tree.map(np.asarray, trajectory)
+    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(GROUPS, MEMBERS)
+    advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
+    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+
+    def objective(policy):
+        logprob = actor_critic.logprobs(policy, model, rows.tokens, rows.position, ONES)
+        return -jnp.sum(jnp.where(rows.sampled, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(t.reply.length)
+
+    expected = jax.grad(objective)(start.params["policy"])
+    assert_close(jax.tree.map(jnp.negative, expected), step_of(state, model)["policy"], 1e-4)
+
+
+def test_no_distance_from_the_reference_is_no_kl(learn):
+    """Loss: with equal parameters k3 and its gradient are 0. Reward: the coefficient then changes nothing."""
+    start = fresh_state(reference=True)
+    trajectory = on_policy(TRAJECTORY, start.params)
+    for where in ("loss", "reward"):
+        free, _ = learn(trajectory, start, settings(kl_coef=0.0), kl_where=where)
+        held, metrics = learn(trajectory, start, settings(kl_coef=5.0), kl_where=where)
+        assert abs(float(metrics["actor/kl"])) < 1e-6
+        assert_close(step_of(free), step_of(held), 1e-3)
+
+
+@pytest.mark.parametrize("where", ["loss", "reward"])
+def test_kl_holds_the_policy_back(learn, where):
+    start = fresh_state(reference=True)
+    far = jax.tree.map(lambda x: 1.3 * x, start.params["policy"])
+    moved = start.replace(params=start.params | {"policy": far})
+    trajectory = on_policy(TRAJECTORY, moved.params)
+    free, _ = learn(trajectory, moved, settings(kl_coef=0.0), kl_where=where)
+    held, metrics = learn(trajectory, moved, settings(kl_coef=2.0), kl_where=where)
+    assert float(metrics["actor/kl"]) > 0.01
+    assert float(optax.tree.norm(jax.tree.map(jnp.subtract, free.params, held.params))) > 1e-3
+
+
+def test_rows_of_single_turns_train(learn):
+    state, metrics = learn(context="single_turn")
+    assert metrics["update/trained_tokens"] == np.sum(TRAJECTORY.reply.length)
+    assert float(metrics["actor/grad_norm"]) > 0
+    assert int(state.gradient_steps) == 1
+
+
+def test_epochs_and_minibatches_are_as_many_steps(learn):
+    state, metrics = learn(epochs=2, minibatches=4)
+    assert int(state.gradient_steps) == 8
+    assert metrics["grad_norm"].shape == (8,)
+    assert np.all(np.asarray(metrics["grad_norm"]) > 0)
+    other, _ = learn(key=jax.random.key(9), epochs=2, minibatches=4)
+    assert float(optax.tree.norm(jax.tree.map(jnp.subtract, state.params, other.params))) > 0
+    same, _ = learn(epochs=2, minibatches=4)
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same)))
+
+
+def test_rows_that_cannot_be_divided_are_refused():
+    with pytest.raises(ValueError, match="16 kept rows cannot be divided into 3 minibatches"):
+        update(
+            fresh_state(),
+            TRAJECTORY,
+            ONES,
+            KEY,
+            settings(),
+            model=MODEL,
+            config=dataclasses.replace(BASE, minibatches=3),
+            optimise=PLAIN,
+            shards=Shards(),
+        )
+
+
+def test_compiled_update_speaks_to_nobody(learn, base):
+    program = learn.program(MODEL, PLAIN, BASE)
+    module = program.lower(fresh_state(), TRAJECTORY, ONES, KEY, settings()).compile()
+    assert len(module.runtime_executable().hlo_modules()) == 1
+    for forbidden in ("callback", "infeed", "outfeed", " send(", " recv(", "host_transfer"):
+        assert forbidden not in module.as_text(), forbidden
+
+
+def test_imitation_lowers_the_loss_whatever_the_devices():
+    """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
+    optimise = states.optimiser(0.9, 0.999, 0.0)
+    rows = assemble(TRAJECTORY, TRAJECTORY.turn.reward, "full", "episode")
+    numbers = (KEY, jnp.float32(0.01), jnp.float32(1.0))
+
+    def run(steps, state):
+        program = jax.jit(
+            functools.partial(imitation_steps, steps=steps, batch=8, model=MODEL, optimise=optimise, shards=Shards()),
+            compiler_options=QUICK,
+        )
+        return program(state, rows, *numbers)
+
+    start = fresh_state(optimise=optimise)
+    early, first = run(1, start)
+    late, last = run(60, early)
+    assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
+    assert int(late.imitation_step) == 61
+    two = Programs(data_mesh(2)).imitation(MODEL, optimise, steps=1, batch=8)
+    spread, metrics = two(start, rows, *numbers)
+    assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
+    assert int(spread.imitation_step) == 1
