@@ -151,8 +151,9 @@ def talkative_params(seed: int):
     def normal(leaf, scale):
         return jnp.asarray(scale * draw.standard_normal(leaf.shape), jnp.float32)
 
-    # Larger matrices than at a usual start, so that what was read decides what is said.
-    layers = {name: leaf if leaf.ndim == 2 else normal(leaf, 0.24) for name, leaf in policy["layers"].items()}
+    # What was read has to decide what is said, but not to drown the offset.
+    scales = {name: 0.12 if name in ("output", "down") else 0.24 for name in policy["layers"]}
+    layers = {name: leaf if leaf.ndim == 2 else normal(leaf, scales[name]) for name, leaf in policy["layers"].items()}
     embedding = normal(policy["embedding"], 0.5).at[:, 0].set(3.0)
     bias = np.zeros(MODEL.decoder.vocab_size, np.float32)
     for odds, text in ((8.0, "UpDown"), (6.5, "||"), (8.5, "</answer>")):

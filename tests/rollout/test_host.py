@@ -115,7 +115,7 @@ class Stage:
 
 def policy():
     """The toy agent, made to utter the two sides: after a side it likes to go on or to close, then to end its turn."""
-    params = toy_agent.talkative_params(1)["policy"]
+    params = toy_agent.talkative_params(14)["policy"]
     sides, more, close = (jnp.array(toy_agent.vocabulary(text)) for text in ("LeftRight", "||", "</answer>"))
     end = jnp.array([TOKENIZER.end_of_turn_id])
     table = (0.2 * params["unembedding"]).at[:3].set(0.0)

@@ -1,0 +1,41 @@
+"""Compiled rollouts, shared by all tests of this folder because each costs seconds to compile."""
+
+import functools
+
+import jax
+import pytest
+import toy_agent
+
+from agentrl_jax.rollout import engine
+
+# Optimisation of the machine code changes no result that is tested here and is half of the time of a compilation.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+@pytest.fixture(scope="session")
+def policy():
+    return toy_agent.talkative_params(5)["policy"]
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """Function from an `EngineConfig` to the jitted rollout (params, key, ids, settings) of the toy world."""
+
+    @functools.cache
+    def build(config, whole_state=False):
+        function = engine.final_state if whole_state else engine.rollout
+
+        def play(params, key, ids, settings):
+            return function(params, toy_agent.MODEL.decoder, toy_agent.WORLD, config, key, ids, settings)
+
+        return jax.jit(play, compiler_options=QUICK)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def batch(compiled, policy):
+    """64 episodes, 16 groups of 4 with a shared first prefill: (ids, trajectory, stats)."""
+    ids = toy_agent.mixed_ids(16, toy_agent.MEMBERS)
+    program = compiled(toy_agent.engine_config(members=toy_agent.MEMBERS))
+    return ids, *program(policy, jax.random.key(7), ids, toy_agent.settings(64))

@@ -1,0 +1,118 @@
+"""The learner's rows against a row-by-row concatenation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+from toy_agent import REPLY_TOKENS, TURNS
+
+from agentrl_jax.offline.demonstrations import demonstrate, split_plans
+from agentrl_jax.rollout.context import assemble, num_rows
+
+
+def joined(trajectory, row: int, turns: list[int]):
+    """Tokens of some turns of an episode by list concatenation, and of each turn (its sampled positions, logprobs)."""
+    tokens = trajectory.prompt[row, : trajectory.prompt_length[row]].tolist()
+    drawn = []
+    for turn in turns:
+        positions, logprobs = [], []
+        if turn < trajectory.num_turns[row]:
+            tokens += trajectory.observation[row, turn, : trajectory.observation_length[row, turn]].tolist()
+            for i in range(trajectory.reply.length[row, turn]):
+                positions.append(len(tokens))
+                logprobs.append(trajectory.reply.logprob[row, turn, i])
+                tokens.append(int(trajectory.reply.tokens[row, turn, i]))
+        drawn.append((positions, logprobs))
+    return tokens, drawn
+
+
+@pytest.fixture(scope="module")
+def assembled(batch):
+    trajectory = batch[1]
+    penalised = jnp.where(trajectory.played, trajectory.turn.reward - 0.1 * trajectory.turn.format_error, 0.0)
+
+    def run(context, placement):
+        function = jax.jit(assemble, static_argnums=(2, 3))
+        return jax.tree.map(np.asarray, function(trajectory, penalised, context, placement))
+
+    return jax.tree.map(np.asarray, trajectory), np.asarray(penalised), run
+
+
+def check_rows(rows, trajectory, which):
+    """`which`: for every row its episode and turns."""
+    for index, (episode, turns) in enumerate(which):
+        tokens, drawn = joined(trajectory, episode, turns)
+        assert rows.episode[index] == episode
+        assert rows.length[index] == len(tokens)
+        assert rows.tokens[index, : len(tokens)].tolist() == tokens
+        assert not rows.tokens[index, len(tokens) :].any()
+        for slot, (positions, logprobs) in enumerate(drawn):
+            begin, end = slot * REPLY_TOKENS, (slot + 1) * REPLY_TOKENS
+            gap = REPLY_TOKENS - len(positions)
+            assert rows.sampled[index, begin:end].tolist() == [True] * len(positions) + [False] * gap
+            assert rows.position[index, begin:end].tolist() == positions + [1] * gap
+            assert rows.logprob[index, begin:end].tolist() == logprobs + [0.0] * gap
+            assert rows.turn_last[index, slot] == (begin + len(positions) - 1 if positions else -1)
+
+
+def test_full_rows_are_the_conversation(assembled):
+    trajectory, rewards, run = assembled
+    rows = run("full", "episode")
+    assert rows.tokens.shape[0] == num_rows("full", 64, TURNS) == 64
+    check_rows(rows, trajectory, [(episode, list(range(TURNS))) for episode in range(64)])
+    np.testing.assert_array_equal(rows.turn_reward, rewards)
+
+
+@pytest.mark.parametrize("placement", ["episode", "turn"])
+def test_single_turn_rows_start_from_the_prompt(assembled, placement):
+    """Each turn earns the whole return, or what came from that turn on."""
+    trajectory, rewards, run = assembled
+    rows = run("single_turn", placement)
+    assert rows.tokens.shape[0] == num_rows("single_turn", 64, TURNS) == 64 * TURNS
+    check_rows(rows, trajectory, [(episode, [turn]) for episode in range(64) for turn in range(TURNS)])
+    for index in range(64 * TURNS):
+        episode, turn = divmod(index, TURNS)
+        expected = rewards[episode].sum() if placement == "episode" else rewards[episode, turn:].sum()
+        assert rows.turn_reward[index].tolist() == [pytest.approx(expected, abs=1e-6)]
+
+
+def test_demonstration_is_what_a_rollout_would_record():
+    """The actions of a plan are executed, its reply is canonical, and noise can be shared by a group."""
+    plans = [np.array([0, 0, 0, 0]), np.array([1]), np.array([0, 1, 0]), np.array([0] * 6)] * 4
+    actions = jnp.asarray(split_plans(plans, TURNS, 2))
+    ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
+    settings = toy_agent.settings(16, max_actions=jnp.int32(10))
+    trajectory = jax.tree.map(
+        np.asarray, demonstrate(toy_agent.WORLD, REPLY_TOKENS, jax.random.key(5), settings, ids, actions)
+    )
+    expected = ["Up||Up</answer><|end|>", "Down</answer><|end|>"]
+    for row, text in zip((0, 1), expected):
+        said = trajectory.reply.tokens[row, 0, : trajectory.reply.length[row, 0]].tolist()
+        assert toy_agent.TOKENIZER.decode(said, skip_special=False) == text
+    executed = np.where(trajectory.turn.terminated.cumsum(axis=1)[..., None] <= 1, trajectory.turn.actions, -1)
+    wanted = np.where(trajectory.played[..., None], np.asarray(actions), -1)
+    unsolved = ~trajectory.success
+    np.testing.assert_array_equal(executed[unsolved], wanted[unsolved])
+    assert trajectory.turn.reward[1].tolist() == [-0.5, 0.0, 0.0]
+
+
+def test_shared_noise_makes_equal_actions_equal():
+    """With the option, members who do the same see the same; without it the slips differ."""
+    ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
+    actions = jnp.zeros((16, TURNS, 2), jnp.int32)
+    settings = toy_agent.settings(16, max_actions=jnp.int32(10))
+
+    def observations(shared):
+        world = toy_agent.make_world(shared_noise=shared)
+        played = demonstrate(world, REPLY_TOKENS, jax.random.key(5), settings, ids, actions)
+        return np.asarray(played.observation).reshape(4, 4, -1)
+
+    shared, own = observations(True), observations(False)
+    assert (shared == shared[:, :1]).all()
+    assert (own != own[:, :1]).any()
+
+
+def test_plan_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="7 actions does not fit in 3 turns of 2"):
+        split_plans([np.zeros(7)], 3, 2)

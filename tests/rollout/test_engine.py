@@ -1,0 +1,265 @@
+"""A trajectory is a function of its key: not of its slot, its neighbours, the batch, refills or devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+from toy_agent import MEMBERS, TURNS
+
+from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.train.programs import Programs, total_stats
+
+KEY = jax.random.key(7)
+NEAR_TIE = 1e-4
+"""Two programs may round differently, so a token may differ where the two best candidates lie this close."""
+
+
+def differing(a, b) -> list[str]:
+    """Paths of the leaves that are not bit-equal."""
+    raw = [
+        jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, t)
+        for t in (a, b)
+    ]
+    same = jax.tree.map(lambda x, y: np.array_equal(np.asarray(x), np.asarray(y)), *raw)
+    return [jax.tree_util.keystr(path) for path, equal in jax.tree_util.tree_leaves_with_path(same) if not equal]
+
+
+def near_ties(a, b) -> int:
+    """Episodes that part at a near-tie; fails where two trajectories part anywhere else."""
+    parted = 0
+    a, b = jax.tree.map(np.asarray, (a, b))
+    for row in range(a.num_turns.shape[0]):
+        different = (a.reply.tokens[row] != b.reply.tokens[row]) & a.sampled[row] & b.sampled[row]
+        if different.any():
+            first = np.unravel_index(np.argmax(different), different.shape)
+            margin = min(a.reply.margin[row][first], b.reply.margin[row][first])
+            assert margin < NEAR_TIE, f"episode {row} parts at turn, token {first} with a margin of {margin}"
+            parted += 1
+            continue
+        one, other = toy_agent.rows((a, b), [row])
+        rounded = ("logprob", "margin")
+        assert [leaf for leaf in differing(one, other) if not leaf.endswith(rounded)] == []
+        np.testing.assert_allclose(one.reply.logprob, other.reply.logprob, atol=1e-3)
+    return parted
+
+
+def test_the_toy_agent_is_worth_testing(batch):
+    """Replies of many lengths, episodes of many lengths, both kinds of stop, no text cut."""
+    _, trajectory, stats = batch
+    played = np.asarray(trajectory.played)
+    assert len(np.unique(np.asarray(trajectory.reply.length)[played])) >= 5
+    assert set(np.asarray(trajectory.num_turns).tolist()) == {1, 2, 3}
+    assert 0.2 < np.mean(np.asarray(trajectory.reply.ended)[played]) < 0.95
+    assert np.mean(np.asarray(trajectory.turn.valid)[played]) > 0.05
+    assert not np.asarray(trajectory.overflow).any()
+    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
+    assert total_stats(stats)["slot_steps"] == 64 * total_stats(stats)["decode_steps"]
+
+
+@pytest.mark.parametrize("episodes", [[37], [9, 22], [63, 0, 36], [5, 4, 7, 6, 60, 1, 2, 3]], ids=len)
+def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episodes):
+    """Batches of 1, 2, 3 and 8, at any position and with a prefill of their own, against the 64."""
+    ids, trajectory, _ = batch
+    program = compiled(toy_agent.engine_config(), whole_state=len(episodes) == 8)
+    result = program(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(len(episodes)))
+    small = result.trajectory if len(episodes) == 8 else result[0]
+    assert near_ties(small, toy_agent.rows(trajectory, episodes)) == 0
+
+
+def test_finished_rows_are_frozen_whole(compiled, policy, batch):
+    """At one shape, the whole state of a row is bit-equal beside short and beside long neighbours."""
+    ids, trajectory, _ = batch
+    turns = np.asarray(trajectory.num_turns)
+    short, long = np.flatnonzero(turns == 1), np.flatnonzero(turns == TURNS)
+    watched = short[:4]
+    assert len(watched) == 4
+    program = compiled(toy_agent.engine_config(), whole_state=True)
+
+    def play(rows):
+        return program(policy, KEY, toy_agent.rows(ids, rows), toy_agent.settings(8))
+
+    calm = play([*watched, *watched])
+    busy = play([*watched, *long[:4]])
+    assert int(busy.stats.decode_steps) > int(calm.stats.decode_steps)
+    assert not np.asarray(busy.active).any()
+    parts = ("world", "sample_keys", "turn", "position", "active", "waiting", "reply", "parser", "logits", "cache")
+    for part in (*parts, "message", "trajectory", "ids", "episode"):
+        mine, theirs = (toy_agent.rows(getattr(state, part), np.arange(4)) for state in (calm, busy))
+        assert differing(mine, theirs) == [], part
+
+
+def test_position_in_the_batch_changes_no_bit(compiled, policy, batch):
+    ids, _, _ = batch
+    program = compiled(toy_agent.engine_config(), whole_state=True)
+    order = np.array([3, 40, 12, 21, 33, 50, 9, 0])
+    shuffle = np.array([5, 2, 7, 0, 1, 6, 3, 4])
+    one = program(policy, KEY, toy_agent.rows(ids, order), toy_agent.settings(8)).trajectory
+    other = program(policy, KEY, toy_agent.rows(ids, order[shuffle]), toy_agent.settings(8)).trajectory
+    assert differing(toy_agent.rows(one, shuffle), other) == []
+
+
+@pytest.mark.parametrize("wait_share", [1.0, 0.3])
+def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, wait_share):
+    ids, trajectory, _ = batch
+    program = compiled(toy_agent.engine_config(members=MEMBERS, slots=16, wait_share=wait_share))
+    refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
+    assert near_ties(refilled, trajectory) == 0
+    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
+
+
+def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, policy, batch):
+    ids = toy_agent.rows(batch[0], np.arange(16))
+    options = {"context": "single_turn", "stop_at_answer": True}
+    whole, _ = compiled(toy_agent.engine_config(**options))(policy, KEY, ids, toy_agent.settings(16))
+    refilled, _ = compiled(toy_agent.engine_config(slots=4, wait_share=0.5, **options))(
+        policy, KEY, ids, toy_agent.settings(16)
+    )
+    assert near_ties(refilled, whole) == 0
+    # The first turn reads the same text in both contexts and is cut where the answer closes.
+    first = np.asarray(whole.reply.length[:, 0])
+    np.testing.assert_array_less(first, np.asarray(batch[1].reply.length[:16, 0]) + 1)
+    for row, length in enumerate(first):
+        np.testing.assert_array_equal(whole.reply.tokens[row, 0, :length], batch[1].reply.tokens[row, 0, :length])
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
+    ids, trajectory, _ = batch
+    programs = Programs(data_mesh(devices))
+    program = programs.rollout("rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(members=MEMBERS))
+    spread, stats = program(policy, KEY, ids, toy_agent.settings(64))
+    assert len(spread.num_turns.sharding.device_set) == devices
+    assert stats.decode_steps.shape == (devices,)
+    assert near_ties(spread, trajectory) == 0
+    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
+
+
+def test_settings_change_without_a_new_program(compiled, policy, batch):
+    """Horizon, budget, temperature per row and environment parameters; one dispatch each, one executable."""
+    ids, trajectory, _ = batch
+    program = compiled(toy_agent.engine_config(members=MEMBERS))
+    before = program._cache_size()
+
+    def play(**changes):
+        return jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64, **changes))[0])
+
+    one_turn = play(horizon=jnp.int32(1))
+    assert one_turn.num_turns.tolist() == [1] * 64
+    np.testing.assert_array_equal(one_turn.reply.tokens[:, 0], trajectory.reply.tokens[:, 0])
+    assert (one_turn.reply.length[:, 1:] == 0).all()
+    assert play(horizon=jnp.int32(0)).num_turns.sum() == 0
+    assert play(horizon=jnp.int32(99)).num_turns.max() == TURNS
+
+    greedy_rows = np.arange(64) % 3 == 0
+    mixed = play(temperature=jnp.asarray(~greedy_rows, jnp.float32))
+    assert near_ties(toy_agent.rows(mixed, ~greedy_rows), toy_agent.rows(trajectory, ~greedy_rows)) == 0
+    assert (mixed.reply.logprob[greedy_rows] == 0).all()
+    greedy = play(temperature=jnp.zeros(64))
+    np.testing.assert_array_equal(greedy.reply.tokens[greedy_rows], mixed.reply.tokens[greedy_rows])
+    # Greedy members of a group read the same first message, so they say the same.
+    np.testing.assert_array_equal(greedy.reply.tokens[:, 0], np.repeat(greedy.reply.tokens[::MEMBERS, 0], MEMBERS, 0))
+
+    poor = play(max_actions=jnp.int32(1))
+    assert (np.sum(poor.turn.actions >= 0, axis=(1, 2)) <= 1).all()
+    assert poor.turn.truncated.any()
+    assert program._cache_size() == before == 1
+
+
+def test_compiled_rollout_speaks_to_nobody(compiled, policy):
+    """The module holds no callback, no transfer to the host and no collective; it is one executable."""
+    ids = toy_agent.mixed_ids(2, 1)
+    program = compiled(toy_agent.engine_config())
+    module = program.lower(policy, KEY, ids, toy_agent.settings(2)).compile()
+    assert len(module.runtime_executable().hlo_modules()) == 1
+    text = module.as_text()
+    assert " while(" in text
+    for forbidden in ("callback", "infeed", "outfeed", " send(", " recv(", "host_transfer", "all-reduce", "all-gather"):
+        assert forbidden not in text, forbidden
+
+
+def test_members_share_their_level_and_draw_their_own_tokens(batch):
+    ids, trajectory, _ = batch
+    first = np.asarray(trajectory.observation[:, 0]).reshape(-1, MEMBERS, trajectory.observation.shape[-1])
+    assert (first == first[:, :1]).all()
+    assert len(np.unique(first[:, 0], axis=0)) >= 6
+    replies = np.asarray(trajectory.reply.tokens[:, 0]).reshape(16, MEMBERS, -1)
+    assert (replies != replies[:, :1]).any(axis=(1, 2)).all()
+    np.testing.assert_array_equal(trajectory.level_key, jax.random.key_data(key_law.level_key(KEY, ids)))
+
+
+def test_noise_is_per_member_or_shared():
+    ids = toy_agent.mixed_ids(8, MEMBERS)
+
+    def distinct(shared):
+        noise = np.asarray(jax.random.key_data(key_law.noise_key(KEY, ids, shared=shared)))
+        return len(np.unique(noise, axis=0))
+
+    assert distinct(True) == 8
+    assert distinct(False) == 8 * MEMBERS
+
+
+def test_keys_of_all_purposes_differ():
+    """No two draws of a rollout share a key."""
+    ids = toy_agent.mixed_ids(8, MEMBERS)
+    sample = key_law.sample_key(KEY, ids)
+    groups = toy_agent.rows(ids, np.arange(0, 32, MEMBERS))
+    turn, token = (jnp.asarray(x.ravel()) for x in np.meshgrid(np.arange(TURNS), np.arange(4)))
+    tokens = [key_law.token_key(jnp.broadcast_to(key, turn.shape), turn, token) for key in sample]
+    noise = key_law.noise_key(KEY, ids, shared=False)
+    shared = key_law.noise_key(KEY, groups, shared=True)
+    every = np.concatenate([jax.random.key_data(k) for k in (key_law.level_key(KEY, groups), noise, shared, *tokens)])
+    assert len(np.unique(every, axis=0)) == len(every) == 8 + 32 + 8 + 32 * 12
+
+
+def test_metrics_are_counted_per_task(batch):
+    ids, trajectory, _ = batch
+    metrics = jax.tree.map(float, trajectory_metrics(trajectory, ("short", "long"), MEMBERS, jnp.float32(-0.1)))
+    t = jax.tree.map(np.asarray, trajectory)
+    for name, mine in (("", np.full(64, True)), ("short/", ids.task == 0), ("long/", ids.task == 1)):
+        mine = np.asarray(mine)
+        played = np.arange(TURNS) < t.num_turns[mine][:, None]
+        solved = t.turn.success[mine].any(axis=1)
+        returns = t.turn.reward[mine].sum(axis=1)
+        expected = {
+            "success": solved.mean(),
+            f"pass@{MEMBERS}": solved.reshape(-1, MEMBERS).any(axis=1).mean(),
+            "raw_return": returns.mean(),
+            "return": (returns - 0.1 * t.turn.format_error[mine].sum(axis=1)).mean(),
+            "turns": t.num_turns[mine].mean(),
+            "actions": (t.turn.actions[mine] >= 0).sum(axis=(1, 2)).mean(),
+            "reply_tokens": t.reply.length[mine][played].mean(),
+            "ended": t.reply.ended[mine][played].mean(),
+            "valid_turn": t.turn.valid[mine][played].mean(),
+            "valid_format": 1 - t.turn.format_error[mine][played].mean(),
+        }
+        for key, value in expected.items():
+            assert metrics[name + key] == pytest.approx(value, abs=1e-5), name + key
+    assert metrics["short/episodes"] == metrics["long/episodes"] == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "episodes", "words"),
+    [({"slots": 6, "members": 4}, 8, "multiples of the 4"), ({"slots": 9}, 8, "at most one slot an episode")],
+)
+def test_impossible_slots_are_refused(policy, changes, episodes, words):
+    config = toy_agent.engine_config(**changes)
+    with pytest.raises(ValueError, match=words):
+        engine.rollout(
+            policy,
+            toy_agent.MODEL.decoder,
+            toy_agent.WORLD,
+            config,
+            KEY,
+            toy_agent.mixed_ids(episodes, 1),
+            toy_agent.settings(episodes),
+        )
+
+
+@pytest.mark.parametrize("changes", [{"context": "window"}, {"wait_share": 0.0}, {"wait_share": 1.5}])
+def test_bad_engine_settings_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        toy_agent.engine_config(**changes)

@@ -1,0 +1,224 @@
+"""What a turn does with given replies: what is trained, what is executed, what it costs. No model decides here.
+
+A script stands in for the draw: token i of turn t of an episode is looked up, so that every case is spelled out.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+from toy_agent import END, TOKENIZER
+
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.text.prompt import message_text, prefix_text
+
+TURNS, REPLY_TOKENS, ACTIONS = 5, 14, 5
+PROMPT = dataclasses.replace(
+    toy_agent.CONFIG.prompt, max_turns=TURNS, reply_tokens=REPLY_TOKENS, max_actions_per_turn=ACTIONS, max_actions=10
+)
+
+
+def script(episodes: list[list[str]]) -> np.ndarray:
+    """Tokens i32[E, T, L] of replies; what an engine draws beyond a reply's text is "Down"."""
+    table = np.full((len(episodes), TURNS, REPLY_TOKENS), toy_agent.vocabulary("Down")[0], np.int32)
+    for row, replies in zip(table, episodes):
+        for turn, text in enumerate(replies):
+            words = text.removesuffix("<|end|>")
+            tokens = [*TOKENIZER.encode(words), *([END] if words != text else [])][:REPLY_TOKENS]
+            row[turn, : len(tokens)] = tokens
+    return table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Play:
+    """A script played by the engine."""
+
+    world: CompiledWorld
+    trajectory: engine.Trajectory
+    sequences: object
+
+
+@pytest.fixture(scope="session")
+def play_script(policy):
+    """Function (replies of each episode, forced, stop_at_answer) -> `Play`, in the task that goes on for long."""
+
+    def play(episodes, *, forced, stop_at_answer):
+        prompt = dataclasses.replace(PROMPT, forced_tag=forced)
+        world = CompiledWorld((toy_agent.make_task("Long", toy_agent.Ladder(100), prompt),))
+        table = jnp.asarray(script(episodes))
+        count = len(episodes)
+        config = toy_agent.engine_config(max_turns=TURNS, reply_tokens=REPLY_TOKENS, stop_at_answer=stop_at_answer)
+        ids = toy_agent.rows(toy_agent.mixed_ids(count, 1), np.arange(count))
+        ids = ids.replace(task=jnp.zeros(count, jnp.int32))
+        settings = toy_agent.settings(
+            count, horizon=jnp.int32(TURNS), max_actions=jnp.int32(10), env_params=(world.tasks[0].env_params,)
+        )
+
+        def draw(places, logits, temperature):
+            token = table[places[:, 0], places[:, 1], places[:, 2]]
+            return token, jnp.full(count, -1.0), jnp.ones(count)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "sample", draw)
+            patch.setattr(engine.key_law, "sample_key", lambda key, ids: ids.group)
+            patch.setattr(engine.key_law, "token_key", lambda group, turn, i: jnp.stack([group, turn, i], axis=1))
+
+            def run(key):
+                return engine.rollout(policy, toy_agent.MODEL.decoder, world, config, key, ids, settings)[0]
+
+            trajectory = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})(jax.random.key(3))
+        rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+        return Play(world, *jax.tree.map(np.asarray, (trajectory, rows)))
+
+    return play
+
+
+NATURAL, CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED = range(7)
+FORCED = [
+    ["Down||Down</answer><|end|>", "down</answer><|end|>"],
+    ["Up</answer>" + "Up" * 20, "Up</answer><|end|>"],
+    ["Down||Down||Down||Down</answer><|end|>"] * 2 + ["Down||Down||Down||Down||Down</answer><|end|>"],
+    ["I do not know<|end|>"] * 5,
+    ["Down||Down||Down||Down||Down||Down||Down</answer><|end|>"],
+    ["Down||Fly||UP</answer><|end|>"],
+    ["Up||Up<|end|>"],
+]
+
+
+@pytest.fixture(scope="session")
+def forced(play_script):
+    return play_script(FORCED, forced=True, stop_at_answer=False)
+
+
+@pytest.fixture(scope="session")
+def unforced(play_script):
+    closed = "<answer>Down</answer>"
+    replies = [[closed + "Up" * 9] * 2, ["Down</answer><|end|>"], [closed[:-9] + "<|end|>", closed]]
+    return play_script(replies, forced=False, stop_at_answer=True)
+
+
+def conversation(play: Play, row: int) -> tuple[str, str]:
+    """The whole row as text, and the text of the trained tokens alone."""
+    sequences = play.sequences
+    tokens = sequences.tokens[row, : sequences.length[row]]
+    trained = tokens[sequences.position[row][sequences.sampled[row]]]
+    return tuple(TOKENIZER.decode(x.tolist(), skip_special=False) for x in (tokens, trained))
+
+
+def read(play: Play, replies: list[str], heights: list[tuple[int, int, float]], row: int, stopped: bool) -> str:
+    """The conversation by string joins: `heights` are (height, actions left, reward) before each reply."""
+    prompt = play.world.tasks[0].prompt
+    goal = TOKENIZER.decode(
+        play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist(), skip_special=False
+    )
+    goal = goal[goal.index(" of ") + 4]
+    text = prefix_text(prompt)
+    for turn, (said, (height, left, reward)) in enumerate(zip(replies, heights)):
+        text += message_text(
+            prompt,
+            f"{height} of {goal}",
+            turn=turn,
+            actions_left=left,
+            reward=reward,
+            first=turn == 0,
+            reply_ended=stopped,
+        )
+        text += said
+    return text
+
+
+def test_natural_stop_trains_every_drawn_token_and_the_drawn_end(forced):
+    whole, trained = conversation(forced, NATURAL)
+    assert trained.startswith("Down||Down</answer><|end|>down</answer><|end|>")
+    assert forced.trajectory.reply.ended[NATURAL, :2].tolist() == [True, True]
+    # The forced tag stands in the conversation before both replies and is never trained.
+    assert whole.count("<answer>") == forced.trajectory.num_turns[NATURAL]
+    assert "<answer>" not in trained
+    # An end that was drawn is not inserted a second time.
+    assert "<|end|><|end|>" not in whole
+
+
+def test_two_turn_conversation_is_exactly_the_joined_text(forced):
+    """Every token of the row, and which of them are trained, by string joins alone (turns at which nothing slips)."""
+    whole, trained = conversation(forced, BUDGET)
+    heights = [(0, 10, 0.0), (0, 6, -2.0), (0, 2, -2.0)]
+    assert whole == read(forced, FORCED[BUDGET], heights, BUDGET, stopped=True)
+    assert trained == "".join(FORCED[BUDGET])
+    sampled = forced.sequences.sampled[BUDGET]
+    np.testing.assert_array_equal(forced.sequences.logprob[BUDGET], np.where(sampled, -1.0, 0.0))
+
+
+def test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained(forced):
+    whole, trained = conversation(forced, CUT)
+    cut = "Up</answer>" + "Up" * (REPLY_TOKENS - 2)
+    assert forced.trajectory.reply.length[CUT, 0] == REPLY_TOKENS
+    assert not forced.trajectory.reply.ended[CUT, 0]
+    assert trained.startswith(cut + "Up</answer><|end|>")
+    assert cut + "<|end|>" in whole
+    # The answer was closed before the cut, so its action counted.
+    assert forced.trajectory.turn.actions[CUT, 0].tolist() == [0, -1, -1, -1, -1]
+
+
+def test_answer_that_closes_ends_the_turn_without_an_end_token(unforced):
+    whole, trained = conversation(unforced, 0)
+    assert unforced.trajectory.reply.length[0, 0] == len(TOKENIZER.encode("<answer>Down</answer>"))
+    assert not unforced.trajectory.reply.ended[0, 0]
+    assert trained.startswith("<answer>Down</answer>" * 2)
+    assert "<|end|>" not in trained.removesuffix(trained[42:])
+    assert whole.count("<answer>Down</answer><|end|>") == 2
+
+
+def test_unforced_tag_has_to_be_drawn(unforced):
+    """Without the opening tag nothing is asked for; where it is drawn, it is trained."""
+    assert not unforced.trajectory.turn.valid[1, 0]
+    assert unforced.trajectory.turn.format_error[1, 0] == 1
+    _, trained = conversation(unforced, 2)
+    assert trained.startswith("<answer>Down<|end|><answer>Down</answer>")
+    assert unforced.trajectory.reply.ended[2, :2].tolist() == [True, False]
+    assert unforced.trajectory.turn.valid[2, :2].tolist() == [False, True]
+
+
+def test_budget_cuts_the_turn_and_ends_the_episode(forced):
+    """Budget 10, 8 used, five valid actions: two are executed and the episode is over, unsolved."""
+    turn = jax.tree.map(lambda x: x[BUDGET], forced.trajectory.turn)
+    assert forced.trajectory.num_turns[BUDGET] == 3
+    assert turn.actions[2].tolist() == [1, 1, -1, -1, -1]
+    assert turn.truncated.tolist()[:3] == [False, False, True]
+    assert not turn.success.any()
+    assert turn.format_error.sum() == 0
+    assert turn.reward.tolist() == [-2.0, -2.0, -1.0, 0.0, 0.0]
+
+
+def test_five_invalid_turns_cost_five_penalties_and_nothing_else(forced):
+    trajectory = toy_agent.rows(forced.trajectory, [NONSENSE])
+    assert trajectory.num_turns.tolist() == [TURNS]
+    assert trajectory.returns.tolist() == [0.0]
+    assert float(PROMPT.format_penalty * trajectory.format_errors[0]) == pytest.approx(-0.5)
+    assert not trajectory.success.any()
+    assert (trajectory.turn.actions == -1).all()
+    assert not trajectory.turn.terminated.any()
+
+
+def test_actions_beyond_the_cap_are_dropped_without_penalty(forced):
+    turn = jax.tree.map(lambda x: x[MANY, 0], forced.trajectory.turn)
+    assert turn.actions.tolist() == [1] * 5
+    assert turn.format_error == 0
+
+
+def test_unknown_action_is_skipped_with_one_penalty(forced):
+    turn = jax.tree.map(lambda x: x[UNKNOWN, 0], forced.trajectory.turn)
+    assert turn.actions.tolist() == [1, 0, -1, -1, -1]
+    assert turn.format_error == 1
+    assert turn.valid
+
+
+def test_missing_closing_tag_gives_no_action_and_one_penalty(forced):
+    turn = jax.tree.map(lambda x: x[UNCLOSED, 0], forced.trajectory.turn)
+    assert (turn.actions == -1).all()
+    assert turn.format_error == 1
+    assert turn.reward == 0
