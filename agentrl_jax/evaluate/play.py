@@ -3,6 +3,8 @@
 import sys
 from typing import Literal
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +53,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         env_params=(task.env_params,),
     )
     ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
-    begin, act = jax.jit(world.begin), jax.jit(world.act)
+    begin, act = jax.jit(world.begin), jax.jit(functools.partial(world.act, opens=False))
 
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)

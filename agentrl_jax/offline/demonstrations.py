@@ -4,6 +4,7 @@ Letters: `E` episodes, `T` turns, `A` actions of one turn.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,14 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
 
 
 def optimal_demonstrations(
-    world: CompiledWorld, key: jax.Array, *, levels: int, turns: int, reply_tokens: int, max_actions: int
+    world: CompiledWorld,
+    key: jax.Array,
+    *,
+    levels: int,
+    turns: int,
+    reply_tokens: int,
+    max_actions: int,
+    context: str,
 ) -> Trajectory:
     """Shortest plans on `levels` levels of every task, as trajectories. Plans are found on the host.
 
@@ -45,6 +53,7 @@ def optimal_demonstrations(
         turns: T.
         reply_tokens: L.
         max_actions: primitive actions of an episode.
+        context: "full" or "single_turn", as the learner will read it.
 
     Raises:
         ValueError: a task has no planner, no plan fits, or a canonical reply is longer than L.
@@ -89,7 +98,7 @@ def optimal_demonstrations(
             dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
         ),
     )
-    play = jax.jit(lambda key, settings, ids, actions: demonstrate(world, reply_tokens, key, settings, ids, actions))
+    play = jax.jit(functools.partial(demonstrate, world, reply_tokens, context=context))
     return play(key, settings, ids, jnp.asarray(np.concatenate(actions)))
 
 
@@ -100,6 +109,8 @@ def demonstrate(
     settings: RolloutSettings,
     ids: EpisodeIds,
     actions: jax.Array,
+    *,
+    context: str,
 ) -> Trajectory:
     """Plays given actions in the canonical reply format and records what a rollout would.
 
@@ -110,6 +121,7 @@ def demonstrate(
         settings: as for a rollout.
         ids: E episodes.
         actions: i32[E, T, A], padded with -1; a turn without actions is not played.
+        context: "full" or "single_turn", as the learner will read it.
 
     Returns:
         A trajectory whose reply tokens count as sampled, with log-probability 0.
@@ -132,7 +144,7 @@ def demonstrate(
         )
         parsed = ParsedReply(actions=chosen, num_valid=count, num_parsed=count, format_ok=count > 0)
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
-        state, result, message = world.act(settings, state, reply, parsed, playing)
+        state, result, message = world.act(settings, state, reply, parsed, playing, opens=context == "single_turn")
         over = result.terminated | result.truncated
         return (state, message, playing & ~over), (observation, observation_length, reply, result, playing, overflow)
 

@@ -251,7 +251,9 @@ class _Engine:
         """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes."""
         answered = state.waiting
         parsed = parsing.result(self.world.grammars, state.ids.task, state.parser)
-        world, result, message = self.world.act(self.settings, state.world, state.reply, parsed, answered)
+        world, result, message = self.world.act(
+            self.settings, state.world, state.reply, parsed, answered, opens=self.config.context == "single_turn"
+        )
         trajectory = self._record(state, result, answered)
         turn = state.turn + answered
         over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))

@@ -129,7 +129,14 @@ class HostWorld:
         return state, self._message(settings, state, shown, jnp.zeros(rows, jnp.float32), first, ~first)
 
     def act(
-        self, settings: RolloutSettings, state: HostState, reply: Reply, parsed: ParsedReply, mask: jax.Array
+        self,
+        settings: RolloutSettings,
+        state: HostState,
+        reply: Reply,
+        parsed: ParsedReply,
+        mask: jax.Array,
+        *,
+        opens: bool,
     ) -> tuple[HostState, TurnResult, Message]:
         """See `World.act`. The host parses the replies' bytes itself, as it needs the words; `parsed` says the same."""
         rows = mask.shape[0]
@@ -138,8 +145,8 @@ class HostWorld:
         result, *shown = _call(self.desk.act, shapes, *asked, reply.tokens, reply.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
         state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
-        later = jnp.zeros(rows, bool)
-        return state, result, self._message(settings, state, shown, result.reward, later, reply.ended)
+        first = jnp.full(rows, opens)
+        return state, result, self._message(settings, state, shown, result.reward, first, reply.ended)
 
     def empty_result(self, batch: int) -> TurnResult:
         """See `World.empty_result`."""

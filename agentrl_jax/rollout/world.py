@@ -62,9 +62,20 @@ class World(Protocol):
         ...
 
     def act(
-        self, settings: RolloutSettings, state: Any, reply: Reply, parsed: ParsedReply, mask: jax.Array
+        self,
+        settings: RolloutSettings,
+        state: Any,
+        reply: Reply,
+        parsed: ParsedReply,
+        mask: jax.Array,
+        *,
+        opens: bool,
     ) -> tuple[Any, TurnResult, Message]:
-        """Answers the rows in `mask` bool[B]; the state of the others does not change, their results mean nothing."""
+        """Answers the rows in `mask` bool[B]; the state of the others does not change, their results mean nothing.
+
+        With `opens` the answer is written to stand right after the prefix, where nothing of earlier turns is seen;
+        otherwise to continue the conversation.
+        """
         ...
 
     def empty_result(self, batch: int) -> TurnResult:
@@ -178,14 +189,21 @@ class CompiledWorld:
         return state, self._message(settings, state, nothing, jnp.ones(rows, bool), jnp.zeros(rows, bool))
 
     def act(
-        self, settings: RolloutSettings, state: EpisodeState, reply: Reply, parsed: ParsedReply, mask: jax.Array
+        self,
+        settings: RolloutSettings,
+        state: EpisodeState,
+        reply: Reply,
+        parsed: ParsedReply,
+        mask: jax.Array,
+        *,
+        opens: bool,
     ) -> tuple[EpisodeState, TurnResult, Message]:
         """See `World.act`."""
         answered, result = jax.vmap(self._act_row, in_axes=(None, 0, 0))(settings, state, parsed)
         state = jax.tree.map(
             lambda new, old: jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old), answered, state
         )
-        first = jnp.zeros(mask.shape, bool)
+        first = jnp.full(mask.shape, opens)
         return state, result, self._message(settings, state, result.reward, first, reply.ended)
 
     def empty_result(self, batch: int) -> TurnResult:

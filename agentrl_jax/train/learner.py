@@ -5,6 +5,7 @@ Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -147,6 +148,7 @@ def update(
     """
     penalty = settings.format_penalty * trajectory.turn.format_error
     rewards = jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
+    rewards, trajectory = _without_void(rewards, trajectory, config.members)
     scores = jnp.sum(rewards, axis=1).reshape(-1, config.members)
     metrics = trajectory_metrics(trajectory, config.task_names, config.members, settings.format_penalty)
     metrics = {f"train/{name}": x for name, x in metrics.items()}
@@ -163,6 +165,22 @@ def update(
     metrics |= news
     state, news = _learn(state, batch, key, settings, model, config, optimise, shards)
     return state.replace(iteration=state.iteration + 1), metrics | news
+
+
+def _without_void(rewards: jax.Array, trajectory: Trajectory, members: int) -> tuple[jax.Array, Trajectory]:
+    """Takes episodes whose environment broke out of learning: no token is trained, and the group does not see them.
+
+    Their return becomes the mean of the group's intact members, so that spread and baseline are those of the others.
+    """
+    void = jnp.any(trajectory.turn.failed, axis=1)
+    scores = jnp.sum(rewards, axis=1).reshape(-1, members)
+    intact = ~void.reshape(-1, members)
+    mean = jnp.sum(jnp.where(intact, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
+    first = jnp.arange(rewards.shape[1]) == 0
+    stand_in = jnp.repeat(mean, members)[:, None] * first
+    length = jnp.where(void[:, None], 0, trajectory.reply.length)
+    trajectory = trajectory.replace(reply=trajectory.reply.replace(length=length))
+    return jnp.where(void[:, None], stand_in, rewards), trajectory
 
 
 def _kept_episodes(scores: jax.Array, config: LearnerConfig) -> jax.Array:
@@ -199,14 +217,18 @@ def _prepare(
     _check_division(rows.tokens.shape[0], config, shards)
     mask = rows.sampled
     mine = shards.local((rows.tokens, rows.position))
+    parts = config.minibatches * config.accumulation
     params = shards.varying(state.params)
     value = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage == "gae":
-        value = shards.replicate(actor_critic.values(params, model, *mine))
+        value = shards.replicate(_in_parts(lambda rows: actor_critic.values(params, model, *rows), mine, parts))
     ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.kl_where != "none":
         reference = shards.varying(state.reference)
-        ref_logprob = shards.replicate(actor_critic.logprobs(reference, model, *mine, shards.local(temperature)))
+        with_temperature = (*mine, shards.local(temperature))
+        ref_logprob = shards.replicate(
+            _in_parts(lambda rows: actor_critic.logprobs(reference, model, *rows), with_temperature, parts)
+        )
 
     rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
     if config.kl_where == "reward":
@@ -237,6 +259,13 @@ def _prepare(
         temperature=temperature,
     )
     return batch, metrics
+
+
+def _in_parts(function: Callable[[Any], jax.Array], rows: Any, parts: int) -> jax.Array:
+    """A function of rows, computed in as many parts as the gradient is, for the same reason: memory."""
+    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), rows)
+    whole = jax.lax.map(function, split)
+    return whole.reshape(-1, *whole.shape[2:])
 
 
 def _check_division(rows: int, config: LearnerConfig, shards: Shards) -> None:

@@ -188,6 +188,7 @@ class _Run:
             turns=self.config.prompt.max_turns,
             reply_tokens=self.config.prompt.reply_tokens,
             max_actions=self.config.prompt.max_actions,
+            context=self.config.rollout.context,
         )
         return assemble(trajectory, trajectory.turn.reward, self.config.rollout.context, "turn")
 

@@ -84,7 +84,8 @@ def test_demonstration_is_what_a_rollout_would_record():
     ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))
     trajectory = jax.tree.map(
-        np.asarray, demonstrate(toy_agent.WORLD, REPLY_TOKENS, jax.random.key(5), settings, ids, actions)
+        np.asarray,
+        demonstrate(toy_agent.WORLD, REPLY_TOKENS, jax.random.key(5), settings, ids, actions, context="full"),
     )
     expected = ["Up||Up</answer><|end|>", "Down</answer><|end|>"]
     for row, text in zip((0, 1), expected):
@@ -105,7 +106,7 @@ def test_shared_noise_makes_equal_actions_equal():
 
     def observations(shared):
         world = toy_agent.make_world(shared_noise=shared)
-        played = demonstrate(world, REPLY_TOKENS, jax.random.key(5), settings, ids, actions)
+        played = demonstrate(world, REPLY_TOKENS, jax.random.key(5), settings, ids, actions, context="full")
         return np.asarray(played.observation).reshape(4, 4, -1)
 
     shared, own = observations(True), observations(False)
