@@ -54,6 +54,11 @@ def validate(config: Config) -> None:
         "use 0 for one slot per episode",
     )
     need(
+        rollout.slots % rollout.members == 0,
+        f"rollout.slots is {rollout.slots}, which is not a multiple of rollout.members = {rollout.members}; members of "
+        "a group start together",
+    )
+    need(
         algo.advantage != "grpo" or rollout.members > 1,
         "algo.advantage is grpo, which compares the members of a group, but rollout.members is 1; "
         "use at least 2 members or algo.advantage gae",
@@ -85,9 +90,18 @@ def validate(config: Config) -> None:
         f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
     )
     need(
-        config.devices == 0 or (episodes % config.devices == 0 and rows % (parts * config.devices) == 0),
-        f"devices is {config.devices}, which does not divide the {episodes} episodes of a batch and the "
+        config.devices == 0 or (groups % config.devices == 0 and rows % (parts * config.devices) == 0),
+        f"devices is {config.devices}, which does not divide the {groups} groups of a batch and the "
         f"{rows // parts} rows of a part of a minibatch; use a divisor of both",
+    )
+    need(
+        rollout.slots * max(config.devices, 1) <= episodes,
+        f"rollout.slots is {rollout.slots} on each of {config.devices} devices, more than the {episodes} episodes of a "
+        "batch; use fewer, or 0 for one slot per episode",
+    )
+    need(
+        config.imitation.levels == 0 or config.devices == 0 or config.imitation.batch % config.devices == 0,
+        f"devices is {config.devices}, which does not divide imitation.batch = {config.imitation.batch}; use a divisor",
     )
     need(
         (config.imitation.levels > 0) == (config.imitation.steps > 0),

@@ -92,7 +92,8 @@ def evaluate_run(
 
     Args:
         run: folder of the run.
-        env: another environment than the run's first one.
+        env: tag of another environment than that of the run's first task; options and levels of the run's task with
+            this tag hold, if there is one.
         levels: file with levels, each played once.
         episodes: held-out levels; default `evaluation.episodes`.
         temperature: of the sampled evaluation; default `evaluation.temperature`.
@@ -114,17 +115,14 @@ def evaluate_run(
     tokenizer = build.load_tokenizer(config.model)
     model = build.build_model(config, tokenizer)
     iteration, params = _newest_params(config, Path(run), model)
-    task = config.tasks[0] if env is None else TaskConfig(env=env, groups=1)
+    tasks = {task.env: task for task in reversed(config.tasks)}
+    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
+    prompt = config.prompt
+    if task.env not in tasks:
+        prompt = dataclasses.replace(prompt, max_actions=registry.spec(task.env).max_actions)
     if levels is not None:
         task = dataclasses.replace(task, levels=levels)
-    config = dataclasses.replace(
-        config,
-        tasks=(task,),
-        prompt=dataclasses.replace(
-            config.prompt,
-            max_actions=config.prompt.max_actions if env is None else registry.spec(env).max_actions,
-        ),
-    )
+    config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
     world = build.build_world(config, tokenizer)
     if levels is not None:
         episodes = world.tasks[0].env_params.levels.shape[0]

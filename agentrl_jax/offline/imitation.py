@@ -45,7 +45,8 @@ def imitation_steps(
         shards: how the rows of a step are shared out.
 
     Returns:
-        The state, and f32[] metrics of the last step: "imitation/loss" (nats per token) and "imitation/grad_norm".
+        The state, and f32[] metrics: "imitation/loss" (nats per token) and "imitation/grad_norm" of the last step, and
+        "imitation/skipped", the number of steps left out because they were not finite.
     """
     # A row of a turn that was not played teaches nothing and is never drawn.
     useful = jnp.any(rows.sampled, axis=1).astype(jnp.float32)
@@ -65,11 +66,12 @@ def imitation_steps(
             return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / count
 
         loss, grads = shards.sum(jax.value_and_grad(loss_of)(shards.varying(state.params)))
-        state, norm, _ = apply_gradients(
+        state, norm, good = apply_gradients(
             state, optimise, loss, grads, lr=lr, critic_lr=jnp.float32(0), max_grad_norm=max_grad_norm
         )
         state = state.replace(imitation_step=state.imitation_step + 1)
-        return state, {"imitation/loss": loss, "imitation/grad_norm": norm}
+        return state, ({"imitation/loss": loss, "imitation/grad_norm": norm}, ~good)
 
-    state, metrics = jax.lax.scan(step, state, length=steps)
-    return state, jax.tree.map(lambda x: x[-1], metrics)
+    state, (metrics, skipped) = jax.lax.scan(step, state, length=steps)
+    last = jax.tree.map(lambda x: x[-1], metrics)
+    return state, last | {"imitation/skipped": jnp.sum(skipped, dtype=jnp.float32)}

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from agentrl_jax.config import Config
-from agentrl_jax.errors import UserError
+from agentrl_jax.config import Config, validate
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
 from agentrl_jax.offline.demonstrations import optimal_demonstrations
@@ -70,12 +70,14 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
             a row were not finite.
     """
     console = console or Console()
+    with refusals():
+        run = _Run(config)  # before the folder is taken, which would keep a configuration that is of no use
     with (
         RunFolder(config) as folder,
         Checkpoints(folder.checkpoints, keep=config.train.keep) as checkpoints,
         LiveView(config.train.iterations, title=folder.path.name, console=console) as view,
     ):
-        summary = _Run(config, folder, checkpoints, view).train()
+        summary = run.train(folder, checkpoints, view)
     console.print(final_table(summary))
     console.print(f"run folder: {folder.path}", highlight=False)
     return summary
@@ -84,8 +86,14 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
 class _Run:
     """The parts of a run and the steps that use them."""
 
-    def __init__(self, config: Config, folder: RunFolder, checkpoints: Checkpoints, view: LiveView):
-        self.config, self.folder, self.checkpoints, self.view = config, folder, checkpoints, view
+    folder: RunFolder
+    checkpoints: Checkpoints
+    view: LiveView
+
+    def __init__(self, config: Config):
+        mesh = data_mesh(config.devices)
+        validate(dataclasses.replace(config, devices=mesh.size))
+        self.config = config
         self.key = jax.random.key(config.seed)
         self.started = time.monotonic()
         self.tokenizer = build.load_tokenizer(config.model)
@@ -93,7 +101,7 @@ class _Run:
         self.model = build.build_model(config, self.tokenizer)
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.env for task in config.tasks)
-        self.programs = Programs(data_mesh(config.devices))
+        self.programs = Programs(mesh)
         self.rates = build.learning_rates(config)
         self.totals = Totals()
         self.before = 0.0
@@ -104,6 +112,7 @@ class _Run:
         self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise)
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
+        chunk = -(-chunk // mesh.size) * mesh.size
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         self.panels = [
             Panel(
@@ -118,7 +127,8 @@ class _Run:
         ]
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
 
-    def train(self) -> dict[str, Any]:
+    def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
+        self.folder, self.checkpoints, self.view = folder, checkpoints, view
         state = self._resume()
         if int(state.imitation_step) < self.chunks * IMITATION_CHUNK:
             state = self._imitate(state)
@@ -169,27 +179,29 @@ class _Run:
             )
             metrics = _plain(metrics)
             step = int(state.imitation_step) // IMITATION_CHUNK
-            self._check(state)
+            self.totals.skipped_updates += int(metrics["imitation/skipped"])
             self.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
             self.view.note(
                 f"imitation {int(state.imitation_step):>5}/{self.chunks * IMITATION_CHUNK}  "
                 f"loss {metrics['imitation/loss']:.3f}"
             )
-            if step % self.config.train.checkpoint_every == 0 and step < self.chunks:
+            self._check(state)
+            if step % self.config.train.checkpoint_every == 0 and step < self.chunks and not int(state.bad_updates):
                 self._save(step, state)
         return state
 
     def _demonstration_rows(self) -> Sequences:
         self.view.note(f"planning optimally on {self.config.imitation.levels} levels")
-        trajectory = optimal_demonstrations(
-            self.world,
-            jax.random.fold_in(self.key, _DEMONSTRATIONS),
-            levels=self.config.imitation.levels,
-            turns=self.config.prompt.max_turns,
-            reply_tokens=self.config.prompt.reply_tokens,
-            max_actions=self.config.prompt.max_actions,
-            context=self.config.rollout.context,
-        )
+        with refusals():
+            trajectory = optimal_demonstrations(
+                self.world,
+                jax.random.fold_in(self.key, _DEMONSTRATIONS),
+                levels=self.config.imitation.levels,
+                turns=self.config.prompt.max_turns,
+                reply_tokens=self.config.prompt.reply_tokens,
+                max_actions=self.config.prompt.max_actions,
+                context=self.config.rollout.context,
+            )
         return assemble(trajectory, trajectory.turn.reward, self.config.rollout.context, "turn")
 
     # Reinforcement learning
@@ -241,7 +253,9 @@ class _Run:
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self._show(row, rate)
         self._check(state)
-        if self._due(config.train.checkpoint_every, iteration + 1, config.train.iterations):
+        # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
+        last = iteration + 1 == config.train.iterations
+        if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
             self._save(step, state)
         return state
 
@@ -283,10 +297,12 @@ class _Run:
         """Stops the run after too many updates in a row that were not finite."""
         bad, limit = int(state.bad_updates), self.config.train.max_bad_updates
         if bad >= limit:
-            kept = self.checkpoints.latest_step()
+            step = self.checkpoints.latest_step()
+            kept = "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
+            rate = "imitation.lr" if int(state.imitation_step) < self.chunks * IMITATION_CHUNK else "optim.lr"
             raise UserError(
-                f"{bad} updates in a row had a loss or gradient that is not finite; expected fewer than {limit}. The "
-                f"last checkpoint, step {kept}, is kept. Lower optim.lr or optim.max_grad_norm and use a new run folder"
+                f"{bad} updates in a row had a loss or gradient that is not finite; expected fewer than {limit}; "
+                f"{kept}; lower {rate} or optim.max_grad_norm and use a new run folder"
             )
 
     # Evaluation

@@ -15,12 +15,15 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, differences, load_config, save_resolved, to_dict
 from agentrl_jax.errors import UserError
@@ -71,7 +74,7 @@ class RunFolder:
             self._lock.close()
             raise
         self._files: dict[str, IO[str]] = {}
-        self._events: SummaryWriter | None = None
+        self._events: EventsWriter | None = None
         self._purge: int | None = None
 
     def _claim(self, config: Config) -> bool:
@@ -112,13 +115,20 @@ class RunFolder:
             self._events = self._open_events()
         for key, value in plain.items():
             if key != "step" and isinstance(value, int | float):
-                self._events.add_scalar(key, value, plain["step"])
+                event = Event(wall_time=time.time(), step=plain["step"], summary=scalar(key, value))
+                self._events.write_event(event)
+        self._events.flush()
 
-    def _open_events(self) -> SummaryWriter:
+    def _open_events(self) -> EventsWriter:
+        # Not SummaryWriter, whose queue a kill would lose although the checkpoint behind those rows is published.
         folder = self.path / "tensorboard"
-        number = len(list(folder.iterdir())) if folder.exists() else 0
+        folder.mkdir(exist_ok=True)
         # The name holds the time in seconds: without a number a quick restart would write over the file before it.
-        return SummaryWriter(str(folder), purge_step=self._purge, flush_secs=10, filename_suffix=f".{number:04d}")
+        events = EventsWriter(str(folder / "events"), f".{len(list(folder.iterdir())):04d}")
+        if self._purge is not None:
+            start = SessionLog(status=SessionLog.START)
+            events.write_event(Event(wall_time=time.time(), step=self._purge, session_log=start))
+        return events
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends trajectories to trajectories.jsonl; each row has its `step`."""
