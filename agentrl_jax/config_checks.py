@@ -84,6 +84,11 @@ def validate(config: Config) -> None:
         "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
     )
     need(
+        algo.kl_where != "reward" or algo.advantage == "gae",
+        "algo.kl_where is reward, but algo.advantage grpo compares returns and would not see it; "
+        "use algo.kl_where loss, or algo.advantage gae",
+    )
+    need(
         rows % parts == 0,
         f"algo.minibatches x algo.accumulation is {parts}, which does not divide the {rows} rows kept for training "
         f"({kept} of {groups} groups x {rollout.members} members"

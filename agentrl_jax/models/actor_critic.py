@@ -57,8 +57,15 @@ def init_params(key: jax.Array, model: ActorCritic) -> dict[str, Any]:
     if model.critic != "none":
         params["critic"] = {"head": jnp.zeros(model.decoder.width, jnp.float32), "bias": jnp.zeros((), jnp.float32)}
     if model.critic == "separate":
-        params["critic"]["decoder"] = jax.tree.map(jnp.copy, params["policy"])
-    return params
+        params["critic"]["decoder"] = params["policy"]
+    return critic_from_policy(params)
+
+
+def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters with a separate critic's decoder as a copy of the policy's, as RAGEN starts it; others as is."""
+    if "decoder" not in params.get("critic", {}):
+        return params
+    return {**params, "critic": {**params["critic"], "decoder": jax.tree.map(jnp.copy, params["policy"])}}
 
 
 def score_tokens(
