@@ -161,6 +161,8 @@ def update(
 
     rewards = _normalised(rewards, trajectory, config)
     rows = assemble(trajectory, rewards, config.context, config.reward_placement)
+    # Rows with nothing to learn from go last, where whole parts of them are skipped.
+    rows = jax.tree.map(lambda x: x[jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)], rows)
     batch, news = _prepare(state, rows, temperature[rows.episode], scores, settings, model, config, shards)
     metrics |= news
     state, news = _learn(state, batch, key, settings, model, config, optimise, shards)
@@ -216,18 +218,16 @@ def _prepare(
     """Values, reference log-probabilities and advantages of all kept rows."""
     _check_division(rows.tokens.shape[0], config, shards)
     mask = rows.sampled
-    mine = shards.local((rows.tokens, rows.position))
+    mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
     parts = config.minibatches * config.accumulation
-    params = shards.varying(state.params)
-    value = jnp.zeros(mask.shape, jnp.float32)
+    params, reference = shards.varying((state.params, state.reference))
+    value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage == "gae":
-        value = shards.replicate(_in_parts(lambda rows: actor_critic.values(params, model, *rows), mine, parts))
-    ref_logprob = jnp.zeros(mask.shape, jnp.float32)
+        value = shards.replicate(_in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine, parts))
     if config.kl_where != "none":
-        reference = shards.varying(state.reference)
-        with_temperature = (*mine, shards.local(temperature))
+        tempered = (*mine, my_temperature)
         ref_logprob = shards.replicate(
-            _in_parts(lambda rows: actor_critic.logprobs(reference, model, *rows), with_temperature, parts)
+            _in_parts(lambda *r: actor_critic.logprobs(reference, model, *r), my_mask, tempered, parts)
         )
 
     rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
@@ -261,11 +261,17 @@ def _prepare(
     return batch, metrics
 
 
-def _in_parts(function: Callable[[Any], jax.Array], rows: Any, parts: int) -> jax.Array:
-    """A function of rows, computed in as many parts as the gradient is, for the same reason: memory."""
-    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), rows)
-    whole = jax.lax.map(function, split)
-    return whole.reshape(-1, *whole.shape[2:])
+def _in_parts(
+    function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], parts: int
+) -> jax.Array:
+    """A function of rows to f32[N, K], in as many parts as the gradient; 0 for parts without a sampled token."""
+
+    def of_part(part):
+        mask, *rows = part
+        return jax.lax.cond(jnp.any(mask), lambda: function(*rows), lambda: jnp.zeros_like(mask, jnp.float32))
+
+    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (mask, *rows))
+    return jax.lax.map(of_part, split).reshape(mask.shape)
 
 
 def _check_division(rows: int, config: LearnerConfig, shards: Shards) -> None:
@@ -289,14 +295,18 @@ def _learn(
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """Epochs of minibatches, each one optimiser step."""
     rows = batch.tokens.shape[0]
-    size = rows // config.minibatches
+    useful = jnp.any(batch.mask, axis=1)
 
     def epoch_order(epoch):
         # A single minibatch keeps the order of the groups; shuffling it would only change rounding.
         order = jnp.arange(rows)
-        return order if config.minibatches == 1 else jax.random.permutation(jax.random.fold_in(key, epoch), order)
+        if config.minibatches > 1:
+            order = jax.random.permutation(jax.random.fold_in(key, epoch), order)
+        # Rows with nothing to learn from go last again, evenly over the minibatches.
+        order = order[jnp.argsort(~useful[order], stable=True)]
+        return order.reshape(-1, config.minibatches).T
 
-    order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, size)
+    order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, rows // config.minibatches)
 
     def step(state, chosen):
         part = jax.tree.map(lambda x: x[chosen], batch)
@@ -338,15 +348,18 @@ def _gradient(
     def loss_of(params, part):
         return _loss(params, part, denominators, settings, model, config)
 
-    def accumulate(total, part):
+    def gradient_of(part):
         (loss, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
-        return jax.tree.map(jnp.add, total, (loss, grads, sums)), None
+        return loss, grads, sums
 
-    first = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(lambda p, b: jax.value_and_grad(loss_of, has_aux=True)(p, b), varying, first)
-    (loss_shape, sums_shape), grads_shape = shapes
-    zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (loss_shape, grads_shape, sums_shape)))
-    (loss, grads, sums), _ = jax.lax.scan(accumulate, zeros, parts)
+    shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], parts))
+    nothing = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+
+    def accumulate(total, part):
+        news = jax.lax.cond(jnp.any(part.mask), gradient_of, lambda _: nothing, part)
+        return jax.tree.map(jnp.add, total, news), None
+
+    (loss, grads, sums), _ = jax.lax.scan(accumulate, nothing, parts)
     loss, grads, sums = shards.sum((loss, grads, sums))
     tokens = jnp.maximum(denominators.tokens, 1.0)
     metrics = {name: x / tokens for name, x in sums.items()}
