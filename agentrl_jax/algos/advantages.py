@@ -19,7 +19,13 @@ _WHITEN_EPS = 1e-8
 
 
 def gae(
-    rewards: jax.Array, values: jax.Array, mask: jax.Array, *, gamma: float, lam: float, skip_unsampled: bool = True
+    rewards: jax.Array,
+    values: jax.Array,
+    mask: jax.Array,
+    *,
+    gamma: jax.Array | float,
+    lam: jax.Array | float,
+    skip_unsampled: bool = True,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
 
@@ -57,9 +63,9 @@ def bi_level_gae(
     mask: jax.Array,
     turn_end: jax.Array,
     *,
-    gamma: float,
-    lam: float,
-    turn_gamma: float,
+    gamma: jax.Array | float,
+    lam: jax.Array | float,
+    turn_gamma: jax.Array | float,
 ) -> tuple[jax.Array, jax.Array]:
     """GAE over turns, then inside each turn over its tokens (RAGEN's `bi_level_gae`).
 

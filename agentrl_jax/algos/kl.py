@@ -44,8 +44,7 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
     raise ValueError(f"kl_kind is {kind!r}; expected k1, k2, k3, abs or mse")
 
 
-@struct.dataclass
-class KLController:
+class KLController(struct.PyTreeNode):
     """Coefficient of the KL term."""
 
     coef: jax.Array

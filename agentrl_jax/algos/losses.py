@@ -17,8 +17,7 @@ MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this, far outside any clip range, so that no ratio overflows."""
 
 
-@struct.dataclass
-class PolicyStats:
+class PolicyStats(struct.PyTreeNode):
     """What the policy loss saw, per token."""
 
     ratio: jax.Array
@@ -31,8 +30,7 @@ class PolicyStats:
     """bool[N, S], the dual clip's bound is what decided the loss (verl's `pg_clipfrac_lower`)."""
 
 
-@struct.dataclass
-class Denominators:
+class Denominators(struct.PyTreeNode):
     """What the loss of a whole minibatch is divided by; add those of its parts, on all devices, before use."""
 
     tokens: jax.Array

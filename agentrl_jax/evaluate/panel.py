@@ -114,7 +114,7 @@ def evaluate_run(
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
     tokenizer = build.load_tokenizer(config.model)
     model = build.build_model(config, tokenizer)
-    iteration, params = _newest_params(config, Path(run), model)
+    iteration, params = newest_params(config, run, model)
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt
@@ -157,8 +157,13 @@ def evaluate_run(
     return result
 
 
-def _newest_params(config: Config, run: Path, model: Any) -> tuple[int, Params]:
-    folder = run / "checkpoints"
+def newest_params(config: Config, run: str | os.PathLike[str], model: Any) -> tuple[int, Params]:
+    """Iteration and policy of the newest checkpoint of a run.
+
+    Raises:
+        UserError: there is no checkpoint yet, or it cannot be read.
+    """
+    folder = Path(run) / "checkpoints"
     if not folder.is_dir():
         raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
     like = jax.eval_shape(

@@ -1,9 +1,8 @@
 """A person plays an environment in the terminal, by the text and the functions that serve the agent."""
 
+import functools
 import sys
 from typing import Literal
-
-import functools
 
 import jax
 import jax.numpy as jnp

@@ -33,8 +33,7 @@ class ActorCritic:
             raise ValueError(f"critic {self.critic!r} is unknown; choose one of {', '.join(CRITICS)}")
 
 
-@struct.dataclass
-class TokenScores:
+class TokenScores(struct.PyTreeNode):
     """What the learner needs to know about K tokens of N rows.
 
     Attributes:

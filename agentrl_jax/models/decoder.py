@@ -93,8 +93,7 @@ def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
     return matrices | norms
 
 
-@struct.dataclass
-class KVCache:
+class KVCache(struct.PyTreeNode):
     """Keys and values of the positions seen so far, one buffer a layer.
 
     Attributes:

@@ -75,11 +75,11 @@ def optimal_demonstrations(
         )
         plans = [plan(level) for level in drawn]
         limit = min(max_actions, turns * per_turn)
-        fits = [i for i, p in enumerate(plans) if p is not None and 0 < len(p) <= limit]
+        fits = {i: p for i, p in enumerate(plans) if p is not None and 0 < len(p) <= limit}
         if not fits:
             raise ValueError(f"no plan on {levels} levels of {task.name} fits {limit} actions; raise the limits")
-        actions.append(split_plans([plans[i] for i in fits], turns, per_turn))
-        packs.append(drawn[fits])
+        actions.append(split_plans(list(fits.values()), turns, per_turn))
+        packs.append(drawn[list(fits)])
         tasks.append(np.full(len(fits), index))
 
     number = np.concatenate([np.arange(len(t)) for t in tasks])

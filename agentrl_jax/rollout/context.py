@@ -10,8 +10,7 @@ from flax import struct
 from agentrl_jax.rollout.trajectory import Trajectory
 
 
-@struct.dataclass
-class Sequences:
+class Sequences(struct.PyTreeNode):
     """Rows of tokens, padded on the right, and the tokens of each row that were sampled.
 
     Every reply has L slots, so a row has K = (turns of the row) x L of them; slot t L + i is token i of its turn t.

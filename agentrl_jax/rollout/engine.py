@@ -54,8 +54,7 @@ class EngineConfig:
             raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
 
 
-@struct.dataclass
-class LoopState:
+class LoopState(struct.PyTreeNode):
     """State of the loop. Every row of every field stays as it is once the row is idle.
 
     Attributes:

@@ -25,8 +25,7 @@ PART_BYTES = 64 * 1024
 """Bytes of an argument that go over to the host in one part, see `_call`."""
 
 
-@struct.dataclass
-class HostState:
+class HostState(struct.PyTreeNode):
     """What the device knows of B host episodes.
 
     Attributes:

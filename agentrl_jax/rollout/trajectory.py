@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 
-@struct.dataclass
-class RolloutSettings:
+class RolloutSettings(struct.PyTreeNode):
     """Traced settings: changing one compiles nothing.
 
     Attributes:
@@ -28,8 +27,7 @@ class RolloutSettings:
     env_params: tuple[Any, ...]
 
 
-@struct.dataclass
-class EpisodeIds:
+class EpisodeIds(struct.PyTreeNode):
     """Which episodes a rollout plays. Everything random in an episode follows from its row here and the rollout's key.
 
     Attributes:
@@ -45,8 +43,7 @@ class EpisodeIds:
     level: jax.Array
 
 
-@struct.dataclass
-class Reply:
+class Reply(struct.PyTreeNode):
     """Replies of B rows.
 
     Attributes:
@@ -64,8 +61,7 @@ class Reply:
     ended: jax.Array
 
 
-@struct.dataclass
-class TurnResult:
+class TurnResult(struct.PyTreeNode):
     """What one turn did, for B rows.
 
     Attributes:
@@ -93,8 +89,7 @@ class TurnResult:
     info: dict[str, jax.Array]
 
 
-@struct.dataclass
-class Trajectory:
+class Trajectory(struct.PyTreeNode):
     """E episodes, stored by turn. A turn that was not played has length 0 everywhere.
 
     Attributes:
@@ -145,8 +140,7 @@ class Trajectory:
         return jnp.any(self.turn.success, axis=1)
 
 
-@struct.dataclass
-class RolloutStats:
+class RolloutStats(struct.PyTreeNode):
     """Counters of one rollout, i32[] inside the engine, i32[R] over the R devices outside.
 
     Attributes:

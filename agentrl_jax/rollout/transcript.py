@@ -11,11 +11,11 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 def transcripts(trajectory: Trajectory, tokenizer: Tokenizer, task_names: tuple[str, ...], count: int) -> list[dict]:
     """The first `count` episodes: for each its task, group, return, success, and per turn what was read and written."""
-    rows = jax.tree.map(np.asarray, jax.tree.map(lambda x: x[:count], trajectory))
+    rows = jax.device_get(jax.tree.map(lambda x: x[:count], trajectory))
     return [_episode(rows, i, tokenizer, task_names) for i in range(rows.num_turns.shape[0])]
 
 
-def _episode(rows: Trajectory, index: int, tokenizer: Tokenizer, task_names: tuple[str, ...]) -> dict[str, Any]:
+def _episode(rows: Any, index: int, tokenizer: Tokenizer, task_names: tuple[str, ...]) -> dict[str, Any]:
     def text(tokens: np.ndarray, length: np.ndarray) -> str:
         return tokenizer.decode(tokens[:length].tolist(), skip_special=False)
 

@@ -20,8 +20,7 @@ from agentrl_jax.text.prompt import Prompt, message
 from envs_jax.environment import TextEnvironment
 
 
-@struct.dataclass
-class Message:
+class Message(struct.PyTreeNode):
     """What is inserted before the next reply of B rows.
 
     Attributes:
@@ -38,19 +37,27 @@ class Message:
 
 
 class World(Protocol):
-    """Environments of B rows. Implemented by `CompiledWorld` and `HostWorld`.
+    """Environments of B rows. Implemented by `CompiledWorld` and `HostWorld`."""
 
-    Attributes:
-        prefix: i32[K, P] tokens that open every context of a task.
-        prefix_length: i32[K].
-        grammars: reply grammars of the K tasks.
-        observation_tokens: O.
-    """
+    @property
+    def prefix(self) -> np.ndarray:
+        """i32[K, P] tokens that open every context of a task."""
+        ...
 
-    prefix: np.ndarray
-    prefix_length: np.ndarray
-    grammars: tuple[GrammarTable, ...]
-    observation_tokens: int
+    @property
+    def prefix_length(self) -> np.ndarray:
+        """i32[K] how many of them a task has."""
+        ...
+
+    @property
+    def grammars(self) -> tuple[GrammarTable, ...]:
+        """Reply grammars of the K tasks."""
+        ...
+
+    @property
+    def observation_tokens(self) -> int:
+        """Most tokens of an observation: O."""
+        ...
 
     def begin(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
@@ -102,8 +109,7 @@ class Task:
     grammar: GrammarTable
 
 
-@struct.dataclass
-class EpisodeState:
+class EpisodeState(struct.PyTreeNode):
     """State of B compiled episodes.
 
     Attributes:

@@ -77,8 +77,7 @@ class ReplyGrammar:
         return self.opening if self.forced else ""
 
 
-@struct.dataclass
-class GrammarTable:
+class GrammarTable(struct.PyTreeNode):
     """A grammar compiled for one tokeniser.
 
     Attributes:
@@ -105,8 +104,7 @@ class GrammarTable:
         return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(self))
 
 
-@struct.dataclass
-class GrammarState:
+class GrammarState(struct.PyTreeNode):
     """Where one reply stands.
 
     Attributes:
@@ -122,8 +120,7 @@ class GrammarState:
     num_parsed: jax.Array
 
 
-@struct.dataclass
-class ParsedReply:
+class ParsedReply(struct.PyTreeNode):
     """What a reply asked for.
 
     Attributes:

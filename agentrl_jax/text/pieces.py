@@ -24,8 +24,7 @@ class Special:
 Piece = str | Special
 
 
-@struct.dataclass
-class PieceTable:
+class PieceTable(struct.PyTreeNode):
     """The tokens of every piece, end to end.
 
     Attributes:

@@ -24,8 +24,7 @@ REWARD_DIGITS = 4
 """Digits before the point of a reward; larger rewards are shown as 9999.9."""
 
 
-@struct.dataclass
-class Prompt:
+class Prompt(struct.PyTreeNode):
     """A style compiled for one task and one tokeniser.
 
     The table holds the observation's pieces, then `DIGIT_PIECES`, then the style's own pieces.

@@ -179,7 +179,7 @@ def learning_rates(config: Config) -> optax.Schedule:
 def update_settings(config: Config, factor: float) -> UpdateSettings:
     """Traced numbers of an update; `factor` is that of `learning_rates`."""
     algo, optim = config.algo, config.optim
-    values = UpdateSettings(
+    values = dict(
         lr=optim.lr * factor,
         critic_lr=optim.critic_lr * factor,
         max_grad_norm=optim.max_grad_norm,
@@ -192,4 +192,4 @@ def update_settings(config: Config, factor: float) -> UpdateSettings:
         lam=algo.lam,
         format_penalty=config.prompt.format_penalty,
     )
-    return jax.tree.map(jnp.float32, values)
+    return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})

@@ -68,8 +68,7 @@ class LearnerConfig:
     accumulation: int
 
 
-@struct.dataclass
-class UpdateSettings:
+class UpdateSettings(struct.PyTreeNode):
     """Traced numbers of an update, all f32[]: changing one compiles nothing."""
 
     lr: jax.Array
@@ -85,8 +84,7 @@ class UpdateSettings:
     format_penalty: jax.Array
 
 
-@struct.dataclass
-class Batch:
+class Batch(struct.PyTreeNode):
     """What a gradient step reads of each row.
 
     Attributes:

@@ -54,17 +54,15 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
     """The environment on a board that holds every level of the file, and the levels; None if it has no levels."""
     packed = file.suffix == ".npy"
     if isinstance(env, Sokoban):
-        levels: Sequence[np.ndarray] = (
-            sokoban_levels.load_pack(file) if packed else sokoban_levels.parse_xsb(_text(file))
-        )
+        levels = list(sokoban_levels.load_pack(file)) if packed else sokoban_levels.parse_xsb(_text(file))
         height, width = (max(env_side, *sides) for env_side, sides in zip((env.height, env.width), _sides(levels)))
         boxes = max(int(np.isin(level, (BOX, BOX_ON_TARGET)).sum()) for level in levels)
         grown = Sokoban(height, width, max(boxes, env.boxes), env.vocabulary, env.observation)
         return grown, sokoban_levels.stack_levels(levels, height, width)
     if isinstance(env, FrozenLake):
-        levels = np.load(file, allow_pickle=False) if packed else frozen_lake_levels.parse_maps(_text(file))
+        levels = list(np.load(file, allow_pickle=False)) if packed else frozen_lake_levels.parse_maps(_text(file))
         pack = frozen_lake_levels.stack_levels(levels)
-        return FrozenLake(*pack.shape[1:], env.observation), pack
+        return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
     return env, None
 
 

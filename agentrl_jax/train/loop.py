@@ -18,6 +18,7 @@ from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
+from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import optimal_demonstrations
 from agentrl_jax.parallel.shards import data_mesh
 from agentrl_jax.rollout.context import Sequences, assemble
@@ -210,7 +211,8 @@ class _Run:
         """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
         self.view.note("evaluating the start")
         self.imitation_outcomes = self._evaluate(state)
-        state = state.replace(opt_state=self.optimise.init(state.params))
+        params = actor_critic.critic_from_policy(state.params)
+        state = state.replace(params=params, opt_state=self.optimise.init(params))
         if build.needs_reference(self.config):
             state = with_reference(state)
         self._save(self.chunks, state)
@@ -299,7 +301,7 @@ class _Run:
         if bad >= limit:
             step = self.checkpoints.latest_step()
             kept = "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
-            rate = "imitation.lr" if int(state.imitation_step) < self.chunks * IMITATION_CHUNK else "optim.lr"
+            rate = "optim.lr" if int(state.iteration) else "imitation.lr"
             raise UserError(
                 f"{bad} updates in a row had a loss or gradient that is not finite; expected fewer than {limit}; "
                 f"{kept}; lower {rate} or optim.max_grad_norm and use a new run folder"

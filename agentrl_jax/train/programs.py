@@ -46,22 +46,22 @@ class Programs:
             trajectory, stats = rollout(params, model.decoder, world, config, key, ids, settings)
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
-        rows = RolloutSettings(temperature=Spec(AXIS), horizon=Spec(), max_actions=Spec(), env_params=Spec())
-        specs = (Spec(), Spec(), Spec(AXIS), rows)
+        settings: Any = {"temperature": Spec(AXIS), "horizon": Spec(), "max_actions": Spec(), "env_params": Spec()}
+        specs = (Spec(), Spec(), Spec(AXIS), RolloutSettings(**settings))
         return self._keep(name, on_mesh(play, self.mesh, specs, Spec(AXIS), replicated_results=False))
 
     def update(self, model: ActorCritic, config: LearnerConfig, optimise: optax.GradientTransformation):
         """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state."""
-        function = functools.partial(update, model=model, config=config, optimise=optimise, shards=self.shards)
-        function = on_mesh(function, self.mesh, Spec(), Spec(), replicated_results=True)
+        alone = functools.partial(update, model=model, config=config, optimise=optimise, shards=self.shards)
+        function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
         return self._keep("update", function, donate_argnums=(0,))
 
     def imitation(self, model: ActorCritic, optimise: optax.GradientTransformation, *, steps: int, batch: int):
         """(state, rows, key, lr, max_grad_norm) -> (state, metrics); donates the state."""
-        function = functools.partial(
+        alone = functools.partial(
             imitation_steps, steps=steps, batch=batch, model=model, optimise=optimise, shards=self.shards
         )
-        function = on_mesh(function, self.mesh, Spec(), Spec(), replicated_results=True)
+        function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
         return self._keep("imitation", function, donate_argnums=(0,))
 
     def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:

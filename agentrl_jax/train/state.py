@@ -11,8 +11,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     """State of a run between two iterations. Saving it and loading it is the whole of resume.
 
     Attributes:

@@ -1,0 +1,60 @@
+"""Refilling slots against one slot per episode, on episodes of uneven length; prints ratios measured in one run.
+
+    python benchmarks/refill.py runs/demo
+
+The agent of a finished run plays 1,024 episodes of its first task: it solves easy levels in one turn and spends every
+turn on others, so that lengths are as uneven as they are in training. All programs play the same episodes.
+"""
+
+import dataclasses
+import sys
+import time
+
+import jax
+import numpy as np
+
+from agentrl_jax.evaluate.panel import newest_params
+from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.train import build
+from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.train.run_folder import read_config
+
+REPEATS = 5
+EPISODES = 1024
+VARIANTS = (
+    ("one slot an episode", 0, 1.0),
+    ("256 slots, barrier", 256, 1.0),
+    ("256 slots, share 0.5", 256, 0.5),
+)
+
+
+def main(run: str) -> None:
+    config = read_config(run)
+    tokenizer = build.load_tokenizer(config.model)
+    world = build.build_world(config, tokenizer)
+    model = build.build_model(config, tokenizer)
+    _, params = newest_params(config, run, model)
+    ids = build.evaluation_ids(0, EPISODES, 0, 0)
+    settings = build.rollout_settings(config, world, EPISODES, 1.0)
+    programs = Programs(data_mesh(1))
+    key = jax.random.key(1)
+
+    base = None
+    for name, slots, share in VARIANTS:
+        engine = build.engine_config(config, tokenizer, members=1, slots=slots)
+        program = programs.rollout(name, model, world, dataclasses.replace(engine, wait_share=share))
+        _, stats = jax.block_until_ready(program(params, key, ids, settings))
+        times = []
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            jax.block_until_ready(program(params, key, ids, settings))
+            times.append(time.perf_counter() - began)
+        seconds = float(np.median(times))
+        base = base or seconds
+        counters = total_stats(stats)
+        active = counters["sampled_tokens"] / counters["slot_steps"]
+        print(f"{name:22s} {seconds:6.2f} s   {base / seconds:.2f} x the speed   active token share {active:.2f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
