@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as Spec
 from rich.console import Console
 
 from agentrl_jax.config import Config, validate
@@ -143,17 +145,24 @@ class _Run:
         def fresh(key):
             return init_state(key, self.model, self.optimise, build.needs_reference(self.config))
 
+        mesh = self.programs.mesh
+        # Several devices hold the state as the programs leave it; a state on one of them would be refused.
+        place = NamedSharding(mesh, Spec()) if mesh.size > 1 else SingleDeviceSharding(jax.devices()[0])
         key = jax.random.fold_in(self.key, _INIT)
         step = self.checkpoints.latest_step()
         self.folder.truncate(-1 if step is None else step)
         if step is None:
-            return jax.jit(fresh)(key)
+            state = jax.jit(fresh)(key)
+            return jax.device_put(state, place) if mesh.size > 1 else state
         meta = self.checkpoints.meta(step)
         self.totals = Totals(**meta["totals"])
         self.before = self.totals.seconds
         self.imitation_outcomes = meta["imitation_outcomes"]
         self.view.note(f"going on from the checkpoint of step {step}")
-        return self.checkpoints.restore(step, jax.eval_shape(fresh, key))
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), jax.eval_shape(fresh, key)
+        )
+        return self.checkpoints.restore(step, like)
 
     def _seconds(self) -> float:
         return self.before + time.monotonic() - self.started

@@ -1,0 +1,175 @@
+"""`agentrl eval` on the checkpoint of a tiny run, and episodes that do not depend on how many are played."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.config import load_config
+from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.models import actor_critic
+from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.train import build
+from agentrl_jax.train.programs import Programs
+
+SOKOBAN = """; one push, three pushes on a longer board, and a box that can never move
+######
+#@$. #
+######
+
+########
+# @$  .#
+########
+
+#####
+#$  #
+#.@ #
+#####
+"""
+LAKES = """
+SFFF
+FFFF
+FFFF
+FFFG
+
+SFFG
+HHHH
+HHHH
+HHHH
+
+SHFF
+HHFF
+FFFF
+FFFG
+"""
+
+
+def evaluate(run, *words):
+    code, out, err = tiny_run.command("eval", str(run), "--json", *words)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def refused(run, *words):
+    code, out, err = tiny_run.command("eval", str(run), "--json", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("agentrl: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_the_tasks_of_the_run_give_what_its_summary_says(finished):
+    summary = tiny_run.summary(finished.folder)
+    parts = [evaluate(finished.folder), evaluate(finished.folder, "--env", "FrozenLake")]
+    assert [(part["env"], part["iteration"], part["success"]["n"]) for part in parts] == [
+        ("SimpleSokoban", 4, 12),
+        ("FrozenLake", 4, 12),
+    ]
+    for table, key, name in (
+        ("success", "trained", "success"),
+        ("success_greedy", "trained", "success_greedy"),
+        ("success", "random", "random"),
+        ("success", "optimal", "optimal"),
+    ):
+        assert np.mean([part[name]["mean"] for part in parts]) == pytest.approx(summary[table][key]["mean"])
+
+
+def test_sokoban_levels_from_a_file(finished, tmp_path):
+    file = tmp_path / "levels.txt"
+    file.write_text(SOKOBAN)
+    result = evaluate(finished.folder, "--levels", str(file))
+    assert (result["episodes"], result["success"]["n"], result["success_greedy"]["n"]) == (3, 3, 3)
+    # By hand: the third box is in a corner, so that two levels of three can be solved.
+    assert result["optimal"]["mean"] == pytest.approx(2 / 3)
+    assert 0 <= result["success"]["low"] <= result["success"]["mean"] <= result["success"]["high"] <= 1
+    assert result["success"]["mean"] <= result["optimal"]["mean"]
+    assert evaluate(finished.folder, "--levels", str(file)) == result
+
+
+def test_lakes_from_a_file(finished, tmp_path):
+    file = tmp_path / "lakes.txt"
+    file.write_text(LAKES)
+    result = evaluate(finished.folder, "--env", "FrozenLake", "--levels", str(file), "--temperature", "0.5")
+    assert (result["env"], result["temperature"], result["success"]["n"]) == ("FrozenLake", 0.5, 3)
+    # By hand: from the start of the third map every move but a slip at the edge ends in a hole.
+    assert 0 < result["optimal"]["mean"] < 1
+    assert result["random"]["mean"] < result["optimal"]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "parts"),
+    [
+        ("#####\n#@x.#\n#####\n", [], ["line 2, column 3", "'x'"]),
+        ("", [], ["no level"]),
+        ("#####\n#@$ #\n#####\n", [], ["1 boxes and 0 targets"]),
+        ("#####\n#@$.\n#####\n", [], ["closed by #"]),
+        (b"\xff\xfe\x00", [], ["UTF-8"]),
+        (LAKES, [], ["no level", "XSB"]),
+        ("SFFG\n", ["--env", "Bandit"], ["Bandit has no levels"]),
+        ("SFFG\n\nSG\n", ["--env", "FrozenLake"], ["level 2 is 1x2", "one size"]),
+        ("SFFF\n", ["--env", "FrozenLake"], ["0 goals"]),
+    ],
+)
+def test_a_bad_file_is_one_line(finished, tmp_path, content, words, parts):
+    file = tmp_path / "levels.txt"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    message = refused(finished.folder, "--levels", str(file), *words)
+    for part in [str(file), *parts]:
+        assert part in message
+
+
+def test_a_bad_pack_is_one_line(finished, tmp_path):
+    file = tmp_path / "pack.npy"
+    file.write_bytes(b"no array")
+    assert "pack.npy" in refused(finished.folder, "--levels", str(file))
+    np.save(file, np.zeros((2, 3), np.float32))
+    assert "float32" in refused(finished.folder, "--levels", str(file))
+
+
+def test_other_mistakes_are_one_line(finished, tmp_path):
+    assert "there is no such folder" in refused(tmp_path / "absent")
+    assert "holds no config.yaml" in refused(tmp_path)
+    assert "--episodes is 0" in refused(finished.folder, "--episodes", "0")
+    assert "--temperature is 0.0" in refused(finished.folder, "--temperature", "0")
+    copy = tmp_path / "copy"
+    shutil.copytree(finished.folder, copy)
+    for step in tiny_run.checkpoints(copy):
+        shutil.rmtree(copy / "checkpoints" / str(step))
+    assert "no checkpoint yet" in refused(copy)
+    shutil.rmtree(copy / "checkpoints")
+    assert "no checkpoint yet" in refused(copy)
+
+
+@pytest.mark.slow
+def test_an_episode_does_not_depend_on_how_many_are_played(finished):
+    """Also not on how many are played at once, up to ties of the sampled token."""
+    config = load_config(finished.file)
+    config = dataclasses.replace(config, tasks=config.tasks[1:])
+    tokenizer = build.load_tokenizer(config.model)
+    model, world = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
+    params = actor_critic.init_params(jax.random.key(3), model)["policy"]
+    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+
+    def play(chunk, episodes):
+        program = Programs(data_mesh(1)).rollout("evaluation", model, world, engine)
+        panel = Panel(program=program, chunk=chunk, world=world, config=config, task=0, seed=9)
+        return [panel.play(params, n, 1.0) for n in episodes]
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        short, long = play(4, (3, 10))
+        (other,) = play(10, (10,))
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+    assert short.success.shape == (3,)
+    for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(long)):
+        np.testing.assert_array_equal(a, b[:3])
+    clear = np.min(other.reply.margin, axis=(1, 2), where=other.sampled, initial=np.inf) > 1e-4
+    assert clear.sum() >= 8
+    np.testing.assert_array_equal(long.reply.tokens[clear], other.reply.tokens[clear])
+    np.testing.assert_array_equal(long.success[clear], other.success[clear])
+    np.testing.assert_array_equal(long.level_key, other.level_key)

@@ -1,0 +1,130 @@
+"""A run of two tasks that ends in seconds, and what is compared between two runs."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+
+from agentrl_jax import cli
+
+LEVELS = """
+######
+#@$. #
+######
+
+####
+#@ #
+#$ #
+#. #
+####
+"""
+
+CONFIG = """
+tasks: [{env: SimpleSokoban, groups: 2, levels: LEVELS}, {env: FrozenLake, groups: 2}]
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
+model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {members: 4}
+algo: {preset: starpo_s, filter_ratio: 0.5}
+optim: {lr: 0.01}
+imitation: {levels: 8, steps: 75, batch: 4, lr: 0.03}
+train: {iterations: 4, checkpoint_every: 2, validate_every: 2, validation_episodes: 8, trajectories_every: 3}
+evaluation: {episodes: 12}
+"""
+"""Checkpoints of steps 2 (imitation), 3 (before learning), 5 and 7; the first task's levels come from a file."""
+
+
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+"""Environment of processes that make the same machine code as `command`."""
+
+
+class Finished(NamedTuple):
+    """A run that came to its end: its YAML file, its folder and what the terminal showed."""
+
+    file: str
+    folder: Path
+    output: str
+
+
+def write_config(folder: Path, text: str = CONFIG) -> str:
+    """Writes the configuration and its levels into a folder; returns the YAML file."""
+    (folder / "levels.txt").write_text(LEVELS)
+    file = folder / "tiny.yaml"
+    file.write_text(text.replace("LEVELS", str(folder / "levels.txt")))
+    return str(file)
+
+
+def command(*words: str) -> tuple[int, str, str]:
+    """Runs `agentrl` in this process: exit code, standard output, standard error.
+
+    Machine code is not optimised, which saves half of the time; whoever compares bits compares runs made like this.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+            cli.main(words)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+    return end.value.code or 0, out.getvalue(), err.getvalue()
+
+
+def metrics(run: Path) -> list[dict]:
+    """Rows of metrics.jsonl without what is under time/."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+
+
+def summary(run: Path) -> dict:
+    """summary.json without what a run that was interrupted may have otherwise."""
+    known = json.loads((run / "summary.json").read_text())
+    return {key: value for key, value in known.items() if key not in ("seconds", "programs_compiled", "programs")}
+
+
+def checkpoint(run: Path, step: int) -> dict[str, tuple]:
+    """Every array of a checkpoint by name: its dtype, shape and bytes."""
+    with ocp.StandardCheckpointer() as reader:
+        state = reader.restore(run.absolute() / "checkpoints" / str(step) / "state")
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}
+
+
+def checkpoints(run: Path) -> list[int]:
+    """Steps of the whole checkpoints."""
+    return sorted(int(entry.name) for entry in (run / "checkpoints").iterdir() if entry.name.isdigit())
+
+
+def events(folder: Path) -> list[event_pb2.Event]:
+    """Every event of a TensorBoard folder in the order of writing, by the format of its records."""
+    found = []
+    for file in sorted(folder.iterdir(), key=lambda file: file.suffix):
+        data = file.read_bytes()
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            body, check = data[12 : 12 + size], int.from_bytes(data[12 + size : 16 + size], "little")
+            assert check == masked_crc32c(body)
+            event = event_pb2.Event()
+            event.ParseFromString(body)
+            found.append(event)
+            data = data[16 + size :]
+    return found
+
+
+def curves(run: Path) -> dict[tuple[str, int], float]:
+    """What TensorBoard shows: values by tag and step, without those that a restart declares void."""
+    shown: dict[tuple[str, int], float] = {}
+    for event in events(run / "tensorboard"):
+        if event.HasField("session_log"):
+            shown = {key: value for key, value in shown.items() if key[1] < event.step}
+        for value in event.summary.value:
+            assert (value.tag, event.step) not in shown
+            shown[value.tag, event.step] = value.simple_value
+    return shown

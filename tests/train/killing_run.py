@@ -1,0 +1,55 @@
+"""Runs `agentrl WORDS...` and has the process killed, without warning, at the nth time of some moment.
+
+    killing_run.py MOMENT NTH WORDS...
+
+MOMENT is the name of a program, which is then under way; or `publish`, when a checkpoint is whole but still under its
+temporary name; or `write`, when the folder of a checkpoint is about to be made; or `never`.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from agentrl_jax import cli
+from agentrl_jax.train.programs import Programs
+
+
+def run(moment: str, nth: int, words: list[str]) -> None:
+    left = nth
+
+    def now() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if moment in ("publish", "write"):
+        name = "rename" if moment == "publish" else "mkdir"
+        original = getattr(os, name)
+
+        def of_checkpoint(path, *arguments, **options):
+            if Path(path).parent.name == "checkpoints" and "tmp" in Path(path).name:
+                now()
+            return original(path, *arguments, **options)
+
+        setattr(os, name, of_checkpoint)
+    else:
+        keep = Programs._keep
+
+        def kept(self, name, function, **options):
+            program = keep(self, name, function, **options)
+
+            def start(*arguments):
+                results = program(*arguments)  # returns before they are computed
+                now()
+                return results
+
+            return start if name == moment else program
+
+        Programs._keep = kept
+    cli.main(words)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,318 @@
+"""Whole runs in this process: what they leave behind, how they repeat, and how they end when something is wrong."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.config import load_config
+from agentrl_jax.train.programs import Programs
+from agentrl_jax.train.run_folder import RunFolder
+
+OTHER = """
+devices: 2
+tasks: [{env: FrozenLake-deterministic, groups: 4}]
+prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, reply_tokens: 8}
+model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {members: 2, context: single_turn}
+algo: {preset: starpo_grpo, minibatches: 2, kl_coef: 0.5}
+optim: {lr: 0.03, schedule: linear}
+imitation: {levels: 8, steps: 25, batch: 4, lr: 0.03}
+train: {iterations: 3, checkpoint_every: 1, keep: 9, validate_every: 2, validation_episodes: 3, trajectories_every: 0}
+evaluation: {episodes: 5}
+"""
+"""Group-relative learning with a reference, one turn of context, RAGEN's prompt, two devices."""
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Programs by name and devices, for runs whose programs differ in nothing."""
+    return {}
+
+
+@pytest.fixture
+def shared_programs(monkeypatch, compiled):
+    """Lets the runs of `tiny_run.CONFIG` share their compiled programs; only traced values may differ."""
+
+    def keep(self, name, function, **options):
+        self.compiled[name] = compiled.setdefault(name, jax.jit(function, **options))
+        return self.compiled[name]
+
+    monkeypatch.setattr(Programs, "_keep", keep)
+
+
+def train(run, file, *words):
+    return tiny_run.command("train", file, "--run_dir", str(run), *words)
+
+
+def refused(run, file, *words):
+    code, _, err = train(run, file, *words)
+    assert code == 2
+    assert err.startswith("agentrl: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_what_a_run_leaves_behind(finished):
+    names = {entry.name for entry in finished.folder.iterdir()}
+    records = {"config.yaml", "metrics.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
+    assert names == records | {"checkpoints", "tensorboard", ".lock"}
+    assert tiny_run.checkpoints(finished.folder) == [5, 7]
+    assert load_config(finished.folder / "config.yaml") == dataclasses.replace(
+        load_config(finished.file), run_dir=str(finished.folder)
+    )
+    for part in ("after imitation", "after RL", "optimal", str(finished.folder)[-20:]):
+        assert part in finished.output
+
+
+def test_metrics_hold_every_task(finished):
+    rows = tiny_run.metrics(finished.folder)
+    assert [(row["step"], row["stage"]) for row in rows] == [(i, "imitation") for i in (1, 2, 3)] + [
+        (i, "rl") for i in (4, 5, 6, 7)
+    ]
+    assert rows[2]["imitation/loss"] < 2  # nats per token; an agent that knows nothing has 6.2
+    for row in rows[3:]:
+        assert row["train/SimpleSokoban/episodes"] == row["train/FrozenLake/episodes"] == 8
+        parts = [row[f"train/{name}/success"] for name in ("SimpleSokoban", "FrozenLake")]
+        assert row["train/success"] == pytest.approx(np.mean(parts))
+        assert row["rollout/active_token_share"] == row["rollout/sampled_tokens"] / row["rollout/slot_steps"]
+        assert 0 < row["update/trained_tokens"] <= row["rollout/sampled_tokens"]
+    validated = [row["step"] for row in rows if "validation/success" in row]
+    assert validated == [5, 7]
+    assert {"validation/FrozenLake/success", "validation/SimpleSokoban/return"} <= rows[4].keys()
+    shown = tiny_run.curves(finished.folder)
+    assert shown["train/success", 6] == np.float32(rows[5]["train/success"])
+    assert {step for _, step in shown} == set(range(1, 8))
+
+
+def test_the_summary_counts_the_run(finished):
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    rows = tiny_run.metrics(finished.folder)
+    assert (summary["iterations"], summary["gradient_steps"], summary["episodes"]) == (4, 75 + 4, 4 * 16)
+    assert summary["sampled_tokens"] == sum(row.get("rollout/sampled_tokens", 0) for row in rows)
+    assert summary["trained_tokens"] == sum(row.get("update/trained_tokens", 0) for row in rows)
+    assert summary["programs_compiled"] == 4  # imitation, rollout, update, evaluation: nothing compiled again
+    assert summary["seconds"]["total"] > 0
+    for table in ("success", "success_greedy"):
+        assert summary[table].keys() == {"random", "imitation", "trained", "optimal"}
+        for interval in summary[table].values():
+            assert interval["n"] == 24
+            assert 0 <= interval["low"] <= interval["mean"] <= interval["high"] <= 1
+    assert summary["success"]["random"]["mean"] < summary["success"]["optimal"]["mean"]
+
+
+def test_trajectories_are_written_as_text(finished):
+    rows = [json.loads(line) for line in (finished.folder / "trajectories.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [6] * 4 + [7] * 4
+    assert {row["task"] for row in rows} == {"SimpleSokoban"}
+    assert all(1 <= len(row["turns"]) <= 2 for row in rows)
+    replies = [turn["reply"] for row in rows for turn in row["turns"] if not turn["format_error"]]
+    assert replies
+    assert all("</answer>" in reply for reply in replies)
+
+
+def test_the_same_command_in_another_folder_gives_the_same_run(finished, tmp_path, shared_programs):
+    run = tmp_path / "run"
+    code, _, err = train(run, finished.file)
+    assert (code, err) == (0, "")
+    same(run, finished.folder)
+
+
+def same(run, other):
+    assert tiny_run.metrics(run) == tiny_run.metrics(other)
+    assert (run / "trajectories.jsonl").read_bytes() == (other / "trajectories.jsonl").read_bytes()
+    step = tiny_run.checkpoints(other)[-1]
+    assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
+    assert tiny_run.summary(run) == tiny_run.summary(other)
+
+
+@pytest.mark.slow
+def test_another_seed_gives_another_run(finished, tmp_path, shared_programs):
+    code, _, err = train(tmp_path / "run", finished.file, "--seed", "1")
+    assert (code, err) == (0, "")
+    for row, other in zip(tiny_run.metrics(tmp_path / "run"), tiny_run.metrics(finished.folder), strict=True):
+        assert row != other
+
+
+@pytest.fixture
+def poison(monkeypatch, shared_programs):
+    """Makes the updates of chosen numbers, counted from 1 in this process, not finite."""
+
+    def poison(numbers):
+        make, done = Programs.update, []
+
+        def update(self, *arguments):
+            program = make(self, *arguments)
+
+            def run(state, trajectory, temperature, key, settings):
+                done.append(1)
+                if len(done) in numbers:
+                    settings = settings.replace(entropy_coef=jnp.float32(jnp.nan))
+                return program(state, trajectory, temperature, key, settings)
+
+            return run
+
+        monkeypatch.setattr(Programs, "update", update)
+
+    return poison
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(finished, tmp_path, poison):
+    poison({2})
+    run = tmp_path / "run"
+    code, out, err = train(run, finished.file, "--train.checkpoint_every", "1", "--train.keep", "9")
+    assert (code, err) == (0, "")
+    rows = tiny_run.metrics(run)[3:]
+    assert [row["update/skipped"] for row in rows] == [0, 1, 0, 0]
+    assert [row["loss"] is None for row in rows] == [False, True, False, False]
+    summary = tiny_run.summary(run)
+    assert (summary["skipped_updates"], summary["gradient_steps"], summary["iterations"]) == (1, 78, 4)
+    # No checkpoint after the skipped update, which changed no parameter: 1 and 2 are imitation's, 3 is its end.
+    assert tiny_run.checkpoints(run) == [1, 2, 3, 4, 6, 7]
+    first = tiny_run.checkpoint(finished.folder, 5)
+    assert tiny_run.checkpoint(run, 4) != first
+    assert "skipped" in out
+
+
+def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished, tmp_path, poison, monkeypatch):
+    run, words = tmp_path / "run", ("--train.max_bad_updates", "2", "--train.checkpoint_every", "1")
+    with monkeypatch.context():
+        poison({3, 4})
+        message = refused(run, finished.file, *words)
+    assert "2 updates in a row" in message
+    assert "step 5, is kept" in message
+    assert tiny_run.checkpoints(run) == [4, 5]
+    assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6, 7]
+    assert tiny_run.checkpoint(run, 5) == tiny_run.checkpoint(finished.folder, 5)
+    poison(set())  # as if what had been wrong was put right
+    code, _, err = train(run, finished.file, *words)
+    assert (code, err) == (0, "")
+    same(run, finished.folder)
+
+
+def test_rates_that_are_much_too_high(finished, tmp_path, shared_programs):
+    message = refused(tmp_path / "a", finished.file, "--imitation.lr", "1e30")
+    assert "updates in a row" in message
+    assert "no checkpoint yet" in message
+    assert "lower imitation.lr" in message
+    assert tiny_run.metrics(tmp_path / "a")[0]["imitation/skipped"] > 20
+    message = refused(tmp_path / "b", finished.file, "--optim.lr", "1e30", "--train.max_bad_updates", "2")
+    assert "lower optim.lr" in message
+    assert 3 in tiny_run.checkpoints(tmp_path / "b")
+
+
+def test_another_configuration_in_the_same_folder(finished):
+    before = {file: file.stat().st_mtime_ns for file in finished.folder.rglob("*") if file.name != ".lock"}
+    message = refused(finished.folder, finished.file, "--seed", "3", "--tasks.0.groups", "4")
+    for part in ("seed (0 there, 3 now)", "tasks.0.groups (2 there, 4 now)", "--run_dir"):
+        assert part in message
+    after = {file: file.stat().st_mtime_ns for file in finished.folder.rglob("*") if file.name != ".lock"}
+    assert after == before
+
+
+def test_a_folder_in_use(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "run")
+    config = dataclasses.replace(load_config(finished.file), run_dir=str(tmp_path / "run"))
+    with RunFolder(config):
+        assert "another process" in refused(tmp_path / "run", finished.file)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--model.tokenizer", "absent"), ["absent", "no such tokeniser"]),
+        (("--tasks.0.groups", "14", "--devices", "16", "--imitation.batch", "16"), ["devices is 16", "has 8"]),
+        (("--devices", "0"), ["devices is 8", "4 groups"]),
+        (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.members = 4"]),
+        (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 devices", "16 episodes"]),
+        (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
+    ],
+)
+def test_what_cannot_run_takes_no_folder(finished, tmp_path, words, parts):
+    message = refused(tmp_path / "run", finished.file, *words)
+    for part in parts:
+        assert part in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_to_imitate(tmp_path):
+    file = tmp_path / "bandit.yaml"
+    file.write_text("tasks: [{env: Bandit, groups: 4}]\nimitation: {levels: 4, steps: 25}\nprompt: {reply_tokens: 40}")
+    assert "Bandit has no planner" in refused(tmp_path / "run", str(file))
+
+
+@pytest.mark.slow
+def test_group_relative_learning_on_two_devices_keeps_its_reference(tmp_path, monkeypatch, shared_programs, compiled):
+    compiled.clear()
+    file = tiny_run.write_config(tmp_path, OTHER)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    assert train(straight, file)[0] == 0
+    assert tiny_run.summary(straight)["devices"] == 2
+    assert tiny_run.summary(straight)["success"]["trained"]["n"] == 5
+    first, last = tiny_run.checkpoint(straight, 1), tiny_run.checkpoint(straight, 4)
+    reference = {name: value for name, value in first.items() if name.startswith("['reference']")}
+    assert reference
+    for name, value in reference.items():
+        policy = name.replace("['reference']", "['params']['policy']")
+        assert value == first[policy] == last[name]
+    assert any(
+        last[name.replace("['reference']", "['params']['policy']")] != value for name, value in reference.items()
+    )
+    rows = tiny_run.metrics(straight)[1:]
+    assert rows[0]["actor/lr"] == pytest.approx(0.03)
+    assert rows[2]["actor/lr"] == pytest.approx(0.01)
+    assert rows[2]["actor/kl"] != 0
+
+    with monkeypatch.context() as patch:
+        make = Programs.rollout
+
+        def rollout(self, name, *arguments):
+            program, calls = make(self, name, *arguments), []
+
+            def run(*inputs):
+                calls.append(1)
+                if name == "rollout" and len(calls) == 3:
+                    raise KeyboardInterrupt
+                return program(*inputs)
+
+            return run
+
+        patch.setattr(Programs, "rollout", rollout)
+        code, _, err = train(broken, file)
+        assert (code, err) == (130, "agentrl: stopped; the same command goes on from the last checkpoint\n")
+    assert tiny_run.checkpoints(broken) == [1, 2, 3]
+    assert train(broken, file)[0] == 0
+    assert tiny_run.metrics(broken) == tiny_run.metrics(straight)
+    assert tiny_run.checkpoint(broken, 4) == last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["full", "single_turn"])
+@pytest.mark.parametrize("preset", ["starpo", "starpo_grpo", "starpo_s"])
+@pytest.mark.parametrize("style", ["compact", "ragen"])
+def test_every_preset_context_and_style_trains(tmp_path, preset, context, style):
+    file = tiny_run.write_config(tmp_path)
+    words = [
+        "--algo.preset",
+        preset,
+        "--rollout.context",
+        context,
+        "--prompt.style",
+        style,
+        "--model.critic",
+        "separate",
+    ]
+    ratio = "0.5" if preset == "starpo_s" else "1.0"
+    run = tmp_path / "run"
+    code, _, err = train(run, file, *words, "--algo.filter_ratio", ratio, "--devices", "2", "--rollout.slots", "4")
+    assert (code, err) == (0, "")
+    rows = tiny_run.metrics(run)
+    assert [row["step"] for row in rows] == list(range(1, 8))
+    assert all(row["update/skipped"] == 0 and row["actor/grad_norm"] > 0 for row in rows[3:])
+    assert os.path.getsize(run / "curves.png") > 1000

@@ -1,0 +1,84 @@
+"""Runs whose process is killed end like one that never was, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+SCRIPT = str(Path(__file__).with_name("killing_run.py"))
+
+
+@pytest.fixture
+def lives(finished, tmp_path):
+    """Function (moment, nth) that starts the command of the finished run for another folder; gives its exit code."""
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ, **tiny_run.QUICK}
+
+    def live(moment, nth=0):
+        words = [sys.executable, SCRIPT, moment, str(nth), "train", finished.file, "--run_dir", str(tmp_path / "run")]
+        with open(tmp_path / "output", "a") as output:
+            done = subprocess.run(words, env=environment, stdout=output, stderr=output, timeout=300, check=False)
+        return done.returncode
+
+    return live
+
+
+def same(run, other):
+    assert tiny_run.metrics(run) == tiny_run.metrics(other)
+    assert (run / "trajectories.jsonl").read_bytes() == (other / "trajectories.jsonl").read_bytes()
+    assert tiny_run.checkpoints(run) == tiny_run.checkpoints(other)
+    for step in tiny_run.checkpoints(run):
+        assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
+    assert tiny_run.summary(run) == tiny_run.summary(other)
+    shown, expected = tiny_run.curves(run), tiny_run.curves(other)
+    assert shown.keys() == expected.keys()
+    for key, value in expected.items():
+        assert key[0].startswith("time/") or shown[key] == value, key
+
+
+def rows(run):
+    return [row["step"] for row in tiny_run.metrics(run)]
+
+
+def test_killed_again_and_again(finished, lives, tmp_path):
+    """In an update behind a row that no checkpoint covers, in a rollout, while a checkpoint is saved."""
+    run = tmp_path / "run"
+    assert lives("update", 4) == -signal.SIGKILL
+    assert (tiny_run.checkpoints(run), rows(run)) == ([3, 5], [1, 2, 3, 4, 5, 6])
+    assert lives("rollout", 2) == -signal.SIGKILL
+    assert (tiny_run.checkpoints(run), rows(run)) == ([3, 5], [1, 2, 3, 4, 5, 6])
+    assert lives("publish", 1) == -signal.SIGKILL
+    assert (tiny_run.checkpoints(run), rows(run)) == ([3, 5], [1, 2, 3, 4, 5, 6, 7])
+    assert any("tmp" in entry.name for entry in (run / "checkpoints").iterdir())
+    assert lives("never") == 0
+    assert (tmp_path / "output").read_text().count("going on from the checkpoint of step 5") == 3
+    same(run, finished.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "nth"),
+    [
+        ("imitation", 1),
+        ("evaluation", 1),
+        ("write", 1),
+        ("publish", 2),
+        ("write", 3),
+        ("rollout", 1),
+        ("evaluation", 9),
+    ],
+)
+def test_killed_once(finished, lives, tmp_path, moment, nth):
+    assert lives(moment, nth) == -signal.SIGKILL
+    assert lives("never") == 0
+    same(tmp_path / "run", finished.folder)
+
+
+@pytest.mark.slow
+def test_a_finished_run_given_again_stays_as_it_is(finished, lives, tmp_path):
+    assert lives("never") == 0
+    assert lives("never") == 0
+    same(tmp_path / "run", finished.folder)
