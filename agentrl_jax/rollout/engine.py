@@ -126,16 +126,13 @@ def rollout(
     Raises:
         ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
     """
-    return _finish(_loop(params, model, world, config, key, ids, settings))
+    state = _loop(params, model, world, config, key, ids, settings)
+    return state.trajectory, state.stats
 
 
 def final_state(params, model, world, config, key, ids, settings) -> LoopState:
     """As `rollout`, but returns the whole state of the loop when it ends; tests compare it."""
     return _loop(params, model, world, config, key, ids, settings)
-
-
-def _finish(state: LoopState) -> tuple[Trajectory, RolloutStats]:
-    return state.trajectory, state.stats
 
 
 def _loop(params, model, world, config, key, ids, settings) -> LoopState:

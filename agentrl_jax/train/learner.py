@@ -327,7 +327,6 @@ def _learn(
     metrics["update/skipped"] = jnp.sum(per_step["update/skipped"])
     # Before the first step nothing has moved: what is left is the difference between the two forward passes.
     metrics["rollout/logprob_gap_mean"] = per_step["rollout/logprob_gap_mean"][0]
-
     return state, metrics
 
 
