@@ -57,12 +57,15 @@ class TextEnvironment(environment.Environment):
     Attributes:
         actions: names by action id, as the agent writes them.
         pieces: the finite set of text fragments that `describe` can utter.
+        piece_limits: most occurrences of each piece in one observation, from which a prompt bounds its tokens; empty
+            for no limit but `P`.
         instruction: the task in words, shown once before the first turn.
         legend: pairs (symbol, meaning), shown after the instruction; empty where there is no grid.
     """
 
     actions: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
+    piece_limits: tuple[int, ...] = ()
     instruction: str = ""
     legend: tuple[tuple[str, str], ...] = ()
 

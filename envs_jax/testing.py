@@ -287,6 +287,13 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     padding = rows == NO_PIECE
     _require((padding[:, 1:] >= padding[:, :-1]).all(), env, "describe has padding between pieces; expected it last")
     _require(not padding[:, 0].any(), env, "describe says nothing in some state; expected at least one piece")
+    if env.piece_limits:
+        seen = np.max([np.bincount(row[row != NO_PIECE], minlength=len(env.pieces)) for row in rows], axis=0)
+        _require(
+            len(env.piece_limits) == len(env.pieces) and (seen <= env.piece_limits).all(),
+            env,
+            f"piece_limits is {env.piece_limits}; expected a number for each piece, at least as seen: {seen.tolist()}",
+        )
     text = "".join(env.pieces[i] for i in walk.facts["text"][0, 1] if i != NO_PIECE)
     rendered = env.render(_pick(walk.visited, (0, 1)), params)
     _require(rendered == text, env, f"render gives {rendered!r}; expected the joined pieces, {text!r}")

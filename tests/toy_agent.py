@@ -15,9 +15,6 @@ from flax import struct
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
 from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.world import CompiledWorld, Task
-from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
-from agentrl_jax.text.prompt import compile_prompt
-from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
@@ -97,39 +94,17 @@ CONFIG = Config(
 )
 
 
-def make_task(name: str, env: Any, prompt: PromptConfig) -> Task:
-    """A task around an environment that is in no registry."""
-    grammar = ReplyGrammar(
-        actions=env.actions, think=prompt.think, forced=prompt.forced_tag, max_actions=prompt.max_actions_per_turn
-    )
-    observed = jax.eval_shape(
-        lambda k, p: env.describe(env.reset_env(k, p)[1], p), jax.random.key(0), env.default_params
-    )
-    compiled = compile_prompt(
-        get_style(prompt.style),
-        instruction=env.instruction,
-        legend=env.legend,
-        actions=env.actions,
-        pieces=env.pieces,
-        observation_pieces=observed.shape[0],
-        think=prompt.think,
-        forced=prompt.forced_tag,
-        separator=prompt.separator,
-        max_actions_budget=prompt.max_actions,
-        max_turns=prompt.max_turns,
-        response_words=prompt.reply_tokens,
-        tokenizer=TOKENIZER,
-    )
-    return Task(
-        name=name, env=env, env_params=env.default_params, prompt=compiled, grammar=compile_grammar(grammar, TOKENIZER)
-    )
+def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
+    """A ladder with its prompt and grammar."""
+    env = Ladder(steps)
+    return build.make_task(name, env, env.default_params, prompt, TOKENIZER)
 
 
 def make_world(**changes: Any) -> CompiledWorld:
     """The two tasks, with changes to the prompt's configuration; `shared_noise` goes to the world."""
     shared_noise = changes.pop("shared_noise", False)
     prompt = dataclasses.replace(CONFIG.prompt, **changes)
-    tasks = (make_task("Short", Ladder(1), prompt), make_task("Long", Ladder(100), prompt))
+    tasks = (make_task("Short", 1, prompt), make_task("Long", 100, prompt))
     return CompiledWorld(tasks=tasks, shared_noise=shared_noise)
 
 

@@ -7,9 +7,8 @@ rows beside them. With `axis_name` the numbers are those of the whole mapped axi
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos import kl, masked
+from agentrl_jax.algos import masked
 from agentrl_jax.algos.advantages import STD_FLOOR, group_spread
-from agentrl_jax.algos.losses import PolicyStats
 
 _VARIANCE_EPS = 1e-5
 
@@ -59,36 +58,3 @@ def explained_variance(
     _, variance = masked.moments(returns, mask, axis_name=axis_name)
     enough = masked.count(mask, axis_name=axis_name) >= 2
     return jnp.where(enough, 1.0 - residual / (variance + _VARIANCE_EPS), 0.0)
-
-
-def policy_metrics(stats: PolicyStats, mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:
-    """How far the policy moved from the one that sampled, over the sampled tokens `mask` bool[N, S].
-
-    Returns:
-        ratio_mean, ratio_max, ratio_min; clip_share and dual_clip_share, the shares of tokens whose loss was decided by
-        a bound; ppo_kl, the k1 estimate of KL(behaviour || policy).
-    """
-    ratio = masked_stats(stats.ratio, mask, axis_name=axis_name)
-    return {
-        **{f"ratio_{name}": number for name, number in ratio.items()},
-        "clip_share": masked.moments(stats.clipped.astype(jnp.float32), mask, axis_name=axis_name)[0],
-        "dual_clip_share": masked.moments(stats.clipped_low.astype(jnp.float32), mask, axis_name=axis_name)[0],
-        "ppo_kl": masked.moments(-stats.log_ratio, mask, axis_name=axis_name)[0],
-    }
-
-
-def kl_metrics(
-    logprob: jax.Array, ref_logprob: jax.Array, mask: jax.Array, *, axis_name: str | None = None
-) -> dict[str, jax.Array]:
-    """kl_k1 and kl_k3: mean estimates of KL(policy || reference) over the sampled tokens; all inputs [N, S]."""
-    kinds: tuple[kl.Kind, ...] = ("k1", "k3")
-    return {
-        f"kl_{kind}": masked.moments(kl.estimate(logprob, ref_logprob, kind), mask, axis_name=axis_name)[0]
-        for kind in kinds
-    }
-
-
-def length_metrics(mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:
-    """mean, max and min number of sampled tokens over the rows of `mask` bool[..., S] that have any."""
-    lengths = jnp.sum(mask, axis=-1).astype(jnp.float32)
-    return masked_stats(lengths, lengths > 0, axis_name=axis_name)

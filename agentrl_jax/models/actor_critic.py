@@ -23,10 +23,12 @@ class ActorCritic:
     Attributes:
         decoder: shape of the policy, and of a separate critic.
         critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a decoder of its own.
+        common: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
     """
 
     decoder: decoder.DecoderConfig
     critic: str
+    common: int = 0
 
     def __post_init__(self):
         if self.critic not in CRITICS:
@@ -79,7 +81,7 @@ def score_tokens(
         position: i32[N, K] positions of the tokens to score, each at least 1.
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
     """
-    hidden = _before(decoder.forward(params["policy"], model.decoder, tokens), position)
+    hidden = _before(decoder.forward(params["policy"], model.decoder, tokens, common=model.common), position)
     scaled = decoder.logits(params["policy"], hidden)
     scaled = scaled / jnp.where(temperature > 0, temperature, 1.0)[:, None, None]
     logprobs = jax.nn.log_softmax(scaled)
@@ -111,7 +113,7 @@ def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
         backbone = critic.get("decoder", params["policy"])
-        hidden = _before(decoder.forward(backbone, model.decoder, tokens), position)
+        hidden = _before(decoder.forward(backbone, model.decoder, tokens, common=model.common), position)
     return hidden.astype(jnp.float32) @ critic["head"] + critic["bias"]
 
 

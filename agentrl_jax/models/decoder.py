@@ -4,6 +4,7 @@ Letters: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V`
 """
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -120,22 +121,46 @@ def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
     return KVCache(keys=buffers(), values=buffers())
 
 
-def forward(params: Params, config: DecoderConfig, tokens: jax.Array, *, remat: bool = False) -> jax.Array:
+def forward(
+    params: Params, config: DecoderConfig, tokens: jax.Array, *, common: int = 0, remat: bool = False
+) -> jax.Array:
     """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right.
 
     Layers are scanned; with `remat` each is recomputed in the backward pass (`jax.checkpoint`).
+
+    Args:
+        params: parameters.
+        config: shape of the decoder.
+        tokens: i32[B, S].
+        common: number of first tokens, less than S, that are the same in every row; they are computed once for all.
+        remat: see above.
     """
-    length = tokens.shape[1]
-    angles = layers.rotary_angles(jnp.arange(length)[None], config.head_dim, config.rope_theta)
+    batch, length = tokens.shape
+    table = params["embedding"].astype(config.dtype)
+    cos, sin = layers.rotary_angles(jnp.arange(length)[None], config.head_dim, config.rope_theta)
     visible = jnp.tril(jnp.ones((length, length), bool))[None]
+    # The first tokens are a chunk of one row, if there are any; all rows of the second chunk read its keys and values.
+    starts = (0, common, length) if common else (0, length)
+    spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
 
-    def layer(x, weights):
-        query, key, value = _project(weights, config, x, angles)
-        mixed = layers.attend(query, key.swapaxes(1, 2), value.swapaxes(1, 2), visible)
-        return _finish(weights, config, x, mixed), None
+    def layer(chunks, weights):
+        after, keys, values = [], [], []
+        for x, span in zip(chunks, spans):
+            query, key, value = _project(weights, config, x, (cos[:, span], sin[:, span]))
+            keys.append(key.swapaxes(1, 2))
+            values.append(value.swapaxes(1, 2))
+            key, value = (
+                jnp.concatenate([jnp.broadcast_to(part, (len(x), *part.shape[1:])) for part in parts], axis=2)
+                for parts in (keys, values)
+            )
+            mixed = layers.attend(query, key, value, visible[:, span, : span.stop])
+            after.append(_finish(weights, config, x, mixed))
+        return after, None
 
-    x = params["embedding"].astype(config.dtype)[tokens]
-    x, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, x, _cast(params["layers"], config))
+    rows = [tokens[:1], tokens] if common else [tokens]
+    chunks = [table[some[:, span]] for some, span in zip(rows, spans)]
+    chunks, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, chunks, _cast(params["layers"], config))
+    x = jnp.concatenate([jnp.broadcast_to(chunk, (batch, *chunk.shape[1:])) for chunk in chunks], axis=1)
     return layers.rms_norm(x, params["final_norm"], config.norm_eps)
 
 

@@ -32,6 +32,24 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
     return table.reshape(len(plans), turns, actions_per_turn)
 
 
+def check_imitable(world: CompiledWorld, reply_tokens: int) -> None:
+    """Checks that optimal plans can be had for every task and be said in L = `reply_tokens` tokens a turn.
+
+    Raises:
+        ValueError: a task has no planner, or a canonical reply is longer than L.
+    """
+    per_turn = world.max_actions_per_turn
+    for task in world.tasks:
+        if registry.spec(task.name).plan is None:
+            raise ValueError(f"{task.name} has no planner to imitate; set imitation.levels to 0")
+        longest = task.prompt.max_reply_tokens(per_turn)
+        if longest > reply_tokens:
+            raise ValueError(
+                f"reply_tokens is {reply_tokens}, but a reply of {per_turn} actions in {task.name} takes {longest}; "
+                f"set prompt.reply_tokens to at least {longest} or lower prompt.max_actions_per_turn"
+            )
+
+
 def optimal_demonstrations(
     world: CompiledWorld,
     key: jax.Array,
@@ -56,20 +74,14 @@ def optimal_demonstrations(
         context: "full" or "single_turn", as the learner will read it.
 
     Raises:
-        ValueError: a task has no planner, no plan fits, or a canonical reply is longer than L.
+        ValueError: no plan fits, or as `check_imitable`.
     """
+    check_imitable(world, reply_tokens)
     actions, packs, tasks = [], [], []
     per_turn = world.max_actions_per_turn
     for index, task in enumerate(world.tasks):
-        longest = task.prompt.max_reply_tokens(per_turn)
-        if longest > reply_tokens:
-            raise ValueError(
-                f"reply_tokens is {reply_tokens}, but a reply of {per_turn} actions in {task.name} takes {longest}; "
-                f"set prompt.reply_tokens to at least {longest} or lower prompt.max_actions_per_turn"
-            )
         plan = registry.spec(task.name).plan
-        if plan is None:
-            raise ValueError(f"{task.name} has no planner to imitate; set imitation.levels to 0")
+        assert plan is not None
         drawn = registry.draw_levels(
             task.env, task.env_params, jax.random.split(jax.random.fold_in(key, index), levels)
         )

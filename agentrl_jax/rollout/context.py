@@ -37,11 +37,6 @@ class Sequences(struct.PyTreeNode):
     episode: jax.Array
 
 
-def num_rows(context: str, episodes: int, turns: int) -> int:
-    """Rows that `assemble` makes of E episodes: N."""
-    return episodes if context == "full" else episodes * turns
-
-
 def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement: str) -> Sequences:
     """Makes the learner's rows, exactly the token sequences that the policy saw.
 

@@ -160,6 +160,13 @@ class CompiledWorld:
         return stack_prefixes([task.prompt for task in self.tasks])[1]
 
     @property
+    def common_prefix(self) -> int:
+        """Number of first tokens that every row begins with, whatever its task."""
+        lengths = self.prefix_length
+        same = np.all(self.prefix[:, : lengths.min()] == self.prefix[0, : lengths.min()], axis=0)
+        return int(np.cumprod(same).sum())
+
+    @property
     def observation_tokens(self) -> int:
         """O: the longest observation of any task."""
         return max(task.prompt.max_message_tokens for task in self.tasks)

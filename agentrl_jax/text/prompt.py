@@ -85,7 +85,7 @@ def compile_prompt(
     max_turns: int,
     response_words: int,
     tokenizer: Tokenizer,
-    observation_tokens: int | None = None,
+    piece_limits: tuple[int, ...] = (),
     encoder: str = "pieces",
 ) -> Prompt:
     """Compiles a style for a task and a tokeniser. Runs on the host.
@@ -105,7 +105,7 @@ def compile_prompt(
         max_turns: turns per trajectory.
         response_words: words that a reply may have, as the prompt tells it.
         tokenizer: the tokeniser.
-        observation_tokens: most tokens of any observation; by default `P` times the longest piece.
+        piece_limits: most occurrences of each piece in one observation; empty for no limit but `P`.
         encoder: name in `ENCODERS`.
 
     Raises:
@@ -157,8 +157,8 @@ def compile_prompt(
 
     turn_digits, action_digits = len(str(max_turns)), len(str(max_actions_budget))
     digit = int(lengths[observed:action_ids].max())
-    if observation_tokens is None:
-        observation_tokens = observation_pieces * int(lengths[:observed].max(initial=0))
+    limits = piece_limits or (observation_pieces,) * observed
+    observation_tokens = _most_tokens(lengths[:observed], limits, observation_pieces)
     widths = {
         "text": 0,
         "observation": observation_tokens,
@@ -283,6 +283,14 @@ def reply_text(prompt: Prompt, actions: Sequence[int]) -> str:
     """Returns the text of `reply` for a list of action ids, with the end-of-turn token spelled."""
     before, between, after = ("".join(_spell(pieces)) for pieces in prompt.reply_pieces)
     return before + between.join(prompt.actions[a] for a in actions) + after
+
+
+def _most_tokens(lengths: np.ndarray, limits: Sequence[int], size: int) -> int:
+    """The longest that `size` pieces can be together, if piece i may stand `limits[i]` times: the longest go first."""
+    order = np.argsort(-lengths)
+    limit = np.asarray(limits)[order]
+    taken = np.clip(size - (np.cumsum(limit) - limit), 0, limit)
+    return int(np.sum(taken * lengths[order]))
 
 
 def _spell(pieces: Sequence[Piece]) -> list[str]:

@@ -19,8 +19,9 @@ from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer, load, load_small
 from agentrl_jax.train import state
-from agentrl_jax.train.learner import LearnerConfig, UpdateSettings
 from agentrl_jax.train.level_files import make_env
+from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
+from envs_jax.environment import TextEnvironment
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer:
@@ -29,12 +30,16 @@ def load_tokenizer(config: ModelConfig) -> Tokenizer:
 
 
 def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
-    """A task's environment with its prompt and grammar.
+    """The task that a configuration names.
 
     Raises:
         UserError: the environment or its levels cannot be used, see `level_files.make_env`.
     """
-    env, params = make_env(config)
+    return make_task(config.env, *make_env(config), prompt, tokenizer)
+
+
+def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
+    """Puts prompt and grammar around an environment, registered or not, and its parameters."""
     observed = jax.eval_shape(
         lambda key, params: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0), params
     )
@@ -51,6 +56,7 @@ def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -
         legend=env.legend,
         actions=env.actions,
         pieces=env.pieces,
+        piece_limits=env.piece_limits,
         observation_pieces=observed.shape[0],
         think=prompt.think,
         forced=prompt.forced_tag,
@@ -60,9 +66,7 @@ def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -
         response_words=prompt.reply_tokens,
         tokenizer=tokenizer,
     )
-    return Task(
-        name=config.env, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer)
-    )
+    return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 
 
 def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
@@ -71,8 +75,8 @@ def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
     return CompiledWorld(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
 
-def build_model(config: Config, tokenizer: Tokenizer) -> ActorCritic:
-    """Shapes of policy and critic; GRPO has no critic."""
+def build_model(config: Config, tokenizer: Tokenizer, *, common: int = 0) -> ActorCritic:
+    """Shapes of policy and critic; GRPO has no critic. A learner gives the world's `common_prefix`."""
     c = config.model
     shape = DecoderConfig(
         vocab_size=tokenizer.vocab_size,
@@ -86,7 +90,8 @@ def build_model(config: Config, tokenizer: Tokenizer) -> ActorCritic:
         tied_embeddings=c.tied_embeddings,
         dtype=c.dtype,
     )
-    return ActorCritic(decoder=shape, critic=c.critic if config.algo.advantage == "gae" else "none")
+    critic = c.critic if config.algo.advantage == "gae" else "none"
+    return ActorCritic(decoder=shape, critic=critic, common=common)
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:

@@ -60,7 +60,7 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         grown = Sokoban(height, width, max(boxes, env.boxes), env.vocabulary, env.observation)
         return grown, sokoban_levels.stack_levels(levels, height, width)
     if isinstance(env, FrozenLake):
-        levels = list(np.load(file, allow_pickle=False)) if packed else frozen_lake_levels.parse_maps(_text(file))
+        levels = list(frozen_lake_levels.load_pack(file)) if packed else frozen_lake_levels.parse_maps(_text(file))
         pack = frozen_lake_levels.stack_levels(levels)
         return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
     return env, None

@@ -21,7 +21,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
 from agentrl_jax.models import actor_critic
-from agentrl_jax.offline.demonstrations import optimal_demonstrations
+from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations
 from agentrl_jax.parallel.shards import data_mesh
 from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -101,7 +101,7 @@ class _Run:
         self.started = time.monotonic()
         self.tokenizer = build.load_tokenizer(config.model)
         self.world = build.build_world(config, self.tokenizer)
-        self.model = build.build_model(config, self.tokenizer)
+        self.model = build.build_model(config, self.tokenizer, common=self.world.common_prefix)
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.env for task in config.tasks)
         self.programs = Programs(mesh)
@@ -129,6 +129,8 @@ class _Run:
             for index in range(len(self.names))
         ]
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
+        if self.chunks:
+            check_imitable(self.world, config.prompt.reply_tokens)
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view

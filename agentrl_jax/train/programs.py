@@ -17,7 +17,8 @@ from agentrl_jax.parallel.shards import AXIS, Shards, on_mesh
 from agentrl_jax.rollout.engine import EngineConfig, rollout
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import World
-from agentrl_jax.train.learner import LearnerConfig, update
+from agentrl_jax.train.learner import update
+from agentrl_jax.train.settings import LearnerConfig
 
 RolloutProgram = Callable[[Params, jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
 

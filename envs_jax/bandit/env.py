@@ -77,7 +77,7 @@ class Bandit(TextEnvironment):
                 "more than case"
             )
         self.actions = names
-        self.pieces, self._spell = make_describe(names)
+        self.pieces, self.piece_limits, self._spell = make_describe(names)
 
     @property
     def default_params(self) -> BanditParams:

@@ -23,21 +23,25 @@ MOST_TENTHS = 9999
 """Rewards are told in tenths, up to this many either way."""
 
 
-def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[..., jax.Array]]:
+def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...], Callable[..., jax.Array]]:
     """Builds the pieces of a bandit and the function that spells its state with them.
 
     Args:
         names: Arm names by action id.
 
     Returns:
-        The pieces, and a function (shown i32[2], chosen i32[], reward f32[]) -> piece ids i32[9], padded on the right.
-        While `chosen` is negative it tells the rules with the arms in the order shown; then what the arm has paid.
+        The pieces; the most occurrences of each in one observation; a function (shown i32[2], chosen i32[], reward
+        f32[]) -> piece ids i32[9], padded on the right. While `chosen` is negative it tells the rules with the arms in
+        the order shown; then what the arm has paid.
     """
     digits = tuple("0123456789")
     pieces = (*names, *RULES, *digits, ": ", "-", ".", " points", " is not one of the two arms.")
     rules, digit, colon, minus, point, points, unknown = (
         pieces.index(text, len(names)) for text in (RULES[0], digits[0], *pieces[-5:])
     )
+
+    # The rules name both arms twice; a reward has four digits at most.
+    limits = (2,) * len(names) + (1,) * len(RULES) + (4,) * len(digits) + (1,) * 5
 
     def row(*ids: jax.Array | int) -> jax.Array:
         return jnp.stack([jnp.int32(i) for i in ids])
@@ -56,4 +60,4 @@ def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[...
         ids = jnp.where(chosen < 0, question, jnp.where(jnp.any(shown == chosen), answer, refusal))
         return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
 
-    return pieces, describe
+    return pieces, limits, describe

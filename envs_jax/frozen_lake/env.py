@@ -94,7 +94,7 @@ class FrozenLake(TextEnvironment):
             raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
         self.height, self.width, self.observation = height, width, observation
         self.legend = () if observation == "coord" else tuple(zip(SYMBOLS, MEANINGS))
-        self.pieces, self._spell = make_describe(height, width, observation)
+        self.pieces, self.piece_limits, self._spell = make_describe(height, width, observation)
 
     @property
     def default_params(self) -> FrozenLakeParams:

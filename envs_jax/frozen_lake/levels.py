@@ -4,9 +4,11 @@ Cell codes are those of `text`. Letters: `H`, `W` rows and columns, `N` levels.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from envs_jax import packs
 from envs_jax.frozen_lake.text import FROZEN, GOAL, START
 
 MAX_SIDE = 64
@@ -97,3 +99,8 @@ def stack_levels(levels: Sequence[np.ndarray]) -> np.ndarray:
                 f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file"
             )
     return np.stack(levels).astype(np.int8)
+
+
+def load_pack(path: str | Path) -> np.ndarray:
+    """Reads a pack, i8[N, H, W], from a `.npy` file; see `packs.load`."""
+    return packs.load(path, check_level)

@@ -33,7 +33,7 @@ FORMATS = ("grid", "coord", "grid_coord")
 
 def make_describe(
     height: int, width: int, observation: str
-) -> tuple[tuple[str, ...], Callable[[jax.Array, jax.Array], jax.Array]]:
+) -> tuple[tuple[str, ...], tuple[int, ...], Callable[[jax.Array, jax.Array], jax.Array]]:
     """Builds the pieces of an environment and the function that spells a position with them.
 
     Args:
@@ -43,10 +43,12 @@ def make_describe(
             start, goal, player and holes) or "grid_coord" (the pairs, a newline, the grid).
 
     Returns:
-        The pieces, and a function from a level i8[H, W] and the player's cell bool[H, W] to piece ids i32[P], padded
-        on the right. `P` allows for a board that is all holes but for start and goal.
+        The pieces; the most occurrences of each in one observation; a function from a level i8[H, W] and the player's
+        cell bool[H, W] to piece ids i32[P], padded on the right. `P` allows for a board that is all holes but for start
+        and goal.
     """
     pieces = [*SYMBOLS, "\n"]
+    limits = [height * width] * len(SYMBOLS) + [height]
     newline = jnp.full((height, 1), pieces.index("\n"), jnp.int32)
 
     def grid(level: jax.Array, player: jax.Array) -> jax.Array:
@@ -54,12 +56,14 @@ def make_describe(
         return jnp.concatenate([codes, newline], axis=1).reshape(-1)[:-1]
 
     if observation == "grid":
-        return tuple(pieces), grid
+        return tuple(pieces), tuple(limits), grid
 
     headings = (f"Board: {height} rows, {width} columns\nStart:", "\nGoal:", "\nYou:", "\nHoles:")
     first_heading, none = len(pieces), len(pieces) + len(headings)
     first_cell = none + 1
     pieces += [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
+    # A cell is named as what it is and, once more, as where the player stands.
+    limits += [*[1] * len(headings), len(headings), *[2] * (height * width)]
 
     def cells(heading: int, mask: jax.Array, most: int) -> jax.Array:
         """Spells a heading and the cells of a mask in reading order: i32[1 + most]."""
@@ -76,7 +80,7 @@ def make_describe(
         ids = jnp.concatenate([coord(level, player), newline[0], grid(level, player)])
         return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
 
-    return tuple(pieces), coord if observation == "coord" else both
+    return tuple(pieces), tuple(limits), coord if observation == "coord" else both
 
 
 def display_codes(level: jax.Array, player: jax.Array) -> jax.Array:

@@ -117,7 +117,7 @@ class Sokoban(TextEnvironment):
         self.height, self.width, self.boxes = height, width, boxes
         self.vocabulary, self.observation, self.generator = vocabulary, observation, generator
         self.legend = () if observation == "coord" else tuple(zip(vocabulary, MEANINGS))
-        self.pieces, self._spell = make_describe(height, width, boxes, vocabulary, observation)
+        self.pieces, self.piece_limits, self._spell = make_describe(height, width, boxes, vocabulary, observation)
 
     @property
     def default_params(self) -> SokobanParams:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from envs_jax import packs
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL, render_codes
 
 MAX_SIDE = 64
@@ -129,38 +130,13 @@ def stack_levels(levels: Sequence[np.ndarray], height: int, width: int) -> np.nd
 
 
 def save_pack(path: str | Path, levels: np.ndarray) -> None:
-    """Writes a pack, i8[N, H, W], as a `.npy` file.
-
-    Raises:
-        ValueError: it is not a pack of playable levels.
-    """
-    pack = _check_pack(np.asarray(levels), "the pack")
-    with open(path, "wb") as file:
-        np.save(file, pack, allow_pickle=False)
+    """Writes a pack, i8[N, H, W], as a `.npy` file; see `packs.save`."""
+    packs.save(path, levels, check_level)
 
 
 def load_pack(path: str | Path) -> np.ndarray:
-    """Reads a pack, i8[N, H, W], from a `.npy` file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file holds something else.
-    """
-    with open(path, "rb") as file:
-        try:
-            pack = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{path} is no .npy array file ({error}); expected a level pack, i8[N, H, W]") from error
-    return _check_pack(pack, str(path))
-
-
-def _check_pack(pack: np.ndarray, name: str) -> np.ndarray:
-    if not isinstance(pack, np.ndarray) or pack.dtype != np.int8 or pack.ndim != 3:
-        found = f"{pack.dtype}{list(pack.shape)}" if isinstance(pack, np.ndarray) else type(pack).__name__
-        raise ValueError(f"{name} holds {found}; expected a level pack, int8 [N, H, W]")
-    for number, level in enumerate(pack, start=1):
-        check_level(level, f"{name}, level {number}")
-    return pack
+    """Reads a pack, i8[N, H, W], from a `.npy` file; see `packs.load`."""
+    return packs.load(path, check_level)
 
 
 def _is_title(line: str) -> bool:

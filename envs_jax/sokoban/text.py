@@ -31,7 +31,7 @@ FORMATS = ("grid", "coord", "grid_coord")
 
 def make_describe(
     height: int, width: int, boxes: int, symbols: tuple[str, ...], observation: str
-) -> tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]]:
+) -> tuple[tuple[str, ...], tuple[int, ...], Callable[[jax.Array], jax.Array]]:
     """Builds the pieces of an environment and the function that spells a board with them.
 
     Args:
@@ -43,69 +43,47 @@ def make_describe(
             without the walls) or "grid_coord" (the lists, a newline, the grid).
 
     Returns:
-        The pieces, and a function from cell codes i8[H, W] to piece ids i32[P], padded on the right.
+        The pieces; the most occurrences of each in one observation; a function from cell codes i8[H, W] to piece ids
+        i32[P], padded on the right.
     """
     pieces = [*symbols, "\n"]
-
-    def piece(text: str) -> int:
-        if text not in pieces:
-            pieces.append(text)
-        return pieces.index(text)
-
-    newline = piece("\n")
+    limits = [height * width] * len(pieces)
+    newline = len(symbols)
 
     def grid(codes: jax.Array) -> jax.Array:
         ends = jnp.full((height, 1), newline, jnp.int32)
         return jnp.concatenate([codes.astype(jnp.int32), ends], axis=1).reshape(-1)[:-1]
 
     if observation == "grid":
-        return tuple(pieces), grid
+        return tuple(pieces), tuple(limits), grid
 
-    title = jnp.array([piece(f"Board: {height} rows, {width} columns\n")], jnp.int32)
-    number = jnp.array([piece(str(i)) for i in range(max(height, width))], jnp.int32)
-    opening, inner, closing, between, none = (piece(text) for text in ("(", ",", ")", " ", "none"))
-    lists = [
-        ("Empty targets: ", (TARGET,), boxes),
-        ("Boxes off target: ", (BOX,), boxes),
-        ("Boxes on target: ", (BOX_ON_TARGET,), boxes),
-    ]
-    headings = [piece(heading) for heading, _, _ in lists]
-    you, you_on_target = piece("You: "), piece("You, on a target: ")
+    headings = (
+        f"Board: {height} rows, {width} columns\nEmpty targets:",
+        "\nBoxes off target:",
+        "\nBoxes on target:",
+        "\nYou:",
+        "\nYou, on a target:",
+    )
+    first_heading, none = len(pieces), len(pieces) + len(headings)
+    first_cell = none + 1
+    pieces += [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
+    limits += [*[1] * len(headings), 3, *[1] * (height * width)]
 
-    def cells(mask: jax.Array, most: int) -> jax.Array:
-        """Spells the cells of a mask in reading order, "none" where there is none: i32[6 * most]."""
+    def cells(heading: int | jax.Array, mask: jax.Array, most: int) -> jax.Array:
+        """Spells a heading and the cells of a mask in reading order, "none" where there is none: i32[1 + most]."""
         index = jnp.nonzero(mask.reshape(-1), size=most, fill_value=-1)[0]
-        row, column = index // width, index % width
-        spelled = jnp.stack(
-            [
-                jnp.where(jnp.arange(most) > 0, between, NO_PIECE),
-                jnp.full(most, opening),
-                number[row],
-                jnp.full(most, inner),
-                number[column],
-                jnp.full(most, closing),
-            ],
-            axis=1,
-        )
-        spelled = jnp.where(index[:, None] >= 0, spelled, NO_PIECE).reshape(-1)
-        return spelled.at[0].set(jnp.where(index[0] < 0, none, spelled[0])).astype(jnp.int32)
-
-    def coord(codes: jax.Array) -> jax.Array:
-        parts = [title]
-        for heading, (_, wanted, most) in zip(headings, lists):
-            mask = jnp.isin(codes, jnp.array(wanted, jnp.int8))
-            parts += [jnp.array([heading], jnp.int32), cells(mask, most), jnp.array([newline], jnp.int32)]
-        on_target = jnp.any(codes == PLAYER_ON_TARGET)
-        parts += [jnp.where(on_target, you_on_target, you)[None].astype(jnp.int32), cells(codes >= PLAYER, 1)]
-        return jnp.concatenate(parts)
+        spelled = jnp.where(index >= 0, first_cell + index, NO_PIECE)
+        spelled = spelled.at[0].set(jnp.where(index[0] >= 0, spelled[0], none))
+        return jnp.concatenate([jnp.array([first_heading + heading]), spelled]).astype(jnp.int32)
 
     def describe(codes: jax.Array) -> jax.Array:
-        ids = coord(codes)
+        lists = [cells(i, codes == cell, boxes) for i, cell in enumerate((TARGET, BOX, BOX_ON_TARGET))]
+        ids = jnp.concatenate([*lists, cells(3 + jnp.any(codes == PLAYER_ON_TARGET), codes >= PLAYER, 1)])
         if observation == "grid_coord":
             ids = jnp.concatenate([ids, jnp.array([newline], jnp.int32), grid(codes)])
         return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
 
-    return tuple(pieces), describe
+    return tuple(pieces), tuple(limits), describe
 
 
 def check_symbols(symbols: tuple[str, ...]) -> None:

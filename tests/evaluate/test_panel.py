@@ -15,6 +15,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.shards import data_mesh
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
+from envs_jax.frozen_lake.levels import parse_maps
 
 SOKOBAN = """; one push, three pushes on a longer board, and a box that can never move
 ######
@@ -97,6 +98,10 @@ def test_lakes_from_a_file(finished, tmp_path):
     assert (result["env"], result["temperature"], result["success"]["n"]) == ("FrozenLake", 0.5, 3)
     # By hand: from the start of the third map every move but a slip at the edge ends in a hole.
     assert 0 < result["optimal"]["mean"] < 1
+    pack = tmp_path / "lakes.npy"
+    np.save(pack, np.stack(parse_maps(LAKES)))
+    again = evaluate(finished.folder, "--env", "FrozenLake", "--levels", str(pack), "--temperature", "0.5")
+    assert again["success"] == result["success"]
     assert result["random"]["mean"] < result["optimal"]["mean"]
 
 
@@ -127,7 +132,8 @@ def test_a_bad_pack_is_one_line(finished, tmp_path):
     file.write_bytes(b"no array")
     assert "pack.npy" in refused(finished.folder, "--levels", str(file))
     np.save(file, np.zeros((2, 3), np.float32))
-    assert "float32" in refused(finished.folder, "--levels", str(file))
+    for words in ([], ["--env", "FrozenLake"]):
+        assert "float32" in refused(finished.folder, "--levels", str(file), *words)
 
 
 def test_other_mistakes_are_one_line(finished, tmp_path):

@@ -105,6 +105,20 @@ def test_recomputation_changes_no_gradient(params, tokens):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), kept, again)
 
 
+@pytest.mark.parametrize("common", [1, 4, LENGTH - 1])
+def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, common):
+    """Outputs and gradients of a batch whose rows begin alike."""
+    alike = tokens.at[:, :common].set(tokens[0, :common])
+    weight = jnp.linspace(-1.0, 1.0, LENGTH)[:, None]
+
+    def run(params, common):
+        hidden = decoder.forward(params, CONFIG, alike, common=common)
+        return jnp.sum(weight * jnp.square(hidden)), hidden
+
+    whole, shared = (jax.grad(run, has_aux=True)(params, size) for size in (0, common))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-4), whole, shared)
+
+
 def test_what_comes_later_changes_nothing_before(params, tokens):
     changed = tokens.at[:, 7:].set(0)
     before, after = (decoder.forward(params, CONFIG, x) for x in (tokens, changed))

@@ -8,7 +8,7 @@ import toy_agent
 from toy_agent import REPLY_TOKENS, TURNS
 
 from agentrl_jax.offline.demonstrations import demonstrate, split_plans
-from agentrl_jax.rollout.context import assemble, num_rows
+from agentrl_jax.rollout.context import assemble
 
 
 def joined(trajectory, row: int, turns: list[int]):
@@ -59,7 +59,7 @@ def check_rows(rows, trajectory, which):
 def test_full_rows_are_the_conversation(assembled):
     trajectory, rewards, run = assembled
     rows = run("full", "episode")
-    assert rows.tokens.shape[0] == num_rows("full", 64, TURNS) == 64
+    assert rows.tokens.shape[0] == 64
     check_rows(rows, trajectory, [(episode, list(range(TURNS))) for episode in range(64)])
     np.testing.assert_array_equal(rows.turn_reward, rewards)
 
@@ -69,7 +69,7 @@ def test_single_turn_rows_start_from_the_prompt(assembled, placement):
     """Each turn earns the whole return, or what came from that turn on."""
     trajectory, rewards, run = assembled
     rows = run("single_turn", placement)
-    assert rows.tokens.shape[0] == num_rows("single_turn", 64, TURNS) == 64 * TURNS
+    assert rows.tokens.shape[0] == 64 * TURNS
     check_rows(rows, trajectory, [(episode, [turn]) for episode in range(64) for turn in range(TURNS)])
     for index in range(64 * TURNS):
         episode, turn = divmod(index, TURNS)

@@ -49,7 +49,7 @@ def play_script(policy):
 
     def play(episodes, *, forced, stop_at_answer):
         prompt = dataclasses.replace(PROMPT, forced_tag=forced)
-        world = CompiledWorld((toy_agent.make_task("Long", toy_agent.Ladder(100), prompt),))
+        world = CompiledWorld((toy_agent.make_task("Long", 100, prompt),))
         table = jnp.asarray(script(episodes))
         count = len(episodes)
         config = toy_agent.engine_config(max_turns=TURNS, reply_tokens=REPLY_TOKENS, stop_at_answer=stop_at_answer)

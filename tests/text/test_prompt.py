@@ -211,12 +211,15 @@ def test_observations_of_tokens(small):
     assert form.max_message_tokens < compiled(small).max_message_tokens
 
 
-def test_a_smaller_bound_is_the_callers_to_check(small):
-    form = compiled(small, observation_tokens=10)
-    fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
-    tokens, length = one_message(form, np.array(board_ids(BOARD)), fields)
-    assert tokens.shape == (form.max_message_tokens,)
-    assert length > form.max_message_tokens
+def test_limits_of_pieces_bound_the_message(small):
+    def room(limits):
+        options = {"pieces": ("x", "you stand on ice"), "observation_pieces": 5, "piece_limits": limits}
+        return compiled(small, **options).max_message_tokens
+
+    long = len(small.encode("you stand on ice"))
+    assert room(()) - room((5, 0)) == 5 * (long - 1)
+    assert room((5, 2)) - room((5, 0)) == 2 * (long - 1)
+    assert room((1, 2)) - room((1, 0)) == 2 * long
 
 
 def test_a_reply_can_be_given_more_room(small):

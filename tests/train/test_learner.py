@@ -18,8 +18,9 @@ from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
 from agentrl_jax.rollout.world import unplayed
 from agentrl_jax.train import state as states
-from agentrl_jax.train.learner import LearnerConfig, UpdateSettings, update
+from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
+from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
 QUICK = {"xla_backend_optimization_level": 0}
 GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5

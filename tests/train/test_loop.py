@@ -232,6 +232,7 @@ def test_a_folder_in_use(finished, tmp_path):
         (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.members = 4"]),
         (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 devices", "16 episodes"]),
         (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
+        (("--prompt.reply_tokens", "4"), ["reply_tokens is 4", "at least 6"]),
     ],
 )
 def test_what_cannot_run_takes_no_folder(finished, tmp_path, words, parts):
@@ -245,6 +246,7 @@ def test_nothing_to_imitate(tmp_path):
     file = tmp_path / "bandit.yaml"
     file.write_text("tasks: [{env: Bandit, groups: 4}]\nimitation: {levels: 4, steps: 25}\nprompt: {reply_tokens: 40}")
     assert "Bandit has no planner" in refused(tmp_path / "run", str(file))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

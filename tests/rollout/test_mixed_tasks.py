@@ -1,0 +1,77 @@
+"""Environments that share nothing play in one batch, each as if it were alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import toy_agent
+
+from agentrl_jax.config import TaskConfig
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.train import build
+
+QUICK = {"xla_backend_optimization_level": 0}
+GROUPS = 16
+NEAR_TIE = 1e-4
+
+
+def play(*names):
+    """One trajectory of GROUPS episodes a task; the key of an episode depends on its place in its own task only."""
+    config = dataclasses.replace(toy_agent.CONFIG, tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
+    world = build.build_world(config, toy_agent.TOKENIZER)
+    group = np.tile(np.arange(GROUPS), len(names))
+    task = np.repeat(np.arange(len(names)), GROUPS)
+    ids = build.episode_ids(group=group, member=0 * group, task=task, level=0 * group - 1)
+    settings = build.rollout_settings(config, world, len(group), 1.0)
+
+    def run(params, key):
+        return engine.rollout(params, toy_agent.MODEL.decoder, world, toy_agent.engine_config(), key, ids, settings)[0]
+
+    params = toy_agent.talkative_params(0)["policy"]
+    return jax.tree.map(np.asarray, jax.jit(run, compiler_options=QUICK)(params, jax.random.key(5)))
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return play("Bandit", "SimpleSokoban", "FrozenLake")
+
+
+@pytest.mark.parametrize(("task", "name"), enumerate(["Bandit", "SimpleSokoban"]))
+def test_a_task_plays_as_if_alone(mixed, task, name):
+    alone, rows = play(name), slice(task * GROUPS, (task + 1) * GROUPS)
+    together = jax.tree.map(lambda x: x[rows], dataclasses.replace(mixed, level_key=None))
+    parted = np.any(np.where(alone.sampled, alone.reply.tokens != together.reply.tokens, False), axis=(1, 2))
+    assert np.all(np.min(np.where(alone.sampled, alone.reply.margin, 1.0), axis=(1, 2))[parted] < NEAR_TIE)
+    same = ~parted
+    assert same.sum() > GROUPS // 2
+    width = alone.observation.shape[2]
+    np.testing.assert_array_equal(alone.observation[same], together.observation[same][:, :, :width])
+    np.testing.assert_array_equal(alone.turn.reward[same], together.turn.reward[same])
+    np.testing.assert_array_equal(alone.num_turns[same], together.num_turns[same])
+
+
+def test_the_prefix_in_common_is_what_all_tasks_begin_with():
+    def world(*names):
+        tasks = tuple(TaskConfig(env=name, groups=1) for name in names)
+        return build.build_world(dataclasses.replace(toy_agent.CONFIG, tasks=tasks), toy_agent.TOKENIZER)
+
+    alone, mixed = world("SimpleSokoban"), world("SimpleSokoban", "FrozenLake", "Bandit")
+    assert alone.common_prefix == alone.prefix.shape[1]
+    assert 0 < mixed.common_prefix < mixed.prefix_length.min()
+    same = mixed.prefix[:, : mixed.common_prefix + 1] == mixed.prefix[0, : mixed.common_prefix + 1]
+    assert same[:, :-1].all()
+    assert not same[:, -1].all()
+
+
+def test_metrics_are_those_of_each_task(mixed):
+    metrics = trajectory_metrics(mixed, ("Bandit", "SimpleSokoban", "FrozenLake"), 1, -0.1)
+    for task, name in enumerate(("Bandit", "SimpleSokoban", "FrozenLake")):
+        rows = slice(task * GROUPS, (task + 1) * GROUPS)
+        assert float(metrics[f"{name}/episodes"]) == GROUPS
+        assert float(metrics[f"{name}/success"]) == pytest.approx(float(mixed.success[rows].mean()))
+        assert float(metrics[f"{name}/raw_return"]) == pytest.approx(float(mixed.returns[rows].mean()), abs=1e-5)
+    # Of the three, only the lake and the warehouse know the words that this agent says.
+    assert float(metrics["Bandit/valid_turn"]) == 0
+    assert min(float(metrics[f"{name}/valid_turn"]) for name in ("SimpleSokoban", "FrozenLake")) > 0.05

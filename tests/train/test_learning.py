@@ -1,0 +1,71 @@
+"""Rollout and update together make an agent better."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+
+from agentrl_jax.config import OptimConfig, TaskConfig, decode
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.train import build, learner, state
+
+ITERATIONS = 20
+CONFIG = dataclasses.replace(
+    toy_agent.CONFIG,
+    tasks=(TaskConfig(env="Climb", groups=16),),
+    optim=OptimConfig(lr=0.01, critic_lr=0.01),
+)
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+class Climb(toy_agent.Ladder):
+    """A rung up is worth 1, a rung down -1."""
+
+    def step_env(self, key, state, action, params):
+        """As in `Ladder`, with another reward."""
+        height, after, _, terminated, info = super().step_env(key, state, action, params)
+        return height, after, (after.height - state.height).astype(jnp.float32), terminated, info
+
+
+@pytest.fixture(scope="module")
+def play():
+    """Function (params, key) -> trajectory of the toy training batch."""
+    config = build.engine_config(toy_agent.CONFIG, toy_agent.TOKENIZER, members=toy_agent.MEMBERS, slots=0)
+    ids = build.training_ids(CONFIG)
+    env = Climb(100)
+    task = build.make_task("Climb", env, env.default_params, toy_agent.CONFIG.prompt, toy_agent.TOKENIZER)
+    world = CompiledWorld(tasks=(task,))
+    settings = build.rollout_settings(CONFIG, world, len(ids.group), 1.0)
+    run = functools.partial(engine.rollout, model=toy_agent.MODEL.decoder, world=world, config=config)
+    return jax.jit(lambda params, key: run(params, key=key, ids=ids, settings=settings)[0], compiler_options=QUICK)
+
+
+@pytest.mark.parametrize("preset", ["starpo_s", "starpo_grpo"])
+def test_returns_rise(play, preset):
+    """Climbing is a matter of saying Up; an agent with drawn parameters has to find that out."""
+    algo = decode({"algo": {"preset": preset, "minibatches": 1, "kl_coef": 0.0, "kl_where": "none"}}).algo
+    config = dataclasses.replace(CONFIG, algo=algo)
+    model, optimise = build.build_model(config, toy_agent.TOKENIZER), build.build_optimiser(config)
+    agent = state.init_state(jax.random.key(1), model, optimise, reference=False)
+    policy = toy_agent.talkative_params(0)["policy"]
+    agent = agent.replace(params=agent.params | {"policy": policy}, opt_state=optimise.init(agent.params))
+    step = jax.jit(
+        functools.partial(
+            learner.update, model=model, config=build.learner_config(config), optimise=optimise, shards=Shards()
+        ),
+        compiler_options=QUICK,
+    )
+    temperature = jnp.ones(len(build.training_ids(config).group))
+    returns = []
+    for i in range(ITERATIONS):
+        trajectory = play(agent.params["policy"], jax.random.key(i))
+        returns.append(float(np.mean(trajectory.returns)))
+        agent, metrics = step(agent, trajectory, temperature, jax.random.key(i), build.update_settings(config, 1.0))
+        assert float(metrics["update/skipped"]) == 0
+    assert np.mean(returns[-5:]) > np.mean(returns[:5]) + 0.5
