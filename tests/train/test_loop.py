@@ -232,7 +232,7 @@ def test_a_folder_in_use(finished, tmp_path):
         (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.members = 4"]),
         (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 devices", "16 episodes"]),
         (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
-        (("--prompt.reply_tokens", "4"), ["reply_tokens is 4", "at least 6"]),
+        (("--prompt.reply_tokens", "4"), ["reply_tokens is 4", "at least 5"]),
     ],
 )
 def test_what_cannot_run_takes_no_folder(finished, tmp_path, words, parts):
