@@ -29,7 +29,7 @@ setup(
         "tensorboardX>=2.6.4",
     ],
     extras_require={
-        "test": ["pytest>=8", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17"],
+        "test": ["pytest>=8", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17"],
         "lint": ["ruff>=0.14", "mypy>=1.18"],
         "wandb": ["wandb>=0.20"],
     },

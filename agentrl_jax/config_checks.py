@@ -24,6 +24,13 @@ def validate(config: Config) -> None:
         if not holds:
             raise UserError(message)
 
+    labels = [task.label for task in config.tasks]
+    twice = next((label for label in labels if labels.count(label) > 1), "")
+    need(
+        not twice,
+        f"two tasks are called {twice}, so that their metrics could not be told apart; give one of them another name, "
+        f"e.g. tasks.{len(labels) - 1 - labels[::-1].index(twice) if twice else 0}.name {twice}-2",
+    )
     for index, task in enumerate(config.tasks):
         need(
             not task.levels or os.path.isfile(task.levels),
@@ -67,6 +74,17 @@ def validate(config: Config) -> None:
         algo.advantage != "grpo" or algo.reward_placement == "episode",
         "algo.reward_placement is turn, but algo.advantage grpo gives one number to a whole episode; "
         "use episode, or algo.advantage gae",
+    )
+    need(
+        algo.reward_normalisation == "identity" or (algo.advantage, algo.reward_placement) == ("gae", "episode"),
+        f"algo.reward_normalisation is {algo.reward_normalisation}, which makes one number of an episode's return for "
+        f"GAE, but algo.advantage is {algo.advantage} and algo.reward_placement {algo.reward_placement}; use gae and "
+        "episode, or algo.reward_normalisation identity",
+    )
+    need(
+        algo.advantage == "gae" or (algo.gamma, algo.lam) == (1.0, 1.0),
+        f"algo.gamma is {algo.gamma:g} and algo.lam {algo.lam:g}, which algo.advantage grpo does not read; "
+        "use 1 for both, or algo.advantage gae",
     )
     need(
         algo.filter_ratio == 1.0 or rollout.members > 1,

@@ -5,9 +5,11 @@ compares trees and hands out the names defined here; `agentrl_jax.config_checks`
 """
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
+
+from agentrl_jax.algos.presets import PRESETS
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -32,10 +34,17 @@ class TaskConfig:
     """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them."""
     groups: Positive
     """Groups per batch; every member of a group plays the same level."""
+    name: str = ""
+    """Name of the task in metrics; empty: the environment's tag."""
     options: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Options passed to envs_jax.make with the tag; one of them by --tasks.0.options.NAME VALUE."""
     levels: str = ""
-    """Level pack (.npy, int8[N,H,W]) or text levels to draw from; empty: levels come from the generator."""
+    """Level pack (.npy, int8[N,H,W]) or text levels, to draw from and to evaluate on; empty: the generator's levels."""
+
+    @property
+    def label(self) -> str:
+        """The task's name in metrics."""
+        return self.name or self.env
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +127,10 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlgoConfig:
-    """The learning rule; values that are not given come from the preset (agentrl_jax.algos.presets)."""
+    """The learning rule; a file's missing values come from the preset (agentrl_jax.algos.presets).
+
+    The constructor knows the defaults below only; `from_preset` starts from a preset in Python.
+    """
 
     __pydantic_config__ = _STRICT
 
@@ -145,7 +157,7 @@ class AlgoConfig:
     entropy_coef: NonNegative = 0.001
     """Weight of the entropy bonus."""
     kl_kind: Literal["k1", "k2", "k3", "abs", "mse"] = "k1"
-    """Estimator of the KL divergence from the reference policy."""
+    """Estimator of the KL divergence from the reference; in the loss only k2 has its gradient, k1's is noise."""
     kl_coef: NonNegative = 0.0
     """Weight of the KL divergence."""
     kl_where: Literal["none", "loss", "reward"] = "none"
@@ -171,6 +183,11 @@ class AlgoConfig:
     accumulation: Positive = 1
     """Parts in which a minibatch is computed; changes memory, not the result."""
 
+    @classmethod
+    def from_preset(cls, name: Literal["starpo", "starpo_grpo", "starpo_s"], **changes: Any) -> "AlgoConfig":
+        """The values of a preset, and `changes` on top of them."""
+        return cls(**{"preset": name, **PRESETS[name], **changes})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimConfig:
@@ -187,13 +204,13 @@ class OptimConfig:
     weight_decay: NonNegative = 0.01
     """Decoupled weight decay."""
     max_grad_norm: AboveZero = 1.0
-    """Gradients are scaled down to this global norm."""
+    """The gradients of policy and critic are each scaled down to this global norm."""
     b1: Decay = 0.9
     """Decay of Adam's first moment."""
     b2: Decay = 0.999
     """Decay of Adam's second moment."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rates go on after the warm-up; linear and cosine end at 0 with the last iteration."""
+    """How the rates go on after the warm-up; linear and cosine would reach 0 one iteration after the last."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,7 +248,7 @@ class TrainConfig:
     validation_temperature: NonNegative = 0.5
     """Temperature of the validation."""
     max_bad_updates: Positive = 5
-    """The run stops after this many skipped (not finite) updates in a row."""
+    """The run stops after this many skipped updates in a row (not finite, or without a token to learn from)."""
     trajectories_every: Count = 10
     """Iterations between two entries in trajectories.jsonl; 0: none."""
     trajectories: Positive = 4
@@ -245,7 +262,7 @@ class EvalConfig:
     __pydantic_config__ = _STRICT
 
     episodes: Positive = 512
-    """Held-out levels."""
+    """Held-out levels; of a task with a level file, at most each of its levels once."""
     temperature: AboveZero = 1.0
     """Temperature of the sampled evaluation; a greedy one is always made beside it."""
     seed: Seed = 123

@@ -10,8 +10,10 @@ from agentrl_jax.algos.presets import PRESETS
 from agentrl_jax.config import (
     AlgoConfig,
     Config,
+    OptimConfig,
     RolloutConfig,
     TaskConfig,
+    TrainConfig,
     decode,
     differences,
     load_config,
@@ -20,6 +22,7 @@ from agentrl_jax.config import (
     validate,
 )
 from agentrl_jax.errors import UserError
+from agentrl_jax.train.build import learning_rates
 
 
 @pytest.fixture
@@ -95,6 +98,8 @@ def test_every_preset_is_a_valid_configuration(preset):
     config = decode({"algo": {"preset": preset}})
     validate(config)
     assert {key: getattr(config.algo, key) for key in PRESETS[preset]} == PRESETS[preset]
+    assert AlgoConfig.from_preset(preset) == config.algo
+    assert AlgoConfig.from_preset(preset, clip_low=0.1).clip_low == 0.1
 
 
 def test_defaults_are_those_of_the_default_preset():
@@ -176,6 +181,10 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--algo.kl_coef", "0.1"], ["algo.kl_coef is 0.1", "algo.kl_where"]),
         (["--algo.minibatches", "5"], ["does not divide the 32 rows"]),
         (["--algo.advantage", "grpo", "--algo.reward_placement", "turn"], ["algo.reward_placement is turn"]),
+        (["--algo.advantage", "grpo", "--algo.reward_normalisation", "mean"], ["algo.reward_normalisation is mean"]),
+        (["--algo.reward_placement", "turn", "--algo.reward_normalisation", "mean"], ["reward_placement turn"]),
+        (["--algo.advantage", "grpo", "--algo.gamma", "0.9"], ["algo.gamma is 0.9", "does not read"]),
+        (["--tasks", "[{env: X, groups: 4}, {env: X, groups: 4}]"], ["called X", "tasks.1.name X-2"]),
         (["--model.heads", "3"], ["model.heads is 3"]),
         (["--model.kv_heads", "3"], ["model.kv_heads is 3"]),
         (["--prompt.max_actions", "4"], ["prompt.max_actions = 4"]),
@@ -196,6 +205,22 @@ def test_a_ratio_is_not_rounded_below_its_meaning():
     validate(Config(tasks=(TaskConfig(env="X", groups=100),), algo=AlgoConfig(filter_ratio=0.29, minibatches=29)))
 
 
+def test_a_name_tells_two_tasks_of_one_environment_apart(write):
+    config = load_config(write("tasks: [{env: X, groups: 4}, {env: X, groups: 4, name: hard}]"))
+    assert [task.label for task in config.tasks] == ["X", "hard"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [("constant", [0.5, 1, 1, 1]), ("linear", [0.5, 0.75, 0.5, 0.25]), ("cosine", [0.5, 0.853553, 0.5, 0.146447])],
+)
+def test_learning_rates_rise_and_fall(schedule, factors):
+    """The first iteration already learns, and so does the last."""
+    config = Config(optim=OptimConfig(schedule=schedule, warmup=2), train=TrainConfig(iterations=4))
+    rates = learning_rates(config)
+    assert [float(rates(i)) for i in range(4)] == pytest.approx(factors, rel=1e-5)
+
+
 def test_differences_names_every_key_that_differs():
     a = Config(tasks=(TaskConfig(env="X", groups=4),))
     b = dataclasses.replace(
@@ -206,7 +231,7 @@ def test_differences_names_every_key_that_differs():
     )
     assert differences(a, a) == []
     changed = {"seed", "rollout.members", "tasks.0.options", "tasks.0.options.slip"}
-    added = {"tasks.1.env", "tasks.1.groups", "tasks.1.options", "tasks.1.levels"}
+    added = {"tasks.1.env", "tasks.1.name", "tasks.1.groups", "tasks.1.options", "tasks.1.levels"}
     assert set(differences(a, b)) == set(differences(b, a)) == changed | added
 
 

@@ -112,22 +112,25 @@ def _on_mask(advantages: jax.Array, values: jax.Array, mask: jax.Array) -> tuple
     return jnp.where(mask, advantages, 0.0), jnp.where(mask, advantages + values, 0.0)
 
 
-def group_spread(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+def group_spread(scores: jax.Array, intact: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Distance of every score from its group's mean, f32[Gr, M], and the groups' unbiased standard deviation, f32[Gr].
 
     Both are exactly 0 for a group of equal scores, at any magnitude, and for a group of one.
 
     Args:
         scores: f32[Gr, M]
+        intact: bool[Gr, M] members that count; the distance of the others is 0.
     """
     # Subtracting a member first makes equal scores exactly 0 before anything is rounded.
-    shifted = scores - jnp.min(scores, axis=1, keepdims=True)
-    centred = shifted - jnp.mean(shifted, axis=1, keepdims=True)
-    variance = jnp.sum(jnp.square(centred), axis=1) / max(scores.shape[1] - 1, 1)
+    shifted = scores - jnp.min(jnp.where(intact, scores, jnp.inf), axis=1, keepdims=True)
+    number = jnp.sum(intact, axis=1, keepdims=True)
+    mean = jnp.sum(jnp.where(intact, shifted, 0.0), axis=1, keepdims=True) / jnp.maximum(number, 1)
+    centred = jnp.where(intact, shifted - mean, 0.0)
+    variance = jnp.sum(jnp.square(centred), axis=1) / jnp.maximum(number[:, 0] - 1, 1)
     return centred, jnp.sqrt(variance)
 
 
-def group_advantages(scores: jax.Array, *, normalise_std: bool) -> jax.Array:
+def group_advantages(scores: jax.Array, intact: jax.Array, *, normalise_std: bool) -> jax.Array:
     """Group-relative advantages of GRPO (Shao et al. 2024, section 4.1.2) and Dr. GRPO (Liu et al. 2025, no std).
 
     (score - mean) / (std + 1e-6) with the unbiased standard deviation of the group, or just score - mean. Exactly 0
@@ -135,14 +138,16 @@ def group_advantages(scores: jax.Array, *, normalise_std: bool) -> jax.Array:
 
     Args:
         scores: f32[Gr, M], one return per episode.
+        intact: bool[Gr, M] members that count; the others get 0.
         normalise_std: divide by the standard deviation.
 
     Returns:
         f32[Gr, M], to be spread over the sampled tokens of each episode.
     """
-    centred, std = group_spread(scores)
+    centred, std = group_spread(scores, intact)
     advantages = centred / (std[:, None] + STD_FLOOR) if normalise_std else centred
-    return jnp.where(std[:, None] > STD_FLOOR, advantages, 0.0)
+    # Asked like this, a return that is not a number is not taken for one without signal.
+    return jnp.where(intact & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
 
 
 def whiten(x: jax.Array, mask: jax.Array, *, axis_name: str | None = None) -> jax.Array:

@@ -13,20 +13,27 @@ from agentrl_jax.algos.advantages import STD_FLOOR, group_spread
 _VARIANCE_EPS = 1e-5
 
 
-def group_metrics(returns: jax.Array) -> dict[str, jax.Array]:
-    """Spread of returns f32[Gr, M] inside groups, the first sign of a collapse.
+def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]:
+    """Spread of returns inside groups, the first sign of a collapse.
+
+    Args:
+        returns: f32[Gr, M]
+        intact: bool[Gr, M] members that count; a group without any does not count either.
 
     Returns:
         in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups, and zero_std_share, the
         share of groups whose std is at most 1e-6: these teach a group-relative learner nothing.
     """
-    std = group_spread(returns)[1]
-    return {
-        "in_group_std": jnp.mean(std),
-        "in_group_max": jnp.mean(jnp.max(returns, axis=1)),
-        "in_group_mean": jnp.mean(returns),
-        "zero_std_share": jnp.mean(std <= STD_FLOOR),
+    std = group_spread(returns, intact)[1]
+    known = jnp.any(intact, axis=1)
+    number = jnp.maximum(jnp.sum(intact, axis=1), 1)
+    per_group = {
+        "in_group_std": std,
+        "in_group_max": jnp.max(jnp.where(intact, returns, -jnp.inf), axis=1),
+        "in_group_mean": jnp.sum(jnp.where(intact, returns, 0.0), axis=1) / number,
+        "zero_std_share": (std <= STD_FLOOR).astype(jnp.float32),
     }
+    return {name: masked.total(x, known) / jnp.maximum(masked.count(known), 1.0) for name, x in per_group.items()}
 
 
 def masked_stats(x: jax.Array, mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:

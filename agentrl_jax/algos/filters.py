@@ -17,11 +17,12 @@ _ZERO_SCORE = 1e-10
 _RATIO_ROUNDING = 1e-9
 
 
-def group_scores(returns: jax.Array, kind: ScoreKind) -> jax.Array:
+def group_scores(returns: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.Array:
     """One score per group to rank by.
 
     Args:
         returns: f32[Gr, M], raw return plus penalty, not normalised.
+        intact: bool[Gr, M] members that count; a group without any scores 0.
         kind: std: unbiased standard deviation, exactly 0 for equal returns and for a group of one (the uncertainty of
             StarPO-S, arXiv 2504.20073 section 4.2). mean: mean return.
 
@@ -32,9 +33,9 @@ def group_scores(returns: jax.Array, kind: ScoreKind) -> jax.Array:
         ValueError: `kind` is neither of the two.
     """
     if kind == "std":
-        return group_spread(returns)[1]
+        return group_spread(returns, intact)[1]
     if kind == "mean":
-        return jnp.mean(returns, axis=1)
+        return jnp.sum(jnp.where(intact, returns, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
     raise ValueError(f"kind is {kind!r}; expected std or mean")
 
 

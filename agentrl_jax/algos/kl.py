@@ -20,6 +20,9 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
     (unbiased, never negative; d clamped to +-20 and the estimate to +-10, as verl's `low_var_kl`), abs = |d|. mse is
     another name of k2, the one verl uses. Gradients reach `logprob` only.
 
+    As a loss on tokens of the policy itself, k2 has the gradient of the divergence; that of k1 does not depend on the
+    reference and is 0 in expectation (it is there for parity, as in the preset `starpo_grpo`); that of k3 is biased.
+
     Args:
         logprob: f32[N, S]
         ref_logprob: f32[N, S]

@@ -51,7 +51,7 @@ def normalise(scores: jax.Array, group: jax.Array, num_segments: int, method: No
     if method == "mean":
         return centred
     std = jnp.sqrt(per_group(jnp.square(centred)) / jnp.maximum(number - 1.0, 1.0))[group]
-    scaled = jnp.where(std > STD_FLOOR, centred / (std + STD_FLOOR), 0.0)
+    scaled = jnp.where(std <= STD_FLOOR, 0.0, centred / (std + STD_FLOOR))
     return scaled if method == "mean_std" else jnp.clip(scaled, *_ASYMMETRIC_RANGE)
 
 

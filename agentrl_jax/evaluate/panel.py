@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.parallel.shards import data_mesh
@@ -49,6 +49,15 @@ class Panel:
     task: int
     seed: int
 
+    @property
+    def pack(self) -> np.ndarray:
+        """Levels that the task was given, [N, ...]; N is 0 where they come from the generator."""
+        return np.asarray(getattr(self.world.tasks[self.task].env_params, "levels", np.zeros((0,))))
+
+    def number(self, wanted: int) -> int:
+        """Levels to play where `wanted` are asked for: a pack has no more than its own, and none counts twice."""
+        return min(wanted, self.pack.shape[0] or wanted)
+
     def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
@@ -56,7 +65,7 @@ class Panel:
         """
         key = jax.random.key(self.seed)
         settings = build.rollout_settings(self.config, self.world, self.chunk, temperature)
-        pack = getattr(self.world.tasks[self.task].env_params, "levels", np.zeros((0,))).shape[0]
+        pack = self.pack.shape[0]
         parts = []
         for first in range(0, episodes, self.chunk):
             ids = build.evaluation_ids(first, self.chunk, self.task, pack)
@@ -69,9 +78,8 @@ class Panel:
         oracle = registry.spec(task.name).oracle
         if oracle is None:
             return None
-        pack = getattr(task.env_params, "levels", np.zeros((0,)))
-        if pack.shape[0]:
-            levels = np.asarray(pack)[np.arange(episodes) % pack.shape[0]]
+        if self.pack.shape[0]:
+            levels = self.pack[:episodes]
         else:
             ids = build.evaluation_ids(0, episodes, self.task, 0)
             levels = registry.draw_levels(task.env, task.env_params, key_law.level_key(jax.random.key(self.seed), ids))
@@ -112,31 +120,15 @@ def evaluate_run(
         raise UserError(f"--episodes is {episodes}, expected at least 1")
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
-    tokenizer = build.load_tokenizer(config.model)
-    model = build.build_model(config, tokenizer)
-    iteration, params = newest_params(config, run, model)
-    tasks = {task.env: task for task in reversed(config.tasks)}
-    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
-    prompt = config.prompt
-    if task.env not in tasks:
-        prompt = dataclasses.replace(prompt, max_actions=registry.spec(task.env).max_actions)
-    if levels is not None:
-        task = dataclasses.replace(task, levels=levels)
-    config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
-    world = build.build_world(config, tokenizer)
-    if levels is not None:
-        episodes = world.tasks[0].env_params.levels.shape[0]
-    episodes = episodes or config.evaluation.episodes
-    programs = Programs(data_mesh(1))
-    engine = build.engine_config(config, tokenizer, members=1, slots=0)
-    panel = Panel(
-        program=programs.rollout("evaluation", model, world, engine),
-        chunk=min(episodes, config.train.validation_episodes),
-        world=world,
-        config=config,
-        task=0,
-        seed=config.evaluation.seed if seed is None else seed,
+    with refusals():
+        iteration, params, panel = _panel_of_run(run, config, env, levels)
+    # Levels that are given are played once each.
+    wanted = panel.pack.shape[0] if levels is not None else episodes or config.evaluation.episodes
+    episodes = panel.number(wanted)
+    panel = dataclasses.replace(
+        panel, seed=panel.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
     )
+    task = panel.config.tasks[0]
     temperature = temperature or config.evaluation.temperature
     report(f"{episodes} levels of {task.env}, iteration {iteration}")
     sampled = panel.play(params, episodes, temperature)
@@ -155,6 +147,34 @@ def evaluate_run(
     if known is not None:
         result |= {"random": mean_interval(known[0]), "optimal": mean_interval(known[1])}
     return result
+
+
+def _panel_of_run(
+    run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None
+) -> tuple[int, Params, Panel]:
+    """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes."""
+    tokenizer = build.load_tokenizer(config.model)
+    model = build.build_model(config, tokenizer)
+    iteration, params = newest_params(config, run, model)
+    tasks = {task.env: task for task in reversed(config.tasks)}
+    task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
+    prompt = config.prompt
+    if task.env not in tasks:
+        prompt = dataclasses.replace(prompt, max_actions=registry.spec(task.env).max_actions)
+    if levels is not None:
+        task = dataclasses.replace(task, levels=levels)
+    config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
+    world = build.build_world(config, tokenizer)
+    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+    panel = Panel(
+        program=Programs(data_mesh(1)).rollout("evaluation", model, world, engine),
+        chunk=config.train.validation_episodes,
+        world=world,
+        config=config,
+        task=0,
+        seed=config.evaluation.seed,
+    )
+    return iteration, params, panel
 
 
 def newest_params(config: Config, run: str | os.PathLike[str], model: Any) -> tuple[int, Params]:

@@ -18,10 +18,10 @@ def imitation_steps(
     state: TrainState,
     rows: Sequences,
     key: jax.Array,
+    steps: jax.Array,
     lr: jax.Array,
     max_grad_norm: jax.Array,
     *,
-    steps: int,
     batch: int,
     model: ActorCritic,
     optimise: optax.GradientTransformation,
@@ -36,9 +36,9 @@ def imitation_steps(
         state: before.
         rows: N demonstrations.
         key: key of the order.
+        steps: i32[] number of steps.
         lr: f32[] learning rate.
         max_grad_norm: f32[].
-        steps: static number of steps.
         batch: static n.
         model: shapes.
         optimise: the optimiser.
@@ -46,32 +46,36 @@ def imitation_steps(
 
     Returns:
         The state, and f32[] metrics: "imitation/loss" (nats per token) and "imitation/grad_norm" of the last step, and
-        "imitation/skipped", the number of steps left out because they were not finite.
+        of all steps "imitation/skipped", how many were left out (see `apply_gradients`), and
+        "imitation/skipped_in_a_row", the most of them without a break.
     """
     # A row of a turn that was not played teaches nothing and is never drawn.
     useful = jnp.any(rows.sampled, axis=1).astype(jnp.float32)
 
-    def step(state: TrainState, _):
+    def step(_, carry):
+        state, _, skipped, in_a_row = carry
         chosen = jax.random.choice(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
         part = jax.tree.map(lambda x: x[chosen], rows)
-        count = jnp.maximum(jnp.sum(part.sampled, dtype=jnp.float32), 1.0)
+        count = jnp.sum(part.sampled, dtype=jnp.float32)
         mine = shards.local(part)
 
         def loss_of(params):
             scores = actor_critic.score_tokens(
                 params, model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
             )
-            return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / count
+            return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = shards.sum(jax.value_and_grad(loss_of)(shards.varying(state.params)))
-        state, norm, good = apply_gradients(
-            state, optimise, loss, grads, lr=lr, critic_lr=jnp.float32(0), max_grad_norm=max_grad_norm
+        state, norms, good = apply_gradients(
+            state, optimise, loss, grads, tokens=count, lr=lr, critic_lr=jnp.float32(0), max_grad_norm=max_grad_norm
         )
         state = state.replace(imitation_step=state.imitation_step + 1)
-        return state, ({"imitation/loss": loss, "imitation/grad_norm": norm}, ~good)
+        metrics = {"imitation/loss": loss, "imitation/grad_norm": norms["policy"]}
+        return state, metrics, skipped + ~good, jnp.maximum(in_a_row, state.bad_updates)
 
-    state, (metrics, skipped) = jax.lax.scan(step, state, length=steps)
-    last = jax.tree.map(lambda x: x[-1], metrics)
-    return state, last | {"imitation/skipped": jnp.sum(skipped, dtype=jnp.float32)}
+    before = {"imitation/loss": jnp.float32(0), "imitation/grad_norm": jnp.float32(0)}
+    state, of_last, skipped, in_a_row = jax.lax.fori_loop(0, steps, step, (state, before, jnp.int32(0), jnp.int32(0)))
+    counts = {"imitation/skipped": skipped, "imitation/skipped_in_a_row": in_a_row}
+    return state, of_last | {name: x.astype(jnp.float32) for name, x in counts.items()}

@@ -39,7 +39,9 @@ class Shards:
     count: int = 1
 
     def local(self, tree: Any) -> Any:
-        """This device's share of replicated rows: leaves [N, ...] -> [N / R, ...].
+        """This device's share of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
+
+        Rows with nothing to learn from stand at the end of a batch and are shared out evenly like this.
 
         Raises:
             ValueError: R does not divide N.
@@ -51,21 +53,22 @@ class Shards:
         def share(x):
             if x.shape[0] % self.count:
                 raise ValueError(f"{x.shape[0]} rows cannot be shared by {self.count} devices; use a multiple")
-            size = x.shape[0] // self.count
-            return jax.lax.dynamic_slice_in_dim(x, index * size, size)
+            dealt = x.reshape(-1, self.count, *x.shape[1:])
+            return jax.lax.dynamic_index_in_dim(dealt, index, axis=1, keepdims=False)
 
         return jax.tree.map(share, tree)
 
     def replicate(self, tree: Any) -> Any:
-        """Every device's rows on all of them: leaves [N / R, ...] -> [N, ...]."""
+        """Every device's rows on all of them, in the order that `local` found: leaves [N / R, ...] -> [N, ...]."""
         if self.count == 1:
             return tree
         index = jax.lax.axis_index(AXIS)
 
         def collect(x):
             # A sum of disjoint parts, because its result is known to be equal on all devices.
-            whole = jnp.zeros((x.shape[0] * self.count, *x.shape[1:]), x.dtype)
-            return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(whole, x, index * x.shape[0], 0), AXIS)
+            dealt = jnp.zeros((x.shape[0], self.count, *x.shape[1:]), x.dtype)
+            dealt = jax.lax.psum(jax.lax.dynamic_update_index_in_dim(dealt, x, index, axis=1), AXIS)
+            return dealt.reshape(-1, *x.shape[1:])
 
         return jax.tree.map(collect, tree)
 

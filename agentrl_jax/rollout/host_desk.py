@@ -7,7 +7,6 @@ Nothing here calls JAX, because a computation that waits for this code would wai
 import dataclasses
 import hashlib
 import logging
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,11 +23,15 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclasses.dataclass
 class _Episode:
     env: HostEnvironment
     seen: str
+    tokens: Sequence[int]
+    """Of `seen`, whole."""
 
 
 Identity = tuple[int, ...]
@@ -82,24 +85,25 @@ class HostDesk:
         outcomes = run_all(
             [partial(self._start, names[row], seeds[row]) for row in rows], self._deadline, self._workers
         )
-        shown: dict[Identity, str] = {}  # by group: the text of its first member that started
-        answers: dict[int, str] = {}
+        shown: dict[Identity, _Episode] = {}  # by group: its first member that started
+        answers: dict[int, Sequence[int]] = {}
         for row, outcome in zip(rows, outcomes):
             group = names[row][:-1]
             if isinstance(outcome, BaseException):
                 self._report(names[row], "reset", outcome)
                 continue
-            text = shown.setdefault(group, outcome.seen)
-            if outcome.seen != text:
+            first = shown.setdefault(group, outcome)
+            if outcome.seen != first.seen:
                 error = ValueError(
-                    f"first observation {outcome.seen!r}; expected its group's {text!r} from equal seeds"
+                    f"first observation {outcome.seen!r}; expected its group's {first.seen!r} from equal seeds"
                 )
                 self._report(names[row], "reset", error)
                 continue
             with self._lock:
                 self._episodes[names[row]] = outcome
         for row in rows:
-            answers[row] = shown.get(names[row][:-1], "")
+            group = names[row][:-1]
+            answers[row] = shown[group].tokens if group in shown else ()
         return self._tokens(len(names), names, answers)
 
     def act(
@@ -128,24 +132,25 @@ class HostDesk:
             episodes = {row: self._episodes.get(names[row]) for row in rows}
         present = {row: episode for row, episode in episodes.items() if episode is not None}
         parsed: dict[int, HostReply] = {}
-        jobs: list[Callable[[], HostStep]] = []
+        jobs: list[Callable[[], tuple[HostStep, Sequence[int]]]] = []
         for row, episode in present.items():
             task = self._tasks[_task(names[row])]
             data = self._tokenizer.decode_bytes(replies[row][: lengths[row]])
             parsed[row] = _understand(data, task.grammar)
-            jobs.append(partial(_step, episode, data, task, parsed[row], budget - spent[row]))
+            jobs.append(partial(self._step, episode, data, task, parsed[row], budget - spent[row]))
         outcomes = dict(zip(present, run_all(jobs, self._deadline, self._workers)))
 
         result = self._unplayed(len(names))
-        answers: dict[int, str] = {}
+        answers: dict[int, Sequence[int]] = {}
         for row in rows:
-            step = outcomes.get(row)
-            if not isinstance(step, HostStep):
+            outcome = outcomes.get(row)
+            if outcome is None or isinstance(outcome, BaseException):
                 result.failed[row] = True
-                if step is not None:
-                    self._report(names[row], "step", step)
+                if outcome is not None:
+                    self._report(names[row], "step", outcome)
                 self._forget(names[row])
                 continue
+            step, answers[row] = outcome
             episode, reply = present[row], parsed[row]
             done = min(reply.num_valid, budget - spent[row])
             result.actions[row, :done] = reply.actions[:done]
@@ -158,7 +163,7 @@ class HostDesk:
             result.success[row] = step.success
             for name, value in step.info.items():
                 result.info[name][row] = value
-            answers[row] = episode.seen = step.observation
+            episode.seen = step.observation
             if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
                 self._forget(names[row])
         return result, *self._tokens(len(names), names, answers)
@@ -168,7 +173,13 @@ class HostDesk:
         text = env.reset(seed)
         if not isinstance(text, str):
             raise TypeError(f"reset returned {type(text).__name__}; expected text")
-        return _Episode(env, text)
+        return _Episode(env, text, self._tokenizer.encode(text))
+
+    def _step(
+        self, episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int
+    ) -> tuple[HostStep, Sequence[int]]:
+        step = _checked_step(episode, data, task, reply, budget)
+        return step, self._tokenizer.encode(step.observation)
 
     def _forget(self, name: Identity) -> None:
         with self._lock:
@@ -180,11 +191,11 @@ class HostDesk:
         _log.warning("host environment %s, group %d, member %d failed in %s: %s: %s", *told)
 
     def _tokens(
-        self, rows: int, names: Sequence[Identity], answers: Mapping[int, str]
+        self, rows: int, names: Sequence[Identity], answers: Mapping[int, Sequence[int]]
     ) -> tuple[np.ndarray, np.ndarray]:
         tokens, overflow = np.full((rows, self._width), -1, np.int32), np.zeros(rows, bool)
-        for row, text in answers.items():
-            ids, limit = self._tokenizer.encode(text), self._tasks[_task(names[row])].observation_tokens
+        for row, ids in answers.items():
+            limit = self._tasks[_task(names[row])].observation_tokens
             tokens[row, : min(len(ids), limit)] = ids[:limit]
             overflow[row] = len(ids) > limit
         return tokens, overflow
@@ -212,7 +223,7 @@ def _understand(data: bytes, grammar: ReplyGrammar) -> HostReply:
     return reply if grammar.actions else dataclasses.replace(reply, actions=(0,) * reply.num_parsed)
 
 
-def _step(episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int) -> HostStep:
+def _checked_step(episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int) -> HostStep:
     known = [task.grammar.actions[action] for action in reply.actions] if task.grammar.actions else list(reply.items)
     step = episode.env.step(task.grammar.forced_text + data.decode("utf-8", "replace"), known[:budget])
     if not isinstance(step, HostStep) or not isinstance(step.observation, str):
@@ -223,8 +234,8 @@ def _step(episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budg
             f"info {', '.join(sorted(unknown))}; expected names out of the task's info_keys; add them there"
         )
     for name, value in (("reward", step.reward), *step.info.items()):
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}; expected a finite number")
+        if not abs(value) <= _LARGEST:
+            raise ValueError(f"{name} is {value}; expected a finite number that float32 holds")
     return step
 
 

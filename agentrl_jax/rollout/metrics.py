@@ -14,6 +14,8 @@ def trajectory_metrics(
 ) -> dict[str, jax.Array]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
+    Episodes whose environment broke count in "failed" and in nothing else.
+
     Args:
         trajectory: E episodes; the rows of a group are contiguous.
         task_names: name of each task.
@@ -39,16 +41,17 @@ def trajectory_metrics(
 
 
 def _over(trajectory: Trajectory, chosen: jax.Array, members: int, format_penalty: jax.Array) -> dict[str, jax.Array]:
-    played = trajectory.played & chosen[:, None]
+    intact = chosen & ~trajectory.failed
+    played = trajectory.played & intact[:, None]
     turns = jnp.maximum(jnp.sum(played), 1)
 
-    def mean(x, where=chosen):
+    def mean(x, where=intact):
         return jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(jnp.sum(where), 1)
 
     def per_turn(x):
         return jnp.sum(jnp.where(played, x, 0)) / turns
 
-    solved = trajectory.success.reshape(-1, members)
+    solved = (trajectory.success & intact).reshape(-1, members)
     any_member = jnp.repeat(jnp.any(solved, axis=1), members)
     turn = trajectory.turn
     metrics = {
@@ -62,11 +65,11 @@ def _over(trajectory: Trajectory, chosen: jax.Array, members: int, format_penalt
         "valid_format": per_turn(1 - turn.format_error),
         "valid_turn": per_turn(turn.valid),
         "ended": per_turn(trajectory.reply.ended),
-        "failed": mean(jnp.any(turn.failed, axis=1)),
+        "failed": mean(trajectory.failed, chosen),
         "overflow": mean(trajectory.overflow),
     }
     for name, values in turn.info.items():
         per_episode = jnp.sum(jnp.where(played, values, 0.0), axis=1) / jnp.maximum(trajectory.num_turns, 1)
         metrics[name] = mean(per_episode)
-        metrics[f"non-zero/{name}"] = mean(per_episode, chosen & (per_episode != 0))
+        metrics[f"non-zero/{name}"] = mean(per_episode, intact & (per_episode != 0))
     return {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}

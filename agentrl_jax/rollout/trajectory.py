@@ -73,7 +73,7 @@ class TurnResult(struct.PyTreeNode):
         terminated: bool[B] the environment's own end.
         truncated: bool[B] a limit of steps or actions was reached first.
         success: bool[B] the task is solved.
-        failed: bool[B] the environment itself broke (host environments); the episode is void.
+        failed: bool[B] the environment itself broke (host environments); nothing is learned from the episode.
         info: numeric environment information, f32[B] each.
     """
 
@@ -133,6 +133,11 @@ class Trajectory(struct.PyTreeNode):
     def format_errors(self) -> jax.Array:
         """i32[E]: turns with a format error."""
         return jnp.sum(self.turn.format_error, axis=1)
+
+    @property
+    def failed(self) -> jax.Array:
+        """bool[E]: the environment broke."""
+        return jnp.any(self.turn.failed, axis=1)
 
     @property
     def success(self) -> jax.Array:

@@ -5,13 +5,14 @@ Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` 
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.algos import advantages as estimators
-from agentrl_jax.algos import diagnostics, filters, kl
+from agentrl_jax.algos import diagnostics, filters, kl, masked
 from agentrl_jax.algos import rewards as reward_rules
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
@@ -68,47 +69,43 @@ def make_batch(
     """
     penalty = settings.format_penalty * trajectory.turn.format_error
     rewards = jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
-    rewards, trajectory = _without_void(rewards, trajectory, config.members)
-    scores = jnp.sum(rewards, axis=1).reshape(-1, config.members)
+    groups = _groups_of(trajectory, rewards, config.members)
     metrics = trajectory_metrics(trajectory, config.task_names, config.members, settings.format_penalty)
     metrics = {f"train/{name}": x for name, x in metrics.items()}
-    metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(scores).items()}
+    metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
 
-    episodes = _kept_episodes(scores, config)
-    trajectory, temperature, rewards = jax.tree.map(lambda x: x[episodes], (trajectory, temperature, rewards))
-    scores = jnp.sum(rewards, axis=1).reshape(-1, config.members)
-    metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(scores).items()}
+    episodes = _kept_episodes(groups, config)
+    kept, temperature, rewards = jax.tree.map(lambda x: x[episodes], (trajectory, temperature, rewards))
+    groups = _groups_of(kept, rewards, config.members)
+    metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
 
-    rewards = _normalised(rewards, trajectory, config)
-    rows = assemble(trajectory, rewards, config.context, config.reward_placement)
+    # No token of an episode whose environment broke is trained.
+    length = jnp.where(kept.failed[:, None], 0, kept.reply.length)
+    learnable = kept.replace(reply=kept.reply.replace(length=length))
+    rows = assemble(learnable, _normalised(rewards, kept, config), config.context, config.reward_placement)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
     rows = jax.tree.map(lambda x: x[jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)], rows)
-    batch, news = _prepare(state, rows, temperature[rows.episode], scores, settings, model, config, shards)
-    return batch, metrics | news
+    batch, of_rows = _prepare(state, rows, temperature[rows.episode], groups, settings, model, config, shards)
+    return batch, metrics | of_rows
 
 
-def _without_void(rewards: jax.Array, trajectory: Trajectory, members: int) -> tuple[jax.Array, Trajectory]:
-    """Takes episodes whose environment broke out of learning: no token is trained, and the group does not see them.
+class _Groups(NamedTuple):
+    """What is compared inside groups: returns with penalties f32[Gr, M], and bool[Gr, M] whether each counts."""
 
-    Their return becomes the mean of the group's intact members, so that spread and baseline are those of the others.
-    """
-    void = jnp.any(trajectory.turn.failed, axis=1)
-    scores = jnp.sum(rewards, axis=1).reshape(-1, members)
-    intact = ~void.reshape(-1, members)
-    mean = jnp.sum(jnp.where(intact, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
-    first = jnp.arange(rewards.shape[1]) == 0
-    stand_in = jnp.repeat(mean, members)[:, None] * first
-    length = jnp.where(void[:, None], 0, trajectory.reply.length)
-    trajectory = trajectory.replace(reply=trajectory.reply.replace(length=length))
-    return jnp.where(void[:, None], stand_in, rewards), trajectory
+    scores: jax.Array
+    intact: jax.Array
 
 
-def _kept_episodes(scores: jax.Array, config: LearnerConfig) -> jax.Array:
-    groups = scores.shape[0]
-    kept = filters.kept_groups(groups, config.filter_ratio)
-    if kept == groups:
-        return jnp.arange(groups * config.members)
-    chosen = filters.top_groups(filters.group_scores(scores, "std"), kept, largest=config.filter_kind == "std")
+def _groups_of(trajectory: Trajectory, rewards: jax.Array, members: int) -> _Groups:
+    return _Groups(jnp.sum(rewards, axis=1).reshape(-1, members), ~trajectory.failed.reshape(-1, members))
+
+
+def _kept_episodes(groups: _Groups, config: LearnerConfig) -> jax.Array:
+    number = groups.scores.shape[0]
+    kept = filters.kept_groups(number, config.filter_ratio)
+    if kept == number:
+        return jnp.arange(number * config.members)
+    chosen = filters.top_groups(filters.group_scores(*groups, "std"), kept, largest=config.filter_kind == "std")
     return (chosen[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
 
 
@@ -117,8 +114,9 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfi
     if config.reward_normalisation == "identity":
         return rewards
     groups = rewards.shape[0] // config.members
-    group = jnp.repeat(jnp.arange(groups), config.members)
-    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, groups, config.reward_normalisation)
+    # Episodes whose environment broke stand in a group of their own, where no other is compared with them.
+    group = jnp.where(trajectory.failed, groups, jnp.repeat(jnp.arange(groups), config.members))
+    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, groups + 1, config.reward_normalisation)
     last = jnp.arange(rewards.shape[1]) == trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)
 
@@ -127,7 +125,7 @@ def _prepare(
     state: TrainState,
     rows: Sequences,
     temperature: jax.Array,
-    scores: jax.Array,
+    groups: _Groups,
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
@@ -148,23 +146,34 @@ def _prepare(
             _in_parts(lambda *r: actor_critic.logprobs(reference, model, *r), my_mask, tempered, parts)
         )
 
+    has_tokens = jnp.any(mask, axis=1)
+    metrics = {
+        "update/trained_tokens": masked.count(mask),
+        "update/row_tokens_mean": masked.moments(rows.length.astype(jnp.float32), has_tokens)[0],
+        "update/row_tokens_max": masked.largest(rows.length.astype(jnp.float32), has_tokens),
+    }
+    if config.kl_where != "none":
+        metrics["rollout/ref_logprob_mean"] = masked.moments(ref_logprob, mask)[0]
     rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
     if config.kl_where == "reward":
-        rewards -= settings.kl_coef * jnp.where(mask, kl.estimate(rows.logprob, ref_logprob, config.kl_kind), 0.0)
+        divergence = jnp.where(mask, kl.estimate(rows.logprob, ref_logprob, config.kl_kind), 0.0)
+        rewards -= settings.kl_coef * divergence
+        metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
     if config.advantage == "gae":
         advantage, target = estimators.gae(rewards, value, mask, gamma=settings.gamma, lam=settings.lam)
     else:
-        per_episode = estimators.group_advantages(scores, normalise_std=config.grpo_std).reshape(-1)
+        per_episode = estimators.group_advantages(*groups, normalise_std=config.grpo_std).reshape(-1)
         advantage = jnp.where(mask, per_episode[rows.episode][:, None], 0.0)
         target = jnp.zeros_like(advantage)
-    metrics = {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
+    earned = jnp.sum(rewards, axis=1)
+    metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, has_tokens).items()}
+    metrics |= {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
     if config.advantage == "gae":
         metrics |= {f"critic/value_{k}": x for k, x in diagnostics.masked_stats(value, mask).items()}
         metrics |= {f"critic/return_{k}": x for k, x in diagnostics.masked_stats(target, mask).items()}
         metrics["critic/explained_variance"] = diagnostics.explained_variance(value, target, mask)
     if config.whiten:
         advantage = estimators.whiten(advantage, mask)
-    metrics["update/trained_tokens"] = jnp.sum(mask, dtype=jnp.float32)
     batch = Batch(
         tokens=rows.tokens,
         position=rows.position,

@@ -120,7 +120,7 @@ def learner_config(config: Config) -> LearnerConfig:
     }
     shared: dict[str, Any] = {name: getattr(config.algo, name) for name in names}
     return LearnerConfig(
-        task_names=tuple(task.env for task in config.tasks),
+        task_names=tuple(task.label for task in config.tasks),
         members=config.rollout.members,
         context=config.rollout.context,
         **shared,
@@ -178,7 +178,7 @@ def learning_rates(config: Config) -> optax.Schedule:
     }
     warm = optax.linear_schedule(0.0, 1.0, max(config.optim.warmup, 1)) if config.optim.warmup else None
     chosen = after[config.optim.schedule]
-    return (lambda i: warm(i) * chosen(i)) if warm else chosen
+    return (lambda i: warm(i + 1) * chosen(i)) if warm else chosen
 
 
 def update_settings(config: Config, factor: float) -> UpdateSettings:

@@ -48,14 +48,14 @@ def update(
         shards: how rows are shared out.
 
     Returns:
-        The state after, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches].
+        The state after, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches], that of the policy.
 
     Raises:
         ValueError: the kept rows cannot be divided into minibatches, parts and devices.
     """
     batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards)
-    state, news = _learn(state, batch, key, settings, model, config, optimise, shards)
-    return state.replace(iteration=state.iteration + 1), metrics | news
+    state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards)
+    return state.replace(iteration=state.iteration + 1), metrics | of_steps
 
 
 def _learn(
@@ -70,7 +70,7 @@ def _learn(
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """Epochs of minibatches, each one optimiser step."""
     rows = batch.tokens.shape[0]
-    useful = jnp.any(batch.mask, axis=1)
+    has_tokens = jnp.any(batch.mask, axis=1)
 
     def epoch_order(epoch):
         # A single minibatch keeps the order of the groups; shuffling it would only change rounding.
@@ -78,7 +78,7 @@ def _learn(
         if config.minibatches > 1:
             order = jax.random.permutation(jax.random.fold_in(key, epoch), order)
         # Rows with nothing to learn from go last again, evenly over the minibatches.
-        order = order[jnp.argsort(~useful[order], stable=True)]
+        order = order[jnp.argsort(~has_tokens[order], stable=True)]
         return order.reshape(-1, config.minibatches).T
 
     order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, rows // config.minibatches)
@@ -86,22 +86,28 @@ def _learn(
     def step(state, chosen):
         part = jax.tree.map(lambda x: x[chosen], batch)
         loss, grads, metrics = _gradient(state.params, part, settings, model, config, shards)
-        state, norm, good = apply_gradients(
+        state, norms, good = apply_gradients(
             state,
             optimise,
             loss,
             grads,
+            tokens=masked.count(part.mask),
             lr=settings.lr,
             critic_lr=settings.critic_lr,
             max_grad_norm=settings.max_grad_norm,
         )
-        return state, metrics | {"actor/grad_norm": norm, "update/skipped": (~good).astype(jnp.float32), "loss": loss}
+        metrics["loss"] = loss
+        metrics["actor/grad_norm"] = norms["policy"]
+        if config.advantage == "gae":
+            metrics["critic/grad_norm"] = norms["critic"]
+        return state, (metrics, ~good, state.bad_updates)
 
-    state, per_step = jax.lax.scan(step, state, order)
-    metrics = {name: jnp.mean(x) for name, x in per_step.items() if name != "update/skipped"}
+    state, (per_step, skipped, in_a_row) = jax.lax.scan(step, state, order)
+    metrics = {name: jnp.mean(x) for name, x in per_step.items()}
     metrics["grad_norm"] = per_step["actor/grad_norm"]
     metrics["actor/grad_norm_max"] = jnp.max(per_step["actor/grad_norm"])
-    metrics["update/skipped"] = jnp.sum(per_step["update/skipped"])
+    metrics["update/skipped"] = jnp.sum(skipped, dtype=jnp.float32)
+    metrics["update/skipped_in_a_row"] = jnp.max(in_a_row).astype(jnp.float32)
     # Before the first step nothing has moved: what is left is the difference between the two forward passes.
     metrics["rollout/logprob_gap_mean"] = per_step["rollout/logprob_gap_mean"][0]
     return state, metrics
@@ -127,13 +133,13 @@ def _gradient(
         return loss, grads, sums
 
     shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], parts))
-    nothing = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+    zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
     def accumulate(total, part):
-        news = jax.lax.cond(jnp.any(part.mask), gradient_of, lambda _: nothing, part)
-        return jax.tree.map(jnp.add, total, news), None
+        of_part = jax.lax.cond(jnp.any(part.mask), gradient_of, lambda _: zeros, part)
+        return jax.tree.map(jnp.add, total, of_part), None
 
-    (loss, grads, sums), _ = jax.lax.scan(accumulate, nothing, parts)
+    (loss, grads, sums), _ = jax.lax.scan(accumulate, zeros, parts)
     loss, grads, sums = shards.sum((loss, grads, sums))
     tokens = jnp.maximum(denominators.tokens, 1.0)
     metrics = {name: x / tokens for name, x in sums.items()}

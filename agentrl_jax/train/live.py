@@ -12,12 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 _SPARKS = "▁▂▃▄▅▆▇█"
-_LEARNERS = {
-    "random": "random",
-    "imitation": "after imitation",
-    "trained": "after RL",
-    "optimal": "optimal",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +31,7 @@ class Progress:
     tokens_per_second: float
     """Sampled tokens per second of the iteration."""
     bad_updates: int = 0
-    """Updates skipped so far because they were not finite."""
+    """Updates skipped so far."""
 
 
 class LiveView:
@@ -118,22 +112,26 @@ class LiveView:
 
 
 def final_table(summary: Mapping[str, Any]) -> Group:
-    """The table at the end of a run: who succeeds how often on the held-out levels, and by how much RL helped.
+    """The table at the end of a run: who succeeds how often on the evaluation's levels, and by how much RL helped.
 
     Args:
         summary: as in summary.json: `success` and `success_greedy`, each an interval `{mean, low, high, n}` for any of
-            random, imitation, trained and optimal; optionally `paired`, intervals of differences by their label.
+            random, imitation (before RL), trained and optimal; `held_out`, whether RL has never drawn these levels;
+            `imitated`, whether RL started from imitation; optionally `paired`, intervals of differences by their label.
 
     Returns:
         Something that a rich console prints.
     """
-    table = Table(title="Success on held-out levels, with 95 % intervals", title_justify="left")
+    levels = "held-out levels" if summary["held_out"] else "the levels of the file, which RL has drawn too"
+    start = "after imitation" if summary["imitated"] else "before RL"
+    learners = {"random": "random", "imitation": start, "trained": "after RL", "optimal": "optimal"}
+    table = Table(title=f"Success on {levels}, with 95 % intervals", title_justify="left")
     table.add_column("")
     table.add_column("sampled", justify="right")
     table.add_column("greedy", justify="right")
     table.add_column("levels", justify="right")
     sampled, greedy = summary["success"], summary.get("success_greedy", {})
-    for key, name in _LEARNERS.items():
+    for key, name in learners.items():
         if key in sampled:
             style = "bold" if key == "trained" else ""
             cells = (_rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")

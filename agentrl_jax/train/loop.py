@@ -59,7 +59,8 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     """Trains an agent, or goes on with a run that was stopped, and returns its summary.
 
     The same configuration gives the same metrics and parameters bit for bit on the same hardware, however often the
-    process was killed on the way. Only what is named time/ or seconds differs.
+    process was killed on the way. Only what is named time/, seconds or programs, which are those of the last process,
+    differs.
 
     Args:
         config: the run.
@@ -103,7 +104,7 @@ class _Run:
         self.world = build.build_world(config, self.tokenizer)
         self.model = build.build_model(config, self.tokenizer, common=self.world.common_prefix)
         self.optimise = build.build_optimiser(config)
-        self.names = tuple(task.env for task in config.tasks)
+        self.names = tuple(task.label for task in config.tasks)
         self.programs = Programs(mesh)
         self.rates = build.learning_rates(config)
         self.totals = Totals()
@@ -135,7 +136,7 @@ class _Run:
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
         state = self._resume()
-        if int(state.imitation_step) < self.chunks * IMITATION_CHUNK:
+        if self.chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = self._imitate(state)
         if not self.imitation_outcomes:
             state = self._begin_learning(state)
@@ -182,22 +183,21 @@ class _Run:
     def _imitate(self, state: TrainState) -> TrainState:
         config = self.config.imitation
         rows = self._demonstration_rows()
-        program = self.programs.imitation(self.model, self.optimise, steps=IMITATION_CHUNK, batch=config.batch)
+        program = self.programs.imitation(self.model, self.optimise, batch=config.batch)
+        rates = jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
         key = jax.random.fold_in(self.key, _IMITATION)
-        while int(state.imitation_step) < self.chunks * IMITATION_CHUNK:
+        while (done := int(state.imitation_step)) < config.steps:
             began = time.monotonic()
-            state, metrics = program(
-                state, rows, key, jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
-            )
+            steps = min(IMITATION_CHUNK, config.steps - done)
+            state, metrics = program(state, rows, key, jnp.int32(steps), *rates)
             metrics = _plain(metrics)
-            step = int(state.imitation_step) // IMITATION_CHUNK
+            step = done // IMITATION_CHUNK + 1
             self.totals.skipped_updates += int(metrics["imitation/skipped"])
             self.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
             self.view.note(
-                f"imitation {int(state.imitation_step):>5}/{self.chunks * IMITATION_CHUNK}  "
-                f"loss {metrics['imitation/loss']:.3f}"
+                f"imitation {int(state.imitation_step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}"
             )
-            self._check(state)
+            self._check(int(metrics["imitation/skipped_in_a_row"]), "imitation.lr")
             if step % self.config.train.checkpoint_every == 0 and step < self.chunks and not int(state.bad_updates):
                 self._save(step, state)
         return state
@@ -251,6 +251,7 @@ class _Run:
             "iteration": iteration + 1,
             **metrics,
             "actor/lr": config.optim.lr * factor,
+            "critic/lr": config.optim.critic_lr * factor,
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
             **{f"rollout/{name}": value for name, value in counters.items()},
         }
@@ -265,7 +266,7 @@ class _Run:
             texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self._show(row, rate)
-        self._check(state)
+        self._check(int(metrics["update/skipped_in_a_row"]), "optim.lr")
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
         last = iteration + 1 == config.train.iterations
         if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
@@ -288,7 +289,8 @@ class _Run:
         train = self.config.train
         row: dict[str, float] = {}
         for name, panel in zip(self.names, self.panels):
-            trajectory = panel.play(state.params["policy"], train.validation_episodes, train.validation_temperature)
+            number = panel.number(train.validation_episodes)
+            trajectory = panel.play(state.params["policy"], number, train.validation_temperature)
             metrics = trajectory_metrics(trajectory, (name,), 1, jnp.float32(self.config.prompt.format_penalty))
             row |= {f"validation/{name}/{key}": float(value) for key, value in metrics.items()}
         row["validation/success"] = float(np.mean([row[f"validation/{name}/success"] for name in self.names]))
@@ -306,35 +308,37 @@ class _Run:
         )
         self.view.update(progress)
 
-    def _check(self, state: TrainState) -> None:
-        """Stops the run after too many updates in a row that were not finite."""
-        bad, limit = int(state.bad_updates), self.config.train.max_bad_updates
-        if bad >= limit:
+    def _check(self, in_a_row: int, rate: str) -> None:
+        """Stops the run after too many updates in a row that were skipped."""
+        limit = self.config.train.max_bad_updates
+        if in_a_row >= limit:
             step = self.checkpoints.latest_step()
             kept = "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
-            rate = "optim.lr" if int(state.iteration) else "imitation.lr"
             raise UserError(
-                f"{bad} updates in a row had a loss or gradient that is not finite; expected fewer than {limit}; "
-                f"{kept}; lower {rate} or optim.max_grad_norm and use a new run folder"
+                f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
+                f"there to learn from; expected fewer than {limit}; {kept}; lower {rate} or optim.max_grad_norm, or "
+                "see whether train/failed is high, and use a new run folder"
             )
 
     # Evaluation
 
     def _evaluate(self, state: TrainState) -> dict[str, list[bool]]:
-        """Outcome of every held-out level, over all tasks, sampled and greedy."""
+        """Outcome of every level of the evaluation, over all tasks, sampled and greedy."""
         evaluation = self.config.evaluation
         params = state.params["policy"]
 
         def outcomes(temperature: float) -> list[bool]:
-            played = [panel.play(params, evaluation.episodes, temperature).success for panel in self.panels]
+            number = evaluation.episodes
+            played = [panel.play(params, panel.number(number), temperature).success for panel in self.panels]
             return np.concatenate(played).tolist()
 
         return {"sampled": outcomes(evaluation.temperature), "greedy": outcomes(0.0)}
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
-        self.view.note(f"evaluating on {self.config.evaluation.episodes} held-out levels")
+        wanted = self.config.evaluation.episodes
+        self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
         trained, start = self._evaluate(state), self.imitation_outcomes
-        known = [panel.baselines(self.config.evaluation.episodes) for panel in self.panels]
+        known = [panel.baselines(panel.number(wanted)) for panel in self.panels]
         success = {"imitation": mean_interval(start["sampled"]), "trained": mean_interval(trained["sampled"])}
         greedy = {"imitation": mean_interval(start["greedy"]), "trained": mean_interval(trained["greedy"])}
         if all(baseline is not None for baseline in known):
@@ -342,13 +346,16 @@ class _Run:
             for table in (success, greedy):
                 table |= {"random": mean_interval(random), "optimal": mean_interval(optimal)}
         best = max(start, key=lambda how: np.mean(start[how]))
+        source = "imitation" if self.chunks else "the start"
         summary = {
             "success": success,
             "success_greedy": greedy,
             "paired": {
-                "RL, sampled, over imitation, sampled": paired_interval(trained["sampled"], start["sampled"]),
-                f"RL, sampled, over the better imitation ({best})": paired_interval(trained["sampled"], start[best]),
+                f"RL, sampled, over {source}, sampled": paired_interval(trained["sampled"], start["sampled"]),
+                f"RL, sampled, over the better of {source} ({best})": paired_interval(trained["sampled"], start[best]),
             },
+            "held_out": not any(panel.pack.shape[0] for panel in self.panels),
+            "imitated": self.chunks > 0,
             "iterations": int(state.iteration),
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},

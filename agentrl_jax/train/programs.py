@@ -57,11 +57,9 @@ class Programs:
         function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
         return self._keep("update", function, donate_argnums=(0,))
 
-    def imitation(self, model: ActorCritic, optimise: optax.GradientTransformation, *, steps: int, batch: int):
-        """(state, rows, key, lr, max_grad_norm) -> (state, metrics); donates the state."""
-        alone = functools.partial(
-            imitation_steps, steps=steps, batch=batch, model=model, optimise=optimise, shards=self.shards
-        )
+    def imitation(self, model: ActorCritic, optimise: optax.GradientTransformation, *, batch: int):
+        """(state, rows, key, steps, lr, max_grad_norm) -> (state, metrics); donates the state."""
+        alone = functools.partial(imitation_steps, batch=batch, model=model, optimise=optimise, shards=self.shards)
         function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
         return self._keep("imitation", function, donate_argnums=(0,))
 

@@ -21,7 +21,7 @@ class TrainState(struct.PyTreeNode):
         iteration: i32[] iterations of reinforcement learning finished; with the seed it gives every later key.
         imitation_step: i32[] gradient steps of imitation finished.
         gradient_steps: i32[] updates applied in all.
-        bad_updates: i32[] updates in a row that were skipped because they were not finite.
+        bad_updates: i32[] updates in a row that were skipped, see `apply_gradients`.
     """
 
     params: Any
@@ -59,29 +59,36 @@ def apply_gradients(
     loss: jax.Array,
     grads: Any,
     *,
+    tokens: jax.Array,
     lr: jax.Array,
     critic_lr: jax.Array,
     max_grad_norm: jax.Array,
-) -> tuple[TrainState, jax.Array, jax.Array]:
-    """One optimiser step, skipped whole if the loss or the gradient is not finite.
+) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+    """One optimiser step, skipped whole if the loss or the gradient is not finite, or no token stands behind them.
 
     Args:
         state: before the step.
         optimise: from `optimiser`.
         loss: f32[].
         grads: gradient with respect to `state.params`, reduced over devices.
+        tokens: f32[] trained tokens; without any, momentum and decay would still move the parameters.
         lr: f32[] rate of the policy.
         critic_lr: f32[] rate of the critic.
-        max_grad_norm: f32[] gradients are scaled down to this global norm.
+        max_grad_norm: f32[] the gradients of policy and critic are each scaled down to this global norm.
 
     Returns:
-        The state, the gradient's global norm f32[] before scaling, and whether the step was applied, bool[].
+        The state, the global norms f32[] of both gradients before scaling by name, and whether the step was applied,
+        bool[]. Where the critic shares the policy's decoder, the policy's norm holds its share of the value loss.
     """
-    norm = optax.tree.norm(grads)
-    good = jnp.isfinite(loss) & jnp.isfinite(norm)
-    scale = jnp.where(good, jnp.minimum(1.0, max_grad_norm / (norm + 1e-6)), 0.0)
-    scaled = jax.tree.map(lambda g: jnp.where(good, g * scale, 0.0), grads)
-    updates, opt_state = optimise.update(scaled, state.opt_state, state.params)
+    norms = {name: optax.tree.norm(tree) for name, tree in grads.items()}
+    good = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values())))) & (tokens > 0)
+
+    def scaled(tree, norm):
+        scale = jnp.minimum(1.0, max_grad_norm / (norm + 1e-6))
+        return jax.tree.map(lambda g: jnp.where(good, g * scale, 0.0), tree)
+
+    scaled_grads = {name: scaled(tree, norms[name]) for name, tree in grads.items()}
+    updates, opt_state = optimise.update(scaled_grads, state.opt_state, state.params)
     rates = {"policy": lr, "critic": critic_lr}
     updates = {name: jax.tree.map(lambda u, r=rates[name]: r * u, tree) for name, tree in updates.items()}
     params = optax.apply_updates(state.params, updates)
@@ -94,4 +101,4 @@ def apply_gradients(
         gradient_steps=state.gradient_steps + good,
         bad_updates=jnp.where(good, 0, state.bad_updates + 1),
     )
-    return state, norm, good
+    return state, norms, good

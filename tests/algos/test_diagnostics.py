@@ -63,7 +63,7 @@ def test_a_perfect_critic_explains_everything_and_a_constant_one_nothing():
 @PROPERTY
 @given(group_returns)
 def test_group_metrics_equal_numpy(returns):
-    found = group_metrics(returns)
+    found = group_metrics(returns, np.ones(returns.shape, bool))
     stds = np.std(returns.astype(np.float64), axis=1, ddof=1)
     expected = {
         "in_group_std": stds.mean(),
@@ -77,7 +77,17 @@ def test_group_metrics_equal_numpy(returns):
 
 
 def test_a_collapsed_batch_shows():
-    found = group_metrics(np.full((8, 16), -0.5, np.float32))
+    found = group_metrics(np.full((8, 16), -0.5, np.float32), np.ones((8, 16), bool))
     assert float(found["zero_std_share"]) == 1.0
     assert float(found["in_group_std"]) == 0.0
     assert float(found["in_group_mean"]) == -0.5
+
+
+def test_members_that_do_not_count_are_not_seen():
+    returns = np.float32([[1.0, 2.0, 9.0, 4.0], [5.0, 5.0, -7.0, 5.0], [0.0, 1.0, 2.0, 3.0]])
+    intact = np.array([[True, True, False, True], [True, True, False, True], [False] * 4])
+    found = group_metrics(np.where(intact, returns, np.nan), intact)
+    std = np.std([1.0, 2.0, 4.0], ddof=1)
+    expected = {"in_group_std": std / 2, "in_group_max": 4.5, "in_group_mean": (7 / 3 + 5) / 2, "zero_std_share": 0.5}
+    assert {name: float(x) for name, x in found.items()} == pytest.approx(expected, rel=1e-5)
+    assert not any(map(float, group_metrics(returns, np.zeros_like(intact)).values()))

@@ -32,6 +32,10 @@ class Echo:
             return 5
         if "deaf" in actions:
             return HostStep(None)
+        if "garbled" in actions:
+            return HostStep(b"caf\xe9".decode("utf-8", "surrogateescape"))
+        if "rich" in actions:
+            return HostStep("gold", reward=1e39)
         return HostStep(
             f"{self.turns}: {reply} = {list(actions)}",
             reward=self.turns,
@@ -154,13 +158,15 @@ def test_the_budget_cuts_actions(make_desk, used, said, cut):
 
 def test_wrong_answers_fail_their_row_and_are_told(make_desk, caplog):
     desk = make_desk()
-    begin(desk, [0, 1, 2, 3])
-    result, tokens, _ = act(desk, ["break", "number", "deaf", "hello"])
-    assert result.failed.tolist() == [True, True, True, False]
-    assert (tokens[:3] == -1).all()
+    begin(desk, range(6))
+    result, tokens, _ = act(desk, ["break", "number", "deaf", "garbled", "rich", "hello"])
+    assert result.failed.tolist() == [True] * 5 + [False]
+    assert (tokens[:5] == -1).all()
+    assert (result.reward[:5] == 0).all()
     assert desk.live == 1
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 3
+    assert len(told) == 5
+    assert "reward is 1e+39" in told[4]
     assert "Echo, group 0, member 0 failed in step: KeyError" in told[0]
 
 

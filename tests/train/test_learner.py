@@ -236,7 +236,8 @@ def test_rates_scale_their_own_part(learn, base):
 def test_gradient_norm_is_bounded(learn, base):
     bounded, metrics = learn(numbers=settings(lr=1.0, critic_lr=1.0, max_grad_norm=0.01))
     np.testing.assert_allclose(metrics["actor/grad_norm"], base[1]["actor/grad_norm"], rtol=1e-5)
-    assert float(optax.tree.norm(step_of(bounded))) == pytest.approx(0.01, rel=1e-2)
+    for part in step_of(bounded).values():
+        assert float(optax.tree.norm(part)) == pytest.approx(0.01, rel=1e-2)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -253,6 +254,83 @@ def test_update_that_is_not_finite_is_skipped_whole(learn, bad):
     assert int(again.bad_updates) == 2
     good, metrics = learn(TRAJECTORY, again)
     assert (int(good.bad_updates), int(good.gradient_steps), float(metrics["update/skipped"])) == (0, 1, 0.0)
+
+
+def test_the_longest_row_of_skipped_steps_is_reported(learn):
+    """A loss that is not finite in some minibatches only: a good step after them hides none."""
+    model = dataclasses.replace(MODEL, critic="none")
+    reward = TRAJECTORY.turn.reward.at[:MEMBERS, 0].set(jnp.nan)  # one group of four
+    broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))
+    longest = set()
+    for seed in range(4):
+        key = jax.random.key(seed)
+        state, metrics = learn(broken, fresh_state(model), model=model, key=key, minibatches=8, **GRPO)
+        bad = "".join("x" if x else " " for x in ~np.isfinite(metrics["grad_norm"]))
+        assert metrics["update/skipped"] == bad.count("x") > 0
+        assert metrics["update/skipped_in_a_row"] == max(map(len, bad.split()))
+        assert int(state.gradient_steps) == bad.count(" ")
+        longest.add(int(metrics["update/skipped_in_a_row"]) - int(state.bad_updates))
+    assert max(longest) > 0
+
+
+def test_a_step_without_tokens_moves_nothing():
+    """Momentum and decay of AdamW would."""
+    optimise = states.optimiser(0.9, 0.999, 0.1)
+    state = fresh_state(optimise=optimise)
+    ones, zeros = (jax.tree.map(make, state.params) for make in (jnp.ones_like, jnp.zeros_like))
+    rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5}
+    moved, norms, good = states.apply_gradients(state, optimise, jnp.float32(1), ones, tokens=jnp.float32(3), **rates)
+    assert good
+    for name, norm in norms.items():  # each part by itself
+        assert float(norm) == pytest.approx(np.sqrt(sum(x.size for x in jax.tree.leaves(state.params[name]))))
+    again, _, good = states.apply_gradients(moved, optimise, jnp.float32(0), zeros, tokens=jnp.float32(0), **rates)
+    assert not good
+    assert int(again.bad_updates) == 1
+    assert_close(again.replace(bad_updates=0), moved.replace(bad_updates=0), 0.0)
+
+
+def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
+    """GRPO compares the others as if the group were smaller, and no metric but `failed` counts it."""
+    lost = np.isin(np.arange(EPISODES), [1, 4, 6, 8, 9, 10, 11])  # of group 2 nobody is left
+    model = dataclasses.replace(MODEL, critic="none")
+    start = fresh_state(model)
+    trajectory = on_policy(TRAJECTORY, start.params)
+    failed = jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost)
+    trajectory = trajectory.replace(turn=trajectory.turn.replace(failed=failed))
+    state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=model, **GRPO)
+
+    t = jax.tree.map(np.asarray, TRAJECTORY)
+    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1)
+    advantage, stds = np.zeros(EPISODES), []
+    for group in np.arange(EPISODES).reshape(GROUPS, MEMBERS):
+        there = group[~lost[group]]
+        if there.size:
+            stds.append(scores[there].std(ddof=1))
+            advantage[there] = (scores[there] - scores[there].mean()) / (stds[-1] + 1e-6)
+    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    weight = advantage[:, None] / np.sum(t.reply.length[~lost])
+
+    def objective(policy):
+        logprob = actor_critic.logprobs(policy, model, rows.tokens, rows.position, ONES)
+        return -jnp.sum(jnp.where(rows.sampled, logprob * weight, 0.0))
+
+    expected = jax.grad(objective)(start.params["policy"])
+    assert_close(jax.tree.map(jnp.negative, expected), step_of(state, model)["policy"], 1e-4)
+    assert metrics["rollout/in_group_std"] == pytest.approx(np.mean(stds), rel=1e-5)
+    assert metrics["train/failed"] == pytest.approx(np.mean(lost))
+    assert metrics["train/return"] == pytest.approx(scores[~lost].mean(), rel=1e-5)
+    played = np.asarray(TRAJECTORY.played) & ~lost[:, None]
+    assert metrics["train/valid_format"] == pytest.approx(1 - t.turn.format_error[played].mean(), rel=1e-5)
+    assert metrics["train/reply_tokens"] == pytest.approx(t.reply.length[played].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["mean", "mean_std"])
+def test_normalised_returns_do_not_see_broken_episodes(learn, method):
+    lost = jnp.arange(EPISODES) % 5 == 0
+    turn = TRAJECTORY.turn.replace(failed=jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost))
+    spoiled = turn.replace(reward=jnp.where(lost[:, None], 1e3, turn.reward))
+    one, other = (learn(TRAJECTORY.replace(turn=t), reward_normalisation=method)[0] for t in (turn, spoiled))
+    assert_close(step_of(one), step_of(other), 0.0)
 
 
 def test_filter_trains_on_the_groups_that_differ_most(learn):
@@ -382,21 +460,22 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
     optimise = states.optimiser(0.9, 0.999, 0.0)
     rows = assemble(TRAJECTORY, TRAJECTORY.turn.reward, "full", "episode")
-    numbers = (KEY, jnp.float32(0.01), jnp.float32(1.0))
+    numbers = (jnp.float32(0.01), jnp.float32(1.0))
+    program = jax.jit(
+        functools.partial(imitation_steps, batch=8, model=MODEL, optimise=optimise, shards=Shards()),
+        compiler_options=QUICK,
+    )
 
     def run(steps, state):
-        program = jax.jit(
-            functools.partial(imitation_steps, steps=steps, batch=8, model=MODEL, optimise=optimise, shards=Shards()),
-            compiler_options=QUICK,
-        )
-        return program(state, rows, *numbers)
+        return program(state, rows, KEY, jnp.int32(steps), *numbers)
 
     start = fresh_state(optimise=optimise)
     early, first = run(1, start)
     late, last = run(60, early)
     assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
     assert int(late.imitation_step) == 61
-    two = Programs(data_mesh(2)).imitation(MODEL, optimise, steps=1, batch=8)
-    spread, metrics = two(start, rows, *numbers)
+    assert program._cache_size() == 1
+    two = Programs(data_mesh(2)).imitation(MODEL, optimise, batch=8)
+    spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert int(spread.imitation_step) == 1

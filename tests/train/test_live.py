@@ -71,6 +71,8 @@ def test_the_final_table():
     summary = {
         "success": {"random": rate(0.19), "imitation": rate(0.4), "trained": rate(0.7), "optimal": rate(0.97)},
         "success_greedy": {"imitation": rate(0.5), "trained": rate(0.72)},
+        "held_out": True,
+        "imitated": True,
         "paired": {"after RL against imitation": {"mean": 0.3, "low": 0.25, "high": 0.345, "n": 512}},
     }
     out = io.StringIO()
@@ -81,5 +83,8 @@ def test_the_final_table():
     assert "70.0%  [67.0%, 72.0%]" in rows[2]
     assert "72.0%  [69.0%, 74.0%]" in rows[2]
     assert "after RL against imitation: +30.0 points [+25.0, +34.5], paired over 512 levels" in text
+    assert "Success on held-out levels" in text
     del summary["paired"], summary["success_greedy"]
-    Console(file=out).print(final_table(summary))
+    Console(file=out).print(final_table(summary | {"held_out": False, "imitated": False}))
+    assert "before RL" in out.getvalue()
+    assert out.getvalue().count("held-out") == 1
