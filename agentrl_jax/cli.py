@@ -91,6 +91,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         argv: words after `agentrl`; those of the process if left out.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # boards hold symbols that some terminals cannot show
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked of it
     try:
         _run(words)
@@ -98,10 +101,20 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         print(f"agentrl: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("agentrl: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        more = "; the same command goes on from the last checkpoint, if there is one" if words[:1] == ["train"] else ""
+        print(f"agentrl: stopped{more}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"agentrl: {error}; give a path that can be used, on a disk with room", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        what = str(error).splitlines()[0] if str(error) else "out of memory"
+        print(f"agentrl: {what}; lower the number of groups, the batch or the size of the model", file=sys.stderr)
+        sys.exit(2)
     sys.exit(0)
 
 
@@ -109,7 +122,10 @@ def _run(words: list[str]) -> None:
     if words[:1] == ["train"] and len(words) > 1:
         _train(words[1:])
         return
-    command = _parse(words)
+    command = _parse(words or ["--help"])
+    seed = getattr(command, "seed", None)
+    if seed is not None and not 0 <= seed < 2**32:
+        raise UserError(f"--seed is {seed}, expected a whole number from 0 to {2**32 - 1}")
     if isinstance(command, Eval):
         _eval(command)
     elif isinstance(command, Envs):
@@ -221,7 +237,8 @@ def _envs(command: Envs) -> None:
         return
     table = Table(caption=f"Success within the action budget, exact on {command.levels} levels of seed {command.seed}")
     for title in ("environment", "random", "optimal", "actions", "description"):
-        table.add_column(title, justify="right" if title in ("random", "optimal", "actions") else "left")
+        number = title in ("random", "optimal", "actions")
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
     for name, *rates, actions, description in rows:
         shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
         table.add_row(name, *shown, str(actions), description)
@@ -250,9 +267,10 @@ def _as_user_error(where: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise UserError(f"{where}: {error}; `agentrl envs` lists the environments") from error
+        raise UserError(f"{where}: {error}") from error
 
 
 def _readable(levels: str | None) -> None:
     if levels is not None and not Path(levels).is_file():
-        raise UserError(f"--levels is {levels!r}, but there is no such file; give a text file with levels")
+        what = "that is no file" if Path(levels).exists() else "there is no such file"
+        raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")

@@ -51,6 +51,7 @@ __all__ = [
     "decode",
     "differences",
     "load_config",
+    "load_resolved",
     "save_resolved",
     "to_dict",
     "validate",
@@ -71,10 +72,10 @@ _EXPECTED = {
     "too_short": "at least one entry",
     "string_too_short": "text that is not empty",
     "literal_error": "{expected}",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
+    "greater_than": "a number above {gt:.10g}",
+    "greater_than_equal": "a number of at least {ge:.10g}",
+    "less_than": "a number below {lt:.10g}",
+    "less_than_equal": "a number of at most {le:.10g}",
 }
 
 
@@ -111,11 +112,27 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     data = _read_yaml(path)
     for key, text in _override_pairs(overrides):
         _put(data, key, text)
-    config = decode(data, source=f"{path}")
+    config = decode(data, source=f"{path} with the command line" if overrides else f"{path}")
     if not config.run_dir:
         config = dataclasses.replace(config, run_dir=os.path.join("runs", Path(path).stem))
     validate(config)
     return config
+
+
+def load_resolved(path: str | os.PathLike[str]) -> Config:
+    """Reads what `save_resolved` wrote. Files that it names are not looked for.
+
+    Raises:
+        UserError: as `load_config`, or the file is not whole.
+    """
+    data = _read_yaml(path)
+    missing = [name for name in _names(Config) if name not in data]
+    if missing:
+        raise UserError(
+            f"{path}: lacks {missing[0]}, but the file of a run holds every key; put back the whole file or use a new "
+            "run folder"
+        )
+    return decode(data, source=f"{path}")
 
 
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
@@ -135,7 +152,9 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         data["algo"] = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **algo}
     try:
         return _ADAPTER.validate_json(json.dumps(data, default=str))
-    except ValidationError as error:
+    except (ValueError, RecursionError) as error:
+        if not isinstance(error, ValidationError):  # which is a ValueError too
+            raise UserError(f"{source}: holds a part of itself; write its values out") from error
         raise UserError(f"{source}: {_explain(error)}") from error
 
 
@@ -170,6 +189,8 @@ def _read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read as UTF-8 text ({error}); give the path of a YAML file") from error
     try:
         data = yaml.load(text, Loader=_Loader)
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply; expected `key: value` lines") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -13,14 +13,16 @@ from agentrl_jax.algos.presets import PRESETS
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-AboveZero = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+_LARGEST = 3e38  # about what float32 holds
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Size = Annotated[int, Field(ge=1, le=2**20)]
+NonNegative = Annotated[float, Field(ge=0.0, le=_LARGEST, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0.0, le=_LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Discount = Annotated[float, Field(ge=0.0, le=1.0)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -32,7 +34,7 @@ class TaskConfig:
 
     env: Annotated[str, Field(min_length=1)]
     """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them."""
-    groups: Positive
+    groups: Size
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""
     """Name of the task in metrics; empty: the environment's tag."""
@@ -63,11 +65,11 @@ class PromptConfig:
     """End a turn when the answer tag closes; otherwise the model has to sample the end of the turn."""
     separator: Annotated[str, Field(min_length=1)] = "||"
     """Text between two actions of one answer."""
-    max_turns: Positive = 5
+    max_turns: Size = 5
     """Turns of a trajectory."""
-    max_actions_per_turn: Positive = 5
+    max_actions_per_turn: Size = 5
     """Actions executed per turn; further ones are cut off without penalty."""
-    max_actions: Positive = 10
+    max_actions: Size = 10
     """Action budget of a trajectory."""
     reply_tokens: Annotated[int, Field(ge=2)] = 16
     """Longest reply of one turn in tokens, the end of the turn included."""
@@ -83,15 +85,15 @@ class ModelConfig:
 
     tokenizer: Annotated[str, Field(min_length=1)] = "small"
     """small: the one shipped with the package; else a folder or file with a tokenizer.json."""
-    layers: Positive = 4
+    layers: Size = 4
     """Transformer layers."""
-    width: Positive = 128
+    width: Size = 128
     """Size of the residual stream."""
-    heads: Positive = 4
+    heads: Size = 4
     """Attention heads; divides width."""
-    kv_heads: Positive = 2
+    kv_heads: Size = 2
     """Key and value heads; divides heads."""
-    mlp_width: Positive = 384
+    mlp_width: Size = 384
     """Inner size of the gated feed-forward layer."""
     rope_theta: AboveZero = 10000.0
     """Base of the rotary position embedding."""
@@ -111,7 +113,7 @@ class RolloutConfig:
 
     __pydantic_config__ = _STRICT
 
-    members: Positive = 16
+    members: Size = 16
     """Trajectories per group."""
     temperature: NonNegative = 1.0
     """Sampling temperature in training; 0 is greedy."""
@@ -219,7 +221,7 @@ class ImitationConfig:
 
     __pydantic_config__ = _STRICT
 
-    levels: Count = 0
+    levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Different levels whose plans are imitated; 0: no imitation."""
     steps: Count = 0
     """Gradient steps of imitation."""

@@ -96,7 +96,12 @@ class Registry:
         """
         factory = self.spec(name).factory
         accepted = tuple(inspect.signature(factory).parameters)
-        env, params = factory(**{option: value for option, value in options.items() if option in accepted})
+        chosen = {option: value for option, value in options.items() if option in accepted}
+        try:
+            env, params = factory(**chosen)
+        except TypeError as error:
+            given = ", ".join(f"{option}: {value!r}" for option, value in chosen.items())
+            raise ValueError(f"{name} cannot be made with {given}: {error}; give values of another type") from error
         scalars = {
             field.name: getattr(params, field.name)
             for field in dataclasses.fields(params)

@@ -46,6 +46,7 @@ def one_line(code, err):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
+        ([], ["train", "eval", "envs", "play"]),
         (["--help"], ["train", "eval", "envs", "play"]),
         (["train", "--help"], ["FILE.yaml", "--algo.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"]),
         (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
@@ -70,7 +71,6 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["train", "eval", "envs", "play"]),
         (["trian"], ["trian", "train"]),
         (["train"], ["FILE.yaml"]),
         (["train", "--algo.clip_high", "1"], ["YAML file is expected"]),
@@ -84,6 +84,9 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
         (["play", "Sokban"], ["'Sokban'", "SimpleSokoban"]),
         (["play", "Bandit", "--style", "long"], ["long", "compact"]),
         (["play", "Bandit", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
+        (["play", "Bandit", "--levels", "."], ["no file"]),
+        (["play", "Bandit", "--seed", "-1"], ["--seed is -1", "from 0"]),
+        (["eval", "run", "--seed", str(2**70)], ["--seed is", "from 0"]),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(run, words, parts):
@@ -100,6 +103,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, words, parts):
         ("", ["--algo.clip_high", "wide"], ["algo.clip_high", '"wide"', "a number"]),
         ("tasks: [{env: Sokban, groups: 4}]", [], ["tasks.0", "'Sokban'", "SimpleSokoban"]),
         ("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]", [], ["tasks.0", "'slipp'"]),
+        ("tasks: [{env: SimpleSokoban, groups: 4, options: {height: big}}]", [], ["tasks.0", "height: 'big'"]),
     ],
 )
 def test_a_mistake_in_a_configuration(run, tmp_path, text, words, parts):

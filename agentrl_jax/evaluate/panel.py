@@ -15,7 +15,7 @@ import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate.statistics import mean_interval
+from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.parallel.shards import data_mesh
 from agentrl_jax.rollout import keys as key_law
@@ -139,13 +139,13 @@ def evaluate_run(
         "episodes": episodes,
         "seed": panel.seed,
         "temperature": temperature,
-        "success": mean_interval(sampled.success),
-        "success_greedy": mean_interval(greedy.success),
+        "success": success_interval(sampled.success),
+        "success_greedy": success_interval(greedy.success),
         "return": mean_interval(np.asarray(sampled.returns, np.float64)),
     }
     known = panel.baselines(episodes)
     if known is not None:
-        result |= {"random": mean_interval(known[0]), "optimal": mean_interval(known[1])}
+        result |= {"random": success_interval(known[0]), "optimal": success_interval(known[1])}
     return result
 
 

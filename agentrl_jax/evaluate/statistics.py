@@ -5,6 +5,12 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 
+def success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
+    """As `mean_interval`, for outcomes or exact probabilities in [0, 1], which the interval does not leave."""
+    interval = mean_interval(x, level=level)
+    return interval | {"low": max(interval["low"], 0.0), "high": min(interval["high"], 1.0)}
+
+
 def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
     """The mean of independent outcomes with a confidence interval.
 

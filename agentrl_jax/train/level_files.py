@@ -33,7 +33,7 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     try:
         env, params = envs_jax.make(task.env, **task.options)
     except ValueError as error:
-        raise UserError(f"{error}; `agentrl envs` lists the environments") from error
+        raise UserError(f"{error}") from error
     if not task.levels:
         return env, params
     file = Path(task.levels)
@@ -71,9 +71,8 @@ def _sides(levels: Sequence[np.ndarray]) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def _text(file: Path) -> str:
+    data = file.read_bytes()
     try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"is not UTF-8 text ({error.reason} at byte {error.start}); expected levels as text"
-        ) from error
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:  # names in the comments of older collections; every byte is a character
+        return data.decode("latin-1")

@@ -19,7 +19,7 @@ from rich.console import Console
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
-from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
+from agentrl_jax.evaluate.statistics import paired_interval, success_interval
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations
 from agentrl_jax.parallel.shards import data_mesh
@@ -162,6 +162,9 @@ class _Run:
         self.before = self.totals.seconds
         self.imitation_outcomes = meta["imitation_outcomes"]
         self.view.note(f"going on from the checkpoint of step {step}")
+        known = len(self.folder.metrics())
+        if known < step:
+            self.view.note(f"metrics.jsonl has {known} of the {step} rows before it; the others are lost")
         like = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), jax.eval_shape(fresh, key)
         )
@@ -339,12 +342,12 @@ class _Run:
         self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
         trained, start = self._evaluate(state), self.imitation_outcomes
         known = [panel.baselines(panel.number(wanted)) for panel in self.panels]
-        success = {"imitation": mean_interval(start["sampled"]), "trained": mean_interval(trained["sampled"])}
-        greedy = {"imitation": mean_interval(start["greedy"]), "trained": mean_interval(trained["greedy"])}
+        success = {"imitation": success_interval(start["sampled"]), "trained": success_interval(trained["sampled"])}
+        greedy = {"imitation": success_interval(start["greedy"]), "trained": success_interval(trained["greedy"])}
         if all(baseline is not None for baseline in known):
             random, optimal = (np.concatenate([b[i] for b in known if b is not None]) for i in (0, 1))
             for table in (success, greedy):
-                table |= {"random": mean_interval(random), "optimal": mean_interval(optimal)}
+                table |= {"random": success_interval(random), "optimal": success_interval(optimal)}
         best = max(start, key=lambda how: np.mean(start[how]))
         source = "imitation" if self.chunks else "the start"
         summary = {

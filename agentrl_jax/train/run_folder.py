@@ -25,7 +25,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from agentrl_jax.config import Config, differences, load_config, save_resolved, to_dict
+from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
 
 _CONFIG = "config.yaml"
@@ -38,7 +38,6 @@ class RunFolder:
     Attributes:
         path: the folder.
         checkpoints: where checkpoints go.
-        existed: whether the folder already held this run when it was opened.
     """
 
     def __init__(self, config: Config, path: str | os.PathLike[str] | None = None):
@@ -69,7 +68,7 @@ class RunFolder:
                 "folder with --run_dir"
             ) from None
         try:
-            self.existed = self._claim(config)
+            self._claim(config)
         except BaseException:
             self._lock.close()
             raise
@@ -77,7 +76,7 @@ class RunFolder:
         self._events: EventsWriter | None = None
         self._purge: int | None = None
 
-    def _claim(self, config: Config) -> bool:
+    def _claim(self, config: Config) -> None:
         file = self.path / _CONFIG
         if not file.exists():
             strangers = sorted(
@@ -89,7 +88,10 @@ class RunFolder:
                     "a new folder with --run_dir"
                 )
             save_resolved(config, file)
-            return False
+            return
+        if not (self.path / "metrics.jsonl").exists() and not self.checkpoints.exists():
+            save_resolved(config, file)  # nothing has come of the run that was named here
+            return
         held = read_config(self.path)
         keys = [key for key in differences(held, config) if key != "run_dir"]
         if keys:
@@ -100,7 +102,6 @@ class RunFolder:
                 f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; "
                 "give another folder with --run_dir, or delete this one"
             )
-        return True
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
@@ -200,9 +201,12 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """
     file = Path(path) / _CONFIG
     if not file.is_file():
-        what = "holds no config.yaml" if Path(path).is_dir() else "there is no such folder"
+        folder = Path(path)
+        what = (
+            f"holds no {_CONFIG}" if folder.is_dir() else "that is no folder" if folder.exists() else "no such folder"
+        )
         raise UserError(f"{path}: {what}; give the folder of a run that `agentrl train` made, e.g. runs/demo")
-    return load_config(file)
+    return load_resolved(file)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

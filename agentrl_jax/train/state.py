@@ -64,7 +64,7 @@ def apply_gradients(
     critic_lr: jax.Array,
     max_grad_norm: jax.Array,
 ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
-    """One optimiser step, skipped whole if the loss or the gradient is not finite, or no token stands behind them.
+    """One optimiser step, skipped whole if loss, gradient or step is not finite, or no token stands behind them.
 
     Args:
         state: before the step.
@@ -91,6 +91,7 @@ def apply_gradients(
     updates, opt_state = optimise.update(scaled_grads, state.opt_state, state.params)
     rates = {"policy": lr, "critic": critic_lr}
     updates = {name: jax.tree.map(lambda u, r=rates[name]: r * u, tree) for name, tree in updates.items()}
+    good &= jnp.isfinite(optax.tree.norm(updates))
     params = optax.apply_updates(state.params, updates)
     params, opt_state = jax.tree.map(
         lambda new, old: jnp.where(good, new, old), (params, opt_state), (state.params, state.opt_state)

@@ -36,8 +36,9 @@ _EXPECTED = "one of # @ + $ * . or a floor (space, - or _)"
 def parse_xsb(text: str) -> list[np.ndarray]:
     """Reads levels separated by blank lines.
 
-    Lines that begin with `;` are comments. A line with a letter or digit and at most one `#` is a title, which may
-    stand before or after the rows of a level. Rows may be ragged: what lies outside the walls becomes wall.
+    Lines that begin with `;` are comments. A line with more letters and digits than `#` is a title, and a line that
+    repeats one of - _ = ~ * . is a rule; both may stand before or after the rows of a level. Rows may be ragged: what
+    lies outside the walls becomes wall.
 
     Args:
         text: The content of a file.
@@ -53,7 +54,7 @@ def parse_xsb(text: str) -> list[np.ndarray]:
     rows: list[str] = []
     first = 0
     closed = False
-    for number, line in enumerate([*text.replace("\r\n", "\n").split("\n"), ""], start=1):
+    for number, line in enumerate([*text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""], start=1):
         line = line.rstrip()
         if line.startswith(";") or not line or _is_title(line):
             closed = bool(rows)
@@ -140,7 +141,9 @@ def load_pack(path: str | Path) -> np.ndarray:
 
 
 def _is_title(line: str) -> bool:
-    return any(symbol.isalnum() for symbol in line) and line.count("#") <= 1
+    if len(line) > 2 and set(line) <= {line[0]} and line[0] in "-_=~*.":
+        return True
+    return sum(symbol.isalnum() for symbol in line) > line.count("#")
 
 
 def _board(rows: list[str], first: int) -> np.ndarray:

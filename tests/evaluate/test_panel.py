@@ -112,7 +112,7 @@ def test_lakes_from_a_file(finished, tmp_path):
         ("", [], ["no level"]),
         ("#####\n#@$ #\n#####\n", [], ["1 boxes and 0 targets"]),
         ("#####\n#@$.\n#####\n", [], ["closed by #"]),
-        (b"\xff\xfe\x00", [], ["UTF-8"]),
+        (b"\xff\xfe\x00", [], ["no level"]),
         (LAKES, [], ["no level", "XSB"]),
         ("SFFG\n", ["--env", "Bandit"], ["Bandit has no levels"]),
         ("SFFG\n\nSG\n", ["--env", "FrozenLake"], ["level 2 is 1x2", "one size"]),
@@ -137,7 +137,8 @@ def test_a_bad_pack_is_one_line(finished, tmp_path):
 
 
 def test_other_mistakes_are_one_line(finished, tmp_path):
-    assert "there is no such folder" in refused(tmp_path / "absent")
+    assert "no such folder" in refused(tmp_path / "absent")
+    assert "that is no folder" in refused(finished.file)
     assert "holds no config.yaml" in refused(tmp_path)
     assert "--episodes is 0" in refused(finished.folder, "--episodes", "0")
     assert "--temperature is 0.0" in refused(finished.folder, "--temperature", "0")
@@ -148,6 +149,12 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
     assert "no checkpoint yet" in refused(copy)
     shutil.rmtree(copy / "checkpoints")
     assert "no checkpoint yet" in refused(copy)
+    file = copy / "config.yaml"
+    whole = file.read_text()
+    file.write_text(whole.replace("tokenizer: small", "tokenizer: /absent"))
+    assert "/absent" in refused(copy)
+    file.write_text(whole[: whole.index("rollout:")])
+    assert "config.yaml: lacks rollout" in refused(copy)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from agentrl_jax.evaluate.statistics import mean_interval, paired_interval
+from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
 
 Z = stats.norm.ppf(0.975)
 
@@ -45,6 +45,13 @@ def pairs(both, only_a, only_b, neither):
     a = [1] * both + [1] * only_a + [0] * only_b + [0] * neither
     b = [1] * both + [0] * only_a + [1] * only_b + [0] * neither
     return a, b
+
+
+def test_an_interval_of_probabilities_stays_among_them():
+    assert success_interval([0.99, 0.2])["high"] == 1.0
+    assert success_interval([0.01, 0.9])["low"] == 0.0
+    inside = [0.5, 0.45, 0.55, 0.5]
+    assert success_interval(inside) == mean_interval(inside)
 
 
 def test_paired_interval_of_independent_rates_is_that_of_unpaired_ones():

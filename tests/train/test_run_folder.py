@@ -45,15 +45,16 @@ def events(path):
 
 def test_a_new_folder_holds_the_configuration_and_is_recognised(config):
     with RunFolder(config) as folder:
-        assert not folder.existed
         assert folder.metrics() == []
+        folder.log({"step": 1})
     with RunFolder(config) as folder:
-        assert folder.existed
+        assert folder.metrics() == [{"step": 1}]
     assert read_config(config.run_dir) == config
 
 
 def test_another_configuration_is_refused_with_the_keys_that_differ(config):
-    RunFolder(config).close()
+    with RunFolder(config) as folder:
+        folder.log({"step": 1})
     other = dataclasses.replace(config, seed=5, tasks=(*config.tasks, TaskConfig(env="Y", groups=1)))
     with pytest.raises(UserError) as caught:
         RunFolder(other)
@@ -62,11 +63,19 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(config):
     RunFolder(config).close()  # the refusal let go of the lock
 
 
-def test_a_folder_may_move(config, tmp_path):
+def test_a_run_that_has_left_nothing_gives_its_folder_up(config):
     RunFolder(config).close()
+    other = dataclasses.replace(config, seed=5)
+    RunFolder(other).close()
+    assert read_config(config.run_dir) == other
+
+
+def test_a_folder_may_move(config, tmp_path):
+    with RunFolder(config) as folder:
+        folder.log({"step": 1})
     os.rename(config.run_dir, tmp_path / "moved")
     with RunFolder(dataclasses.replace(config, run_dir=str(tmp_path / "moved"))) as folder:
-        assert folder.existed
+        assert folder.metrics() == [{"step": 1}]
 
 
 def test_a_folder_with_other_things_is_refused(config, tmp_path):
@@ -81,14 +90,14 @@ def test_a_folder_with_other_things_is_refused(config, tmp_path):
 def test_a_folder_whose_making_was_killed_is_taken(config, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml.tmp").write_text("seed")
-    with RunFolder(config) as folder:
-        assert not folder.existed
+    RunFolder(config).close()
+    assert read_config(config.run_dir) == config
 
 
 def test_reading_what_is_no_run(tmp_path):
     with pytest.raises(UserError, match=r"holds no config\.yaml"):
         read_config(tmp_path)
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="no such folder"):
         read_config(tmp_path / "absent")
 
 
