@@ -150,7 +150,7 @@ def group_advantages(scores: jax.Array, intact: jax.Array, *, normalise_std: boo
     return jnp.where(intact & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
 
 
-def whiten(x: jax.Array, mask: jax.Array, *, axis_name: str | None = None) -> jax.Array:
+def whiten(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Shifts and scales `x` to mean 0 and variance 1 over the positions in `mask`, with Bessel's correction.
 
     (x - mean) * rsqrt(variance + 1e-8), as in verl's masked whitening. Constants and single positions become exactly 0.
@@ -158,10 +158,9 @@ def whiten(x: jax.Array, mask: jax.Array, *, axis_name: str | None = None) -> ja
     Args:
         x: f32[N, S]
         mask: bool[N, S]
-        axis_name: mapped axis over which the batch is spread; the moments are those of the whole batch.
 
     Returns:
         f32[N, S], 0 where `mask` does not hold.
     """
-    mean, variance = masked.moments(x, mask, axis_name=axis_name)
+    mean, variance = masked.moments(x, mask)
     return jnp.where(mask, (x - mean) * jax.lax.rsqrt(variance + _WHITEN_EPS), 0.0)

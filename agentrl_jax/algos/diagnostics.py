@@ -1,7 +1,7 @@
 """Metrics of an iteration (RAGEN's list), each over the positions it speaks of.
 
 Every function returns scalars f32[]. Where there is nothing to measure the value is 0; the learner counts tokens and
-rows beside them. With `axis_name` the numbers are those of the whole mapped axis.
+rows beside them.
 """
 
 import jax
@@ -36,18 +36,16 @@ def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]
     return {name: masked.total(x, known) / jnp.maximum(masked.count(known), 1.0) for name, x in per_group.items()}
 
 
-def masked_stats(x: jax.Array, mask: jax.Array, *, axis_name: str | None = None) -> dict[str, jax.Array]:
+def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
     """mean, max and min of `x` f32[...] where `mask` bool[...] holds."""
     return {
-        "mean": masked.moments(x, mask, axis_name=axis_name)[0],
-        "max": masked.largest(x, mask, axis_name=axis_name),
-        "min": masked.smallest(x, mask, axis_name=axis_name),
+        "mean": masked.moments(x, mask)[0],
+        "max": masked.largest(x, mask),
+        "min": masked.smallest(x, mask),
     }
 
 
-def explained_variance(
-    values: jax.Array, returns: jax.Array, mask: jax.Array, *, axis_name: str | None = None
-) -> jax.Array:
+def explained_variance(values: jax.Array, returns: jax.Array, mask: jax.Array) -> jax.Array:
     """1 - var(returns - values) / (var(returns) + 1e-5) over the mask.
 
     1 is a perfect critic, 0 one that knows the mean only, below 0 one that is worse than that.
@@ -56,12 +54,11 @@ def explained_variance(
         values: f32[N, S]
         returns: f32[N, S]
         mask: bool[N, S]
-        axis_name: mapped axis to reduce over as well.
 
     Returns:
         f32[]; 0 for fewer than two positions.
     """
-    _, residual = masked.moments(returns - values, mask, axis_name=axis_name)
-    _, variance = masked.moments(returns, mask, axis_name=axis_name)
-    enough = masked.count(mask, axis_name=axis_name) >= 2
+    _, residual = masked.moments(returns - values, mask)
+    _, variance = masked.moments(returns, mask)
+    enough = masked.count(mask) >= 2
     return jnp.where(enough, 1.0 - residual / (variance + _VARIANCE_EPS), 0.0)

@@ -170,8 +170,8 @@ def _loss(
     sums = {
         "actor/policy_loss": masked.total(policy, mask),
         "actor/entropy": masked.total(scores.entropy, mask),
-        "actor/clip_share": masked.total(stats.clipped.astype(jnp.float32), mask),
-        "actor/dual_clip_share": masked.total(stats.clipped_low.astype(jnp.float32), mask),
+        "actor/clip_fraction": masked.total(stats.clipped.astype(jnp.float32), mask),
+        "actor/dual_clip_fraction": masked.total(stats.clipped_low.astype(jnp.float32), mask),
         "actor/ppo_kl": masked.total(-stats.log_ratio, mask),
         "actor/ratio_mean": masked.total(stats.ratio, mask),
         "rollout/logprob_mean": masked.total(batch.old_logprob, mask),
@@ -182,7 +182,7 @@ def _loss(
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
         loss += settings.value_coef * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
-        sums["critic/clip_share"] = masked.total(clipped.astype(jnp.float32), mask)
+        sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
     if config.kl_where != "none":
         divergence = kl.estimate(scores.logprob, batch.ref_logprob, config.kl_kind)
         sums["actor/kl"] = masked.total(divergence, mask)

@@ -171,16 +171,6 @@ def test_whitening_of_a_constant_a_single_token_and_nothing_is_zero():
         assert not np.asarray(whiten(x, mask)).any()
 
 
-def test_whitening_over_a_mapped_axis_uses_the_moments_of_the_whole_batch():
-    random = np.random.default_rng(0)
-    x = random.normal(2, 3, (ROWS, LENGTH)).astype(np.float32)
-    mask = random.random((ROWS, LENGTH)) < 0.4
-    mask[: ROWS // 2] = False
-    parts = jax.vmap(partial(advantages.whiten, axis_name="data"), axis_name="data")
-    split = parts(x.reshape(2, -1, LENGTH), mask.reshape(2, -1, LENGTH)).reshape(ROWS, LENGTH)
-    np.testing.assert_allclose(split, whiten(x, mask), atol=1e-6)
-
-
 def test_estimators_take_gradients_and_batches():
     values = jnp.ones((2, ROWS, LENGTH))
     mask = jnp.zeros((2, ROWS, LENGTH), bool)

@@ -1,5 +1,3 @@
-from functools import partial
-
 import jax
 import numpy as np
 import pytest
@@ -9,11 +7,11 @@ from hypothesis import given
 from agentrl_jax.algos import diagnostics
 
 
-def everything(values, returns, mask, axis_name=None):
+def everything(values, returns, mask):
     """All masked metrics of one batch."""
     return {
-        "values": diagnostics.masked_stats(values, mask, axis_name=axis_name),
-        "explained": diagnostics.explained_variance(values, returns, mask, axis_name=axis_name),
+        "values": diagnostics.masked_stats(values, mask),
+        "explained": diagnostics.explained_variance(values, returns, mask),
     }
 
 
@@ -37,19 +35,6 @@ def test_metrics_speak_of_the_masked_positions_only(values, returns, mask):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for have, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
         assert float(have) == pytest.approx(float(want), rel=1e-3, abs=1e-4)
-
-
-def test_metrics_over_a_mapped_axis_are_those_of_the_whole_batch():
-    random = np.random.default_rng(3)
-    values, returns = random.normal(0, 1, (2, ROWS, LENGTH)).astype(np.float32)
-    mask = random.random((ROWS, LENGTH)) < 0.4
-    mask[0] = False
-    mask[1, 3:] = False
-    whole = measure(values, returns, mask)
-    parts = jax.vmap(partial(everything, axis_name="data"), axis_name="data")
-    split = jax.jit(parts)(*(x.reshape(2, -1, LENGTH) for x in (values, returns, mask)))
-    for have, want in zip(jax.tree.leaves(split), jax.tree.leaves(whole)):
-        np.testing.assert_allclose(have, np.repeat(want, 2), rtol=1e-5, atol=1e-6)
 
 
 def test_a_perfect_critic_explains_everything_and_a_constant_one_nothing():

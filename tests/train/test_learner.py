@@ -376,7 +376,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
     start = fresh_state(model)
     trajectory = on_policy(TRAJECTORY, start.params)
     state, metrics = learn(trajectory, start, settings(entropy_coef=0.0, lr=1.0), model=model, **GRPO)
-    assert metrics["actor/clip_share"] == 0
+    assert metrics["actor/clip_fraction"] == 0
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["rollout/logprob_gap_mean"] < 1e-5
     t = jax.tree.map(np.asarray, trajectory)
