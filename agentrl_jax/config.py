@@ -152,10 +152,10 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         data["algo"] = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **algo}
     try:
         return _ADAPTER.validate_json(json.dumps(data, default=str))
-    except (ValueError, RecursionError) as error:
-        if not isinstance(error, ValidationError):  # which is a ValueError too
-            raise UserError(f"{source}: holds a part of itself; write its values out") from error
+    except ValidationError as error:
         raise UserError(f"{source}: {_explain(error)}") from error
+    except (ValueError, RecursionError) as error:  # of json.dumps
+        raise UserError(f"{source}: holds a part of itself; write its values out") from error
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -25,13 +25,12 @@ def validate(config: Config) -> None:
             raise UserError(message)
 
     labels = [task.label for task in config.tasks]
-    twice = next((label for label in labels if labels.count(label) > 1), "")
-    need(
-        not twice,
-        f"two tasks are called {twice}, so that their metrics could not be told apart; give one of them another name, "
-        f"e.g. tasks.{len(labels) - 1 - labels[::-1].index(twice) if twice else 0}.name {twice}-2",
-    )
     for index, task in enumerate(config.tasks):
+        need(
+            task.label not in labels[:index],
+            f"two tasks are called {task.label}, so that their metrics could not be told apart; give one of them "
+            f"another name, e.g. tasks.{index}.name {task.label}-2",
+        )
         need(
             not task.levels or os.path.isfile(task.levels),
             f"tasks.{index}.levels is {task.levels!r}, but there is no such file; give the path of a level pack (.npy) "

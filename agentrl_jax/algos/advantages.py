@@ -112,6 +112,11 @@ def _on_mask(advantages: jax.Array, values: jax.Array, mask: jax.Array) -> tuple
     return jnp.where(mask, advantages, 0.0), jnp.where(mask, advantages + values, 0.0)
 
 
+def group_mean(scores: jax.Array, intact: jax.Array) -> jax.Array:
+    """Mean score f32[Gr] of the members that count (bool[Gr, M]) of each group f32[Gr, M]; 0 where none does."""
+    return jnp.sum(jnp.where(intact, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
+
+
 def group_spread(scores: jax.Array, intact: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Distance of every score from its group's mean, f32[Gr, M], and the groups' unbiased standard deviation, f32[Gr].
 
@@ -123,10 +128,8 @@ def group_spread(scores: jax.Array, intact: jax.Array) -> tuple[jax.Array, jax.A
     """
     # Subtracting a member first makes equal scores exactly 0 before anything is rounded.
     shifted = scores - jnp.min(jnp.where(intact, scores, jnp.inf), axis=1, keepdims=True)
-    number = jnp.sum(intact, axis=1, keepdims=True)
-    mean = jnp.sum(jnp.where(intact, shifted, 0.0), axis=1, keepdims=True) / jnp.maximum(number, 1)
-    centred = jnp.where(intact, shifted - mean, 0.0)
-    variance = jnp.sum(jnp.square(centred), axis=1) / jnp.maximum(number[:, 0] - 1, 1)
+    centred = jnp.where(intact, shifted - group_mean(shifted, intact)[:, None], 0.0)
+    variance = jnp.sum(jnp.square(centred), axis=1) / jnp.maximum(jnp.sum(intact, axis=1) - 1, 1)
     return centred, jnp.sqrt(variance)
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
-from agentrl_jax.algos.advantages import STD_FLOOR, group_spread
+from agentrl_jax.algos.advantages import STD_FLOOR, group_mean, group_spread
 
 _VARIANCE_EPS = 1e-5
 
@@ -26,14 +26,13 @@ def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]
     """
     std = group_spread(returns, intact)[1]
     known = jnp.any(intact, axis=1)
-    number = jnp.maximum(jnp.sum(intact, axis=1), 1)
     per_group = {
         "in_group_std": std,
         "in_group_max": jnp.max(jnp.where(intact, returns, -jnp.inf), axis=1),
-        "in_group_mean": jnp.sum(jnp.where(intact, returns, 0.0), axis=1) / number,
+        "in_group_mean": group_mean(returns, intact),
         "zero_std_share": (std <= STD_FLOOR).astype(jnp.float32),
     }
-    return {name: masked.total(x, known) / jnp.maximum(masked.count(known), 1.0) for name, x in per_group.items()}
+    return {name: masked.moments(x, known)[0] for name, x in per_group.items()}
 
 
 def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:

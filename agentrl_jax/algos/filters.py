@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos.advantages import group_spread
+from agentrl_jax.algos.advantages import group_mean, group_spread
 
 ScoreKind = Literal["std", "mean"]
 
@@ -35,7 +35,7 @@ def group_scores(returns: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.
     if kind == "std":
         return group_spread(returns, intact)[1]
     if kind == "mean":
-        return jnp.sum(jnp.where(intact, returns, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
+        return group_mean(returns, intact)
     raise ValueError(f"kind is {kind!r}; expected std or mean")
 
 

@@ -6,7 +6,15 @@ from scipy import stats
 
 
 def success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """As `mean_interval`, for outcomes or exact probabilities in [0, 1], which the interval does not leave."""
+    """As `mean_interval`, but low and high stay in [0, 1], where Student's t interval of probabilities may not.
+
+    Args:
+        x: bool or float [n] in [0, 1], an outcome or an exact probability per level, n >= 1.
+        level: confidence level.
+
+    Raises:
+        ValueError: as `mean_interval`.
+    """
     interval = mean_interval(x, level=level)
     return interval | {"low": max(interval["low"], 0.0), "high": min(interval["high"], 1.0)}
 

@@ -33,7 +33,7 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     try:
         env, params = envs_jax.make(task.env, **task.options)
     except ValueError as error:
-        raise UserError(f"{error}") from error
+        raise UserError(str(error)) from error
     if not task.levels:
         return env, params
     file = Path(task.levels)

@@ -35,7 +35,7 @@ from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.state import TrainState, init_state, with_reference
 
 IMITATION_CHUNK = 25
-"""Gradient steps of imitation per dispatch and per row of metrics."""
+"""Most gradient steps of imitation per dispatch and per row of metrics."""
 
 _INIT, _DEMONSTRATIONS, _IMITATION, _ROLLOUT, _UPDATE = range(5)
 """What the run's keys are for; each is folded into the seed."""
@@ -331,8 +331,8 @@ class _Run:
         params = state.params["policy"]
 
         def outcomes(temperature: float) -> list[bool]:
-            number = evaluation.episodes
-            played = [panel.play(params, panel.number(number), temperature).success for panel in self.panels]
+            wanted = evaluation.episodes
+            played = [panel.play(params, panel.number(wanted), temperature).success for panel in self.panels]
             return np.concatenate(played).tolist()
 
         return {"sampled": outcomes(evaluation.temperature), "greedy": outcomes(0.0)}

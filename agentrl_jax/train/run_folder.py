@@ -1,6 +1,7 @@
 """The folder of a run: what it holds, who may write to it, and how it is taken back to a checkpoint.
 
-    config.yaml          every value of the configuration; `agentrl train` refuses the folder for another one
+    config.yaml          every value of the configuration; `agentrl train` refuses the folder for another one once
+                         it holds a metric or a checkpoint
     metrics.jsonl        one row per step: chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, every so many iterations
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events

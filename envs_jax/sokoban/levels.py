@@ -141,7 +141,7 @@ def load_pack(path: str | Path) -> np.ndarray:
 
 
 def _is_title(line: str) -> bool:
-    if len(line) > 2 and set(line) <= {line[0]} and line[0] in "-_=~*.":
+    if len(line) > 2 and len(set(line)) == 1 and line[0] in "-_=~*.":
         return True
     return sum(symbol.isalnum() for symbol in line) > line.count("#")
 
