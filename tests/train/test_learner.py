@@ -8,124 +8,33 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from made_up import (
+    BASE,
+    EPISODES,
+    GROUPS,
+    GRPO,
+    KEY,
+    MEMBERS,
+    MODEL,
+    ONES,
+    PLAIN,
+    QUICK,
+    SAID,
+    SEEN,
+    TRAJECTORY,
+    TURNS,
+    assert_close,
+    fresh_state,
+    make_trajectory,
+    settings,
+)
 
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import DecoderConfig
-from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel.shards import Shards, data_mesh
 from agentrl_jax.rollout.context import assemble
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
-from agentrl_jax.rollout.world import unplayed
-from agentrl_jax.train import state as states
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
-from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
-
-QUICK = {"xla_backend_optimization_level": 0}
-GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
-EPISODES = GROUPS * MEMBERS
-SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, mlp_width=12)
-MODEL = ActorCritic(decoder=SHAPE, critic="shared")
-PLAIN = optax.sgd(1.0)
-"""Steps that are the gradient itself; Adam would blow rounding up where a gradient is zero."""
-KEY = jax.random.key(0)
-BASE = LearnerConfig(
-    task_names=("toy",),
-    members=MEMBERS,
-    context="full",
-    advantage="gae",
-    grpo_std=True,
-    whiten=True,
-    dual_clip=3.0,
-    value_clip=0.5,
-    kl_kind="k3",
-    kl_where="none",
-    aggregation="token_mean",
-    reward_placement="episode",
-    reward_normalisation="identity",
-    filter_ratio=1.0,
-    filter_kind="std",
-    epochs=1,
-    minibatches=1,
-    accumulation=1,
-)
-GRPO = {"advantage": "grpo", "whiten": False}
-
-
-def settings(**changes):
-    values = UpdateSettings(
-        lr=0.1,
-        critic_lr=0.1,
-        max_grad_norm=1e9,
-        clip_low=0.2,
-        clip_high=0.28,
-        value_coef=1.0,
-        entropy_coef=0.01,
-        kl_coef=0.0,
-        gamma=1.0,
-        lam=1.0,
-        format_penalty=-0.1,
-    )
-    return jax.tree.map(jnp.float32, values.replace(**changes))
-
-
-def fresh_state(model=MODEL, reference=False, optimise=PLAIN):
-    state = states.init_state(jax.random.key(1), model, optimise, reference)
-    draw = np.random.default_rng(2)
-    drawn = jax.tree.map(
-        lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), state.params["policy"]
-    )
-    params = state.params | {"policy": drawn | {"final_norm": drawn["final_norm"] + 1.0}}
-    if model.critic != "none":
-        params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.width)}
-    state = state.replace(params=params)
-    return states.with_reference(state) if reference else state
-
-
-def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
-    """Episodes of one or two turns; the first episodes say much more than the last. Larger arrays only add padding."""
-    draw = np.random.default_rng(seed)
-    num_turns = draw.integers(1, TURNS + 1, EPISODES)
-    played = np.arange(TURNS) < num_turns[:, None]
-    most = np.where(np.arange(EPISODES) < EPISODES // 2, SAID, 2)[:, None]
-    length = np.where(played, draw.integers(1, most + 1, (EPISODES, TURNS)), 0)
-    seen_length = np.where(played, draw.integers(1, SEEN + 1, (EPISODES, TURNS)), 0)
-    observation = np.zeros((EPISODES, TURNS, seen), np.int32)
-    observation[..., :SEEN] = draw.integers(0, 19, (EPISODES, TURNS, SEEN))
-    tokens = np.zeros((EPISODES, TURNS, said), np.int32)
-    tokens[..., :SAID] = draw.integers(0, 19, (EPISODES, TURNS, SAID))
-    logprob = np.zeros((EPISODES, TURNS, said), np.float32)
-    logprob[..., :SAID] = -3.0 + draw.normal(0, 0.3, (EPISODES, TURNS, SAID))
-    reward = np.where(played, draw.normal(0, 1, (EPISODES, TURNS)), 0.0)
-    empty = unplayed(EPISODES * TURNS, 2, ())
-    turn = jax.tree.map(lambda x: x.reshape(EPISODES, TURNS, *x.shape[1:]), empty)
-    error = np.where(played, draw.integers(0, 2, (EPISODES, TURNS)), 0)
-    number = jnp.arange(EPISODES)
-    return Trajectory(
-        prompt=jnp.full((EPISODES, 2), 3),
-        prompt_length=jnp.full(EPISODES, 2),
-        observation=jnp.asarray(observation),
-        observation_length=jnp.asarray(seen_length, jnp.int32),
-        reply=Reply(
-            tokens=jnp.asarray(tokens),
-            length=jnp.asarray(length, jnp.int32),
-            logprob=jnp.asarray(logprob),
-            margin=jnp.zeros_like(logprob),
-            ended=jnp.zeros((EPISODES, TURNS), bool),
-        ),
-        turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
-        num_turns=jnp.asarray(num_turns, jnp.int32),
-        ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
-        level_key=jnp.zeros((EPISODES, 2), jnp.uint32),
-        overflow=jnp.zeros(EPISODES, bool),
-    )
-
-
-TRAJECTORY = make_trajectory()
-ONES = jnp.ones(EPISODES)
-ROUNDING = 1e-7
-"""Parameters are near 1, so a step, which is seen as their difference, is known to their last bit."""
+from agentrl_jax.train.settings import UpdateSettings
 
 
 def on_policy(trajectory, params, model=MODEL):
@@ -159,13 +68,6 @@ def learn():
 @pytest.fixture(scope="module")
 def base(learn):
     return learn()
-
-
-def assert_close(a, b, relative=1e-5):
-    """Every leaf agrees to `relative` of its norm."""
-    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b)):
-        gap, size = np.linalg.norm(np.asarray(x - y)), np.linalg.norm(np.asarray(x))
-        assert gap <= relative * size + ROUNDING * np.sqrt(np.size(x)), f"{jax.tree_util.keystr(path)}: {gap} of {size}"
 
 
 def step_of(state, model=MODEL):
@@ -271,22 +173,6 @@ def test_the_longest_row_of_skipped_steps_is_reported(learn):
         assert int(state.gradient_steps) == bad.count(" ")
         longest.add(int(metrics["update/skipped_in_a_row"]) - int(state.bad_updates))
     assert max(longest) > 0
-
-
-def test_a_step_without_tokens_moves_nothing():
-    """Momentum and decay of AdamW would."""
-    optimise = states.optimiser(0.9, 0.999, 0.1)
-    state = fresh_state(optimise=optimise)
-    ones, zeros = (jax.tree.map(make, state.params) for make in (jnp.ones_like, jnp.zeros_like))
-    rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5}
-    moved, norms, good = states.apply_gradients(state, optimise, jnp.float32(1), ones, tokens=jnp.float32(3), **rates)
-    assert good
-    for name, norm in norms.items():  # each part by itself
-        assert float(norm) == pytest.approx(np.sqrt(sum(x.size for x in jax.tree.leaves(state.params[name]))))
-    again, _, good = states.apply_gradients(moved, optimise, jnp.float32(0), zeros, tokens=jnp.float32(0), **rates)
-    assert not good
-    assert int(again.bad_updates) == 1
-    assert_close(again.replace(bad_updates=0), moved.replace(bad_updates=0), 0.0)
 
 
 def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
@@ -454,28 +340,3 @@ def test_compiled_update_speaks_to_nobody(learn, base):
     assert len(module.runtime_executable().hlo_modules()) == 1
     for forbidden in ("callback", "infeed", "outfeed", " send(", " recv(", "host_transfer"):
         assert forbidden not in module.as_text(), forbidden
-
-
-def test_imitation_lowers_the_loss_whatever_the_devices():
-    """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
-    optimise = states.optimiser(0.9, 0.999, 0.0)
-    rows = assemble(TRAJECTORY, TRAJECTORY.turn.reward, "full", "episode")
-    numbers = (jnp.float32(0.01), jnp.float32(1.0))
-    program = jax.jit(
-        functools.partial(imitation_steps, batch=8, model=MODEL, optimise=optimise, shards=Shards()),
-        compiler_options=QUICK,
-    )
-
-    def run(steps, state):
-        return program(state, rows, KEY, jnp.int32(steps), *numbers)
-
-    start = fresh_state(optimise=optimise)
-    early, first = run(1, start)
-    late, last = run(60, early)
-    assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
-    assert int(late.imitation_step) == 61
-    assert program._cache_size() == 1
-    two = Programs(data_mesh(2)).imitation(MODEL, optimise, batch=8)
-    spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
-    assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
-    assert int(spread.imitation_step) == 1

@@ -1,0 +1,125 @@
+"""Made-up trajectories of unequal lengths, and a small state to learn from them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
+from agentrl_jax.rollout.world import unplayed
+from agentrl_jax.train import state as states
+from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
+
+QUICK = {"xla_backend_optimization_level": 0}
+GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
+EPISODES = GROUPS * MEMBERS
+SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, mlp_width=12)
+MODEL = ActorCritic(decoder=SHAPE, critic="shared")
+PLAIN = optax.sgd(1.0)
+"""Steps that are the gradient itself; Adam would blow rounding up where a gradient is zero."""
+KEY = jax.random.key(0)
+BASE = LearnerConfig(
+    task_names=("toy",),
+    members=MEMBERS,
+    context="full",
+    advantage="gae",
+    grpo_std=True,
+    whiten=True,
+    dual_clip=3.0,
+    value_clip=0.5,
+    kl_kind="k3",
+    kl_where="none",
+    aggregation="token_mean",
+    reward_placement="episode",
+    reward_normalisation="identity",
+    filter_ratio=1.0,
+    filter_kind="std",
+    epochs=1,
+    minibatches=1,
+    accumulation=1,
+)
+GRPO = {"advantage": "grpo", "whiten": False}
+
+
+def settings(**changes):
+    values = UpdateSettings(
+        lr=0.1,
+        critic_lr=0.1,
+        max_grad_norm=1e9,
+        clip_low=0.2,
+        clip_high=0.28,
+        value_coef=1.0,
+        entropy_coef=0.01,
+        kl_coef=0.0,
+        gamma=1.0,
+        lam=1.0,
+        format_penalty=-0.1,
+    )
+    return jax.tree.map(jnp.float32, values.replace(**changes))
+
+
+def fresh_state(model=MODEL, reference=False, optimise=PLAIN):
+    state = states.init_state(jax.random.key(1), model, optimise, reference)
+    draw = np.random.default_rng(2)
+    drawn = jax.tree.map(
+        lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), state.params["policy"]
+    )
+    params = state.params | {"policy": drawn | {"final_norm": drawn["final_norm"] + 1.0}}
+    if model.critic != "none":
+        params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.width)}
+    state = state.replace(params=params)
+    return states.with_reference(state) if reference else state
+
+
+def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
+    """Episodes of one or two turns; the first episodes say much more than the last. Larger arrays only add padding."""
+    draw = np.random.default_rng(seed)
+    num_turns = draw.integers(1, TURNS + 1, EPISODES)
+    played = np.arange(TURNS) < num_turns[:, None]
+    most = np.where(np.arange(EPISODES) < EPISODES // 2, SAID, 2)[:, None]
+    length = np.where(played, draw.integers(1, most + 1, (EPISODES, TURNS)), 0)
+    seen_length = np.where(played, draw.integers(1, SEEN + 1, (EPISODES, TURNS)), 0)
+    observation = np.zeros((EPISODES, TURNS, seen), np.int32)
+    observation[..., :SEEN] = draw.integers(0, 19, (EPISODES, TURNS, SEEN))
+    tokens = np.zeros((EPISODES, TURNS, said), np.int32)
+    tokens[..., :SAID] = draw.integers(0, 19, (EPISODES, TURNS, SAID))
+    logprob = np.zeros((EPISODES, TURNS, said), np.float32)
+    logprob[..., :SAID] = -3.0 + draw.normal(0, 0.3, (EPISODES, TURNS, SAID))
+    reward = np.where(played, draw.normal(0, 1, (EPISODES, TURNS)), 0.0)
+    empty = unplayed(EPISODES * TURNS, 2, ())
+    turn = jax.tree.map(lambda x: x.reshape(EPISODES, TURNS, *x.shape[1:]), empty)
+    error = np.where(played, draw.integers(0, 2, (EPISODES, TURNS)), 0)
+    number = jnp.arange(EPISODES)
+    return Trajectory(
+        prompt=jnp.full((EPISODES, 2), 3),
+        prompt_length=jnp.full(EPISODES, 2),
+        observation=jnp.asarray(observation),
+        observation_length=jnp.asarray(seen_length, jnp.int32),
+        reply=Reply(
+            tokens=jnp.asarray(tokens),
+            length=jnp.asarray(length, jnp.int32),
+            logprob=jnp.asarray(logprob),
+            margin=jnp.zeros_like(logprob),
+            ended=jnp.zeros((EPISODES, TURNS), bool),
+        ),
+        turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
+        num_turns=jnp.asarray(num_turns, jnp.int32),
+        ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
+        level_key=jnp.zeros((EPISODES, 2), jnp.uint32),
+        overflow=jnp.zeros(EPISODES, bool),
+    )
+
+
+TRAJECTORY = make_trajectory()
+ONES = jnp.ones(EPISODES)
+ROUNDING = 1e-7
+"""Parameters are near 1, so a step, which is seen as their difference, is known to their last bit."""
+
+
+def assert_close(a, b, relative=1e-5):
+    """Every leaf agrees to `relative` of its norm."""
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b)):
+        gap, size = np.linalg.norm(np.asarray(x - y)), np.linalg.norm(np.asarray(x))
+        assert gap <= relative * size + ROUNDING * np.sqrt(np.size(x)), f"{jax.tree_util.keystr(path)}: {gap} of {size}"

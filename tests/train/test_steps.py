@@ -1,0 +1,56 @@
+"""Single gradient steps: those of imitation, and what is left alone when a step is skipped."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from made_up import KEY, MODEL, QUICK, TRAJECTORY, assert_close, fresh_state
+
+from agentrl_jax.offline.imitation import imitation_steps
+from agentrl_jax.parallel.shards import Shards, data_mesh
+from agentrl_jax.rollout.context import assemble
+from agentrl_jax.train import state as states
+from agentrl_jax.train.programs import Programs
+
+
+def test_a_step_without_tokens_moves_nothing():
+    """Momentum and decay of AdamW would."""
+    optimise = states.optimiser(0.9, 0.999, 0.1)
+    state = fresh_state(optimise=optimise)
+    ones, zeros = (jax.tree.map(make, state.params) for make in (jnp.ones_like, jnp.zeros_like))
+    rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5}
+    moved, norms, good = states.apply_gradients(state, optimise, jnp.float32(1), ones, tokens=jnp.float32(3), **rates)
+    assert good
+    for name, norm in norms.items():  # each part by itself
+        assert float(norm) == pytest.approx(np.sqrt(sum(x.size for x in jax.tree.leaves(state.params[name]))))
+    again, _, good = states.apply_gradients(moved, optimise, jnp.float32(0), zeros, tokens=jnp.float32(0), **rates)
+    assert not good
+    assert int(again.bad_updates) == 1
+    assert_close(again.replace(bad_updates=0), moved.replace(bad_updates=0), 0.0)
+
+
+def test_imitation_lowers_the_loss_whatever_the_devices():
+    """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
+    optimise = states.optimiser(0.9, 0.999, 0.0)
+    rows = assemble(TRAJECTORY, TRAJECTORY.turn.reward, "full", "episode")
+    numbers = (jnp.float32(0.01), jnp.float32(1.0))
+    program = jax.jit(
+        functools.partial(imitation_steps, batch=8, model=MODEL, optimise=optimise, shards=Shards()),
+        compiler_options=QUICK,
+    )
+
+    def run(steps, state):
+        return program(state, rows, KEY, jnp.int32(steps), *numbers)
+
+    start = fresh_state(optimise=optimise)
+    early, first = run(1, start)
+    late, last = run(60, early)
+    assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
+    assert int(late.imitation_step) == 61
+    assert program._cache_size() == 1
+    two = Programs(data_mesh(2)).imitation(MODEL, optimise, batch=8)
+    spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
+    assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
+    assert int(spread.imitation_step) == 1
