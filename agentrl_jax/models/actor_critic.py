@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.shape import DecoderConfig
 
 CRITICS = ("none", "shared", "separate")
 
@@ -26,7 +27,7 @@ class ActorCritic:
         common: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
     """
 
-    decoder: decoder.DecoderConfig
+    decoder: DecoderConfig
     critic: str
     common: int = 0
 

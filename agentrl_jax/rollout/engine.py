@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout import parsing
 from agentrl_jax.rollout.sampling import sample
@@ -102,7 +103,7 @@ def cache_length(world: World, config: EngineConfig) -> int:
 
 def rollout(
     params: decoder.Params,
-    model: decoder.DecoderConfig,
+    model: DecoderConfig,
     world: World,
     config: EngineConfig,
     key: jax.Array,
@@ -146,7 +147,7 @@ def _loop(params, model, world, config, key, ids, settings) -> LoopState:
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
-    engine = _Engine(params, model, world, config, key, ids, settings)
+    engine = _Engine(decoder.unstack(params, model), model, world, config, key, ids, settings)
 
     def cycle(state: LoopState) -> LoopState:
         state = jax.lax.while_loop(engine.may_decode, engine.decode, state)
@@ -160,7 +161,7 @@ class _Engine:
     """The steps of the loop, over one set of arguments."""
 
     params: decoder.Params
-    model: decoder.DecoderConfig
+    model: DecoderConfig
     world: World
     config: EngineConfig
     key: jax.Array

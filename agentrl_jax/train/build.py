@@ -10,7 +10,7 @@ import optax
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine import EngineConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task
@@ -84,6 +84,7 @@ def build_model(config: Config, tokenizer: Tokenizer, *, common: int = 0) -> Act
         width=c.width,
         num_heads=c.heads,
         num_kv_heads=c.kv_heads,
+        head_dim=c.width // c.heads,
         mlp_width=c.mlp_width,
         rope_theta=c.rope_theta,
         norm_eps=c.norm_eps,

@@ -9,10 +9,10 @@ import pytest
 
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.models.shape import DecoderConfig
 
 CONFIG = DecoderConfig(
-    vocab_size=23, num_layers=2, width=16, num_heads=4, num_kv_heads=2, mlp_width=20, tied_embeddings=False
+    vocab_size=23, num_layers=2, width=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=20, tied_embeddings=False
 )
 ROWS, LENGTH = 3, 11
 
@@ -38,13 +38,16 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def extend():
-    return jax.jit(decoder.extend, static_argnums=1)
+    def run(params, config, *args):
+        return decoder.extend(decoder.unstack(params, config), config, *args)
+
+    return jax.jit(run, static_argnums=1)
 
 
 def slow_logits(params, config: DecoderConfig, tokens: np.ndarray) -> np.ndarray:
     """Logits f64[S, V] of one row, one position and one head at a time."""
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    size = config.width // config.num_heads
+    size = config.head_dim
 
     def norm(x, scale):
         return x / np.sqrt(np.mean(x * x) + config.norm_eps) * scale
@@ -193,8 +196,8 @@ def test_bfloat16_activations_stay_close(params, tokens):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"width": 18}, "multiple of its 4 heads"),
-        ({"width": 12}, "head dimension 3 must be even"),
+        ({"head_dim": 3}, "head dimension 3 must be even"),
+        ({"windows": (4,)}, "1 windows for 2 layers"),
         ({"num_kv_heads": 3}, "4 heads cannot be shared evenly by 3"),
     ],
 )
