@@ -3,11 +3,14 @@
 Letters: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V` vocabulary, `N` layers; see `layers`.
 """
 
+import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 
@@ -16,7 +19,15 @@ from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
 """A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
-for `extend` they are a tuple of N trees instead, see `unstack`."""
+for `extend` they are a tuple of N trees instead, see `unstack`. The first layers may stand apart under "first_layers",
+stacked likewise, so that a frozen part and a trained one need not be put together."""
+
+REMAT: dict[str, Callable[..., Any] | None] = {
+    "none": None,
+    "dots": functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
+    "full": jax.checkpoint,
+}
+"""What the backward pass recomputes of each layer: nothing; all but its products with parameters; everything."""
 
 
 class Decoder(nn.Module):
@@ -93,25 +104,26 @@ def unstack(params: Params, config: DecoderConfig) -> Params:
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
-    stacked = _cast(params["layers"], config)
-    apart = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(config.num_layers))
+    apart = [
+        {name: leaf[i] for name, leaf in stack.items()}
+        for stack in _stacks(params, config)
+        for i in range(stack["attention_norm"].shape[0])
+    ]
     outer = {name: leaf.astype(config.dtype) for name, leaf in params.items() if name.endswith("embedding")}
-    return {**params, **outer, "layers": apart}
+    return {"final_norm": params["final_norm"], **outer, "layers": tuple(apart)}
 
 
 def forward(
-    params: Params, config: DecoderConfig, tokens: jax.Array, *, common: int = 0, remat: bool = False
+    params: Params, config: DecoderConfig, tokens: jax.Array, *, common: int = 0, remat: str = "none"
 ) -> jax.Array:
-    """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right.
-
-    Layers are scanned; with `remat` each is recomputed in the backward pass (`jax.checkpoint`).
+    """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
 
     Args:
         params: stacked parameters.
         config: shape of the decoder.
         tokens: i32[B, S].
         common: number of first tokens, less than S, that are the same in every row; they are computed once for all.
-        remat: see above.
+        remat: name in `REMAT`.
     """
     batch, length = tokens.shape
     table = params["embedding"].astype(config.dtype)
@@ -140,9 +152,14 @@ def forward(
 
     rows = [tokens[:1], tokens] if common else [tokens]
     chunks = [table[some[:, span]] for some, span in zip(rows, spans)]
-    windows = jnp.array(config.windows, jnp.int32) if any(config.windows) else None
-    inputs = (_cast(params["layers"], config), windows)
-    chunks, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, chunks, inputs)
+    windows = np.array(config.windows, np.int32) if any(config.windows) else None
+    recomputed = REMAT[remat]
+    first = 0
+    for stack in _stacks(params, config):
+        last = first + stack["attention_norm"].shape[0]
+        inputs = (stack, None if windows is None else windows[first:last])
+        chunks, _ = jax.lax.scan(layer if recomputed is None else recomputed(layer), chunks, inputs)
+        first = last
     x = jnp.concatenate([jnp.broadcast_to(chunk, (batch, *chunk.shape[1:])) for chunk in chunks], axis=1)
     return layers.rms_norm(x, params["final_norm"], config.norm_eps)
 
@@ -189,6 +206,10 @@ def logits(params: Params, hidden: jax.Array) -> jax.Array:
     return jnp.matmul(hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 
-def _cast(stacked: Params, config: DecoderConfig) -> Params:
-    """Products are of the activations' type; norms are computed in f32 and keep their scales."""
-    return {name: leaf if name.endswith("_norm") else leaf.astype(config.dtype) for name, leaf in stacked.items()}
+def _stacks(params: Params, config: DecoderConfig) -> list[dict[str, jax.Array]]:
+    """The stacks of layers in order, of the activations' type; norms are computed in f32 and keep their scales."""
+    return [
+        {name: x if name.endswith("_norm") else x.astype(config.dtype) for name, x in params[part].items()}
+        for part in ("first_layers", "layers")
+        if part in params
+    ]

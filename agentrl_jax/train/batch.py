@@ -143,7 +143,7 @@ def _prepare(
     if config.kl_where != "none":
         tempered = (*mine, my_temperature)
         ref_logprob = shards.replicate(
-            _in_parts(lambda *r: actor_critic.logprobs(reference, model, *r), my_mask, tempered, parts)
+            _in_parts(lambda *r: actor_critic.logprobs({"policy": reference}, model, *r), my_mask, tempered, parts)
         )
 
     has_tokens = jnp.any(mask, axis=1)

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 sys.path.insert(0, str(Path(__file__).parent))
-import families  # noqa: E402
+import families
 
 
 def logits(family: str, folder: Path) -> np.ndarray:
