@@ -21,6 +21,7 @@ setup(
         "numpy>=2",
         "scipy>=1.14",
         "tokenizers>=0.22",
+        "jinja2>=3.1.6",  # older sandboxes can be escaped from, and chat templates are foreign code
         "pydantic>=2.11",
         "pyyaml>=6",
         "tyro>=1.0",
@@ -29,7 +30,7 @@ setup(
         "tensorboardX>=2.6.4",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17"],
+        "test": ["pytest>=8", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17", "transformers>=5"],
         "lint": ["ruff>=0.14", "mypy>=1.18"],
         "wandb": ["wandb>=0.20"],
     },

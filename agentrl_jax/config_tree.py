@@ -84,7 +84,7 @@ class ModelConfig:
     __pydantic_config__ = _STRICT
 
     tokenizer: Annotated[str, Field(min_length=1)] = "small"
-    """small: the one shipped with the package; else a folder or file with a tokenizer.json."""
+    """small: the one shipped with the package; else a tokenizer.json or a folder with one and its chat template."""
     layers: Size = 4
     """Transformer layers."""
     width: Size = 128

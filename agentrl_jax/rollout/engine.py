@@ -7,6 +7,8 @@ a set share of the active ones waits, lets the environments answer those, and pr
 """
 
 import dataclasses
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -36,7 +38,7 @@ class EngineConfig:
         wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
-        end_of_turn: id of the stop token.
+        end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
     """
 
     max_turns: int
@@ -46,13 +48,15 @@ class EngineConfig:
     wait_share: float
     context: str
     stop_at_answer: bool
-    end_of_turn: int
+    end_of_turn: tuple[int, ...]
 
     def __post_init__(self):
         if self.context not in CONTEXTS:
             raise ValueError(f"context {self.context!r} is unknown; choose one of {', '.join(CONTEXTS)}")
         if not 0 < self.wait_share <= 1:
             raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
+        if not self.end_of_turn:
+            raise ValueError("end_of_turn names no stop token; give at least one")
 
 
 class LoopState(struct.PyTreeNode):
@@ -217,7 +221,7 @@ class _Engine:
             logprob=jnp.where(here, logprob[:, None], reply.logprob),
             margin=jnp.where(here, margin[:, None], reply.margin),
             length=reply.length + decoding,
-            ended=reply.ended | (decoding & (token == config.end_of_turn)),
+            ended=reply.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
         parser = _where(
             decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser
@@ -373,6 +377,11 @@ def _empty_reply(batch: int, length: int) -> Reply:
         margin=jnp.zeros((batch, length), jnp.float32),
         ended=jnp.zeros(batch, bool),
     )
+
+
+def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
+    """bool[B]: the token [B] is a stop token. One comparison each: there are few, and a single one costs no more."""
+    return functools.reduce(operator.or_, (token == stop for stop in stops))
 
 
 def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:

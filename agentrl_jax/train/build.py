@@ -105,7 +105,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: 
         wait_share=config.rollout.wait_share,
         context=config.rollout.context,
         stop_at_answer=config.prompt.stop_at_answer,
-        end_of_turn=tokenizer.end_of_turn_id,
+        end_of_turn=tokenizer.stop_ids,
     )
 
 

@@ -96,7 +96,7 @@ class Stage:
             wait_share=1.0,
             context="full",
             stop_at_answer=False,
-            end_of_turn=TOKENIZER.end_of_turn_id,
+            end_of_turn=TOKENIZER.stop_ids,
         )
 
         def play(params, ids, settings):

