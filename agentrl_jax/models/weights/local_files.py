@@ -57,14 +57,17 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         WeightsError: the file cannot be read or is no such object.
     """
+    return parse_json(read_bytes(path), str(path))
+
+
+def parse_json(content: bytes, where: str) -> dict[str, Any]:
+    """As `read_json`, for content at hand that messages call `where`."""
     try:
-        data = json.loads(read_bytes(path).decode(), object_pairs_hook=_once, parse_constant=_no_constant)
-    except WeightsError:
-        raise
+        data = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path}: not valid JSON ({str(error)[:200]}); download or write it again") from error
+        raise WeightsError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
     if not isinstance(data, dict):
-        raise WeightsError(f"{path}: holds a JSON {type(data).__name__}; expected an object with keys")
+        raise WeightsError(f"{where}: holds a JSON {type(data).__name__}; expected an object with keys")
     return data
 
 

@@ -11,12 +11,15 @@ from safetensors import SafetensorError, safe_open
 
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.local_files import member, read_json
+from agentrl_jax.models.weights.local_files import member, parse_json, read_json
 from agentrl_jax.models.weights.names import TIED_HEAD, check_shapes, leaves
 from agentrl_jax.models.weights.stacked import Placement, load_leaves, numpy_dtype
 from agentrl_jax.models.weights.strict import shown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_HEADER_BYTES = 16 * 2**20
+"""Longest header that is read; that of a model with a thousand layers takes 2 MB."""
+
 _FLOATS = ("F32", "F16", "BF16")
 _BUFFER = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Frequencies that old files of Llama hold; they follow from the configuration."""
@@ -67,6 +70,7 @@ def open_files(
                 raise WeightsError(
                     f"{path}: no such file, although the model has a part of this name; download it again"
                 )
+            _refuse_repeated_keys(path)
             try:
                 handle = stack.enter_context(safe_open(path, framework="numpy"))
                 held = set(handle.keys())
@@ -80,6 +84,18 @@ def open_files(
                 raise WeightsError(f"{path}: differs from the index in {listed}; use the files of one download")
             handles |= dict.fromkeys(held, handle)
         yield SafetensorsFiles(str(folder / names[0]) if len(names) == 1 else str(folder), handles)
+
+
+def _refuse_repeated_keys(path: Path) -> None:
+    """The one fault of a header that the library lets pass: it takes one of two tensors that have the same name."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(_HEADER_BYTES, path.stat().st_size - 8):
+                raise WeightsError(f"{path}: no whole safetensors file (its header would be of {length} bytes)")
+            parse_json(file.read(length), f"{path}, its header")
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def load_folder(folder: Path, config: DecoderConfig, *, dtype: Any, placement: Placement) -> dict[str, Any]:

@@ -101,6 +101,12 @@ def file_tensor(leaf: Leaf, array: Any, slot: int, dtype: np.dtype) -> np.ndarra
     return made
 
 
+def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes a safetensors file in a new folder."""
+    save_file(tensors, path, metadata={"format": "pt"})  # transformers reads no file without it
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library writes for its owner alone
+
+
 def _write_weights(
     place: Path, given: Mapping[str, Any], wanted: Mapping[str, Leaf], dtype: np.dtype, shard_bytes: int
 ) -> None:
@@ -117,7 +123,7 @@ def _write_weights(
     for number, group in enumerate(groups, 1):
         name = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         tensors = {wanted[path].keys[i]: file_tensor(wanted[path], given[path], i, dtype) for path, i in group}
-        save_file(tensors, place / name, metadata={"format": "pt"})  # transformers reads no file without it
+        write_tensors(place / name, tensors)
         mapping |= dict.fromkeys(tensors, name)
     if len(groups) > 1:
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": mapping}
