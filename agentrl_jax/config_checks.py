@@ -3,8 +3,21 @@
 import os
 
 from agentrl_jax.algos.filters import kept_groups
-from agentrl_jax.config_tree import Config
+from agentrl_jax.config_tree import Config, ModelConfig
 from agentrl_jax.errors import UserError
+
+_SHAPE = (
+    "tokenizer",
+    "layers",
+    "width",
+    "heads",
+    "kv_heads",
+    "mlp_width",
+    "rope_theta",
+    "norm_eps",
+    "tied_embeddings",
+)
+"""Keys of `model` that a pretrained model answers itself."""
 
 
 def validate(config: Config) -> None:
@@ -36,6 +49,28 @@ def validate(config: Config) -> None:
             f"tasks.{index}.levels is {task.levels!r}, but there is no such file; give the path of a level pack (.npy) "
             "or of a text file with levels, relative to the folder in which the command runs",
         )
+    fresh = ModelConfig()
+    for name in _SHAPE:
+        need(
+            not model.pretrained or getattr(model, name) == getattr(fresh, name),
+            f"model.{name} is {getattr(model, name)!r}, but model.pretrained is {model.pretrained!r}, whose own "
+            f"files say what it is; leave model.{name} out",
+        )
+    need(
+        model.lora.rank == 0 or bool(model.pretrained),
+        f"model.lora.rank is {model.lora.rank}, which freezes the decoder, but model.pretrained is empty, so that it "
+        "is a random one; name a pretrained model, or set model.lora.rank to 0",
+    )
+    need(
+        model.lora.rank == 0 or model.frozen_layers == 0,
+        f"model.frozen_layers is {model.frozen_layers}, but model.lora.rank = {model.lora.rank} freezes every layer; "
+        "set one of the two to 0",
+    )
+    need(
+        model.precision != "bfloat16" or bool(model.lora.rank or model.frozen_layers),
+        "model.precision is bfloat16, which stores frozen parameters in bfloat16, but nothing is frozen; use mixed, or "
+        "set model.lora.rank or model.frozen_layers",
+    )
     need(
         model.width % model.heads == 0 and (model.width // model.heads) % 2 == 0,
         f"model.width is {model.width} and model.heads is {model.heads}; every head needs an even whole number of "

@@ -5,7 +5,7 @@ The adapted product is x W + (alpha / r) (x a) b, so the base with its adapter o
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,9 @@ from agentrl_jax.models.shape import DecoderConfig
 
 Adapter = dict[str, dict[str, jax.Array]]
 
-TARGETS = ("query", "key", "value", "output", "gate", "up", "down")
+Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
+
+TARGETS: tuple[Target, ...] = get_args(Target)
 """Matrices that can have an adapter."""
 
 

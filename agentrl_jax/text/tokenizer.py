@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,49 @@ def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = 
         ValueError: the tokeniser is not byte-level, a special token is missing, or a file of the folder is damaged.
     """
     file = Path(path)
-    beside = model_folder.read_folder(file) if file.is_dir() else Beside()
-    file = file / "tokenizer.json" if file.is_dir() else file
-    if not file.is_file():
+    files = model_folder.read_folder(file) if file.is_dir() else {}
+    if file.is_file():
+        files["tokenizer.json"] = file.read_bytes()
+    if "tokenizer.json" not in files:
         raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
-    return from_json(file.read_text(encoding="utf-8"), end_of_turn=end_of_turn, pad=pad, beside=beside)
+    return from_files(files, str(file), end_of_turn=end_of_turn, pad=pad)
+
+
+def from_files(
+    files: Mapping[str, bytes], source: str, *, end_of_turn: str | None = None, pad: str | None = None
+) -> Tokenizer:
+    """Builds a `Tokenizer` from the files of a model.
+
+    Args:
+        files: content by name, of those in `model_folder.NAMES`.
+        source: where they are from, for messages.
+        end_of_turn: as in `load`.
+        pad: as in `load`.
+
+    Raises:
+        ValueError: there is no tokenizer.json, or as in `load`.
+    """
+    text = model_folder.text_of(files, "tokenizer.json", source)
+    if text is None:
+        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokeniser")
+    return from_json(text, end_of_turn=end_of_turn, pad=pad, beside=model_folder.read_files(files, source))
+
+
+def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """The tokeniser of a model that gives logits to more ids than there are tokens; the others stand for no bytes.
+
+    Raises:
+        ValueError: the model has fewer.
+    """
+    missing = vocab_size - tokenizer.vocab_size
+    if missing < 0:
+        raise ValueError(
+            f"the tokeniser has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
+            "use the tokeniser that belongs to the model"
+        )
+    return dataclasses.replace(
+        tokenizer, vocab_size=vocab_size, token_bytes=(*tokenizer.token_bytes, *([None] * missing))
+    )
 
 
 def from_json(
