@@ -121,10 +121,11 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
     if tokenizer.template is None:
         raise ValueError("the tokeniser has no chat template; expected one in tokenizer_config.json")
     names = frozenset(tokenizer.special_name(i) for i in tokenizer.special_ids)
+    written = (tokenizer.template.source, *dict(tokenizer.template.variables).values())
     greedy = [
         token.content
         for token in tokenizer.backend.get_added_tokens_decoder().values()
-        if token.special and (token.lstrip or token.rstrip) and token.content in tokenizer.template.source
+        if token.special and (token.lstrip or token.rstrip) and any(token.content in text for text in written)
     ]
     if greedy:
         raise ValueError(
