@@ -125,7 +125,14 @@ class RecordedWorld:
         return state, self._message(state)
 
     def act(
-        self, settings: RolloutSettings, state: RecordedState, reply: Reply, parsed: Any, mask: jax.Array, *, opens: bool
+        self,
+        settings: RolloutSettings,
+        state: RecordedState,
+        reply: Reply,
+        parsed: Any,
+        mask: jax.Array,
+        *,
+        opens: bool,
     ) -> tuple[RecordedState, TurnResult, Message]:
         """See `World.act`; an episode is over after its last recorded turn."""
         state = state.replace(turn=state.turn + mask)

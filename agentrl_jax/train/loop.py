@@ -70,8 +70,8 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         What summary.json holds.
 
     Raises:
-        UserError: the run folder holds something else, a part of the configuration is of no use, or too many updates in
-            a row were not finite.
+        UserError: the run folder holds something else, a part of the configuration is of no use, too many updates in
+            a row were not finite, or the learner's log-probabilities are not those of the rollout.
     """
     console = console or Console()
     with refusals():
@@ -114,7 +114,7 @@ class _Run:
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
         self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
-        self.update = self.programs.update(self.model, build.learner_config(config), self.optimise)
+        self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
         chunk = -(-chunk // mesh.size) * mesh.size
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
@@ -270,6 +270,7 @@ class _Run:
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self._show(row, rate)
         self._check(int(metrics["update/skipped_in_a_row"]), "optim.lr")
+        self._check_logprobs(metrics)
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
         last = iteration + 1 == config.train.iterations
         if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
@@ -306,6 +307,7 @@ class _Run:
             mean_return=row["train/return"],
             in_group_std=row["rollout/in_group_std"],
             entropy=row["actor/entropy"],
+            logprob_gap=row["rollout/logprob_gap_mean"],
             tokens_per_second=rate,
             bad_updates=self.totals.skipped_updates,
         )
@@ -315,13 +317,34 @@ class _Run:
         """Stops the run after too many updates in a row that were skipped."""
         limit = self.config.train.max_bad_updates
         if in_a_row >= limit:
-            step = self.checkpoints.latest_step()
-            kept = "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
             raise UserError(
                 f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
-                f"there to learn from; expected fewer than {limit}; {kept}; lower {rate} or optim.max_grad_norm, or "
-                "see whether train/failed is high, and use a new run folder"
+                f"there to learn from; expected fewer than {limit}; {self._kept()}; lower {rate} or "
+                "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
             )
+
+    def _check_logprobs(self, metrics: dict[str, Any]) -> None:
+        """Stops the run, before it saves, where the learner does not see the rollout's log-probabilities."""
+        algo, gap = self.config.algo, metrics["rollout/logprob_gap_mean"]
+        limit = algo.logprob_gap_limit
+        if limit is not None and gap > limit:
+            raise UserError(
+                f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
+                f"algo.logprob_gap_limit is {limit:g}; {self._kept()}; use model.dtype float32, algo.logprobs strict, "
+                "or a higher limit (none for no limit), and a new run folder"
+            )
+        equal = metrics["rollout/logprob_bit_equal"]
+        if algo.logprobs == "strict" and equal < 1.0 and metrics["update/trained_tokens"]:
+            raise UserError(
+                f"algo.logprobs is strict, but the replay gives only {equal:.4%} of the rollout's log-probabilities bit "
+                f"for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this machine computes "
+                f"the same steps in different ways; {self._kept()}; use algo.logprobs parallel or truncated and a new "
+                "run folder"
+            )
+
+    def _kept(self) -> str:
+        step = self.checkpoints.latest_step()
+        return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
 
     # Evaluation
 

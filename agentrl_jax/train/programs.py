@@ -51,9 +51,20 @@ class Programs:
         specs = (Spec(), Spec(), Spec(AXIS), RolloutSettings(**settings))
         return self._keep(name, on_mesh(play, self.mesh, specs, Spec(AXIS), replicated_results=False))
 
-    def update(self, model: ActorCritic, config: LearnerConfig, optimise: optax.GradientTransformation):
-        """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state."""
-        alone = functools.partial(update, model=model, config=config, optimise=optimise, shards=self.shards)
+    def update(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        optimise: optax.GradientTransformation,
+        engine: EngineConfig | None = None,
+    ):
+        """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state.
+
+        A strict learner replays the rollout and needs its `engine`.
+        """
+        alone = functools.partial(
+            update, model=model, config=config, optimise=optimise, shards=self.shards, engine=engine
+        )
         function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
         return self._keep("update", function, donate_argnums=(0,))
 
