@@ -336,10 +336,10 @@ class _Run:
         equal = metrics["rollout/logprob_bit_equal"]
         if algo.logprobs == "strict" and equal < 1.0 and metrics["update/trained_tokens"]:
             raise UserError(
-                f"algo.logprobs is strict, but the replay gives only {equal:.4%} of the rollout's log-probabilities bit "
-                f"for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this machine computes "
-                f"the same steps in different ways; {self._kept()}; use algo.logprobs parallel or truncated and a new "
-                "run folder"
+                f"algo.logprobs is strict, but only {equal:.4%} of the replay's log-probabilities are those of the "
+                f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
+                f"machine computes the same steps in different ways; {self._kept()}; use algo.logprobs parallel or "
+                "truncated and a new run folder"
             )
 
     def _kept(self) -> str:
