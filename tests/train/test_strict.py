@@ -28,8 +28,10 @@ EPISODES = GROUPS * MEMBERS
 IDS = toy_agent.mixed_ids(GROUPS, MEMBERS)
 TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.float32)
 KEY = jax.random.key(7)
+MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
 RULE = dataclasses.replace(
     build.learner_config(toy_agent.CONFIG),
+    **made_up.GRPO,
     task_names=("short", "long"),
     kl_where="loss",
     kl_kind="k3",
@@ -52,15 +54,15 @@ class Iteration:
         self.engine = toy_agent.engine_config(members=MEMBERS, **engine)
         self.rule = dataclasses.replace(RULE, context=self.engine.context, **rule)
         self.compiled = {}
-        params = actor_critic.init_params(jax.random.key(0), toy_agent.MODEL)
+        params = actor_critic.init_params(jax.random.key(0), MODEL)
         params |= {"policy": toy_agent.talkative_params(5)["policy"]}
-        state = states.init_state(jax.random.key(0), toy_agent.MODEL, made_up.PLAIN, reference=True)
+        state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
         state = states.with_reference(state.replace(params=params))
         self.state = jax.device_put(state, NamedSharding(self.programs.mesh, Spec()))
 
     @functools.cached_property
     def trajectory(self):
-        program = self.programs.rollout("rollout", toy_agent.MODEL, toy_agent.WORLD, self.engine)
+        program = self.programs.rollout("rollout", MODEL, toy_agent.WORLD, self.engine)
         arguments = self.state.params["policy"], KEY, IDS, toy_agent.settings(EPISODES, temperature=TEMPERATURE)
         return program.lower(*arguments).compile(compiler_options=QUICK)(*arguments)[0]
 
@@ -71,7 +73,7 @@ class Iteration:
         arguments = state, trajectory, TEMPERATURE, KEY, settings(**numbers)
         if logprobs not in self.compiled:
             rule = dataclasses.replace(self.rule, logprobs=logprobs)
-            program = self.programs.update(toy_agent.MODEL, rule, made_up.PLAIN, self.engine)
+            program = self.programs.update(MODEL, rule, made_up.PLAIN, self.engine)
             self.compiled[logprobs] = program.lower(*arguments).compile(compiler_options=QUICK)
         return jax.tree.map(np.asarray, self.compiled[logprobs](*arguments))
 
@@ -165,17 +167,16 @@ def test_the_gap_of_the_parallel_pass(iteration):
 )
 def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
     with pytest.raises(ValueError, match=words):
-        update(
-            iteration.state,
-            iteration.trajectory,
-            TEMPERATURE,
-            KEY,
-            settings(),
-            model=toy_agent.MODEL,
-            config=dataclasses.replace(RULE, logprobs="strict"),
-            optimise=made_up.PLAIN,
-            shards=Shards(),
-            engine=None if engine is None else toy_agent.engine_config(**engine),
+        jax.eval_shape(
+            functools.partial(
+                update,
+                model=MODEL,
+                config=dataclasses.replace(RULE, logprobs="strict"),
+                optimise=made_up.PLAIN,
+                shards=Shards(),
+                engine=None if engine is None else toy_agent.engine_config(**engine),
+            ),
+            *(iteration.state, iteration.trajectory, TEMPERATURE, KEY, settings()),
         )
 
 
@@ -200,7 +201,11 @@ def test_truncated_weights_stand_before_the_policy_gradient():
 
     rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
     sampled = np.asarray(rows.sampled)
-    own = actor_critic.logprobs(start.params["policy"], model, rows.tokens, rows.position, made_up.ONES)
+
+    def score(policy):
+        return actor_critic.logprobs(policy, model, rows.tokens, rows.position, made_up.ONES)
+
+    own = jax.jit(score, compiler_options=QUICK)(start.params["policy"])
     ratio = np.exp(np.asarray(own, np.float64) - np.asarray(rows.logprob))
     weight = np.minimum(ratio, cap)
     assert 0.1 < np.mean(ratio[sampled] > cap) < 0.9
@@ -216,9 +221,8 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     factor = weight * advantage.reshape(-1, 1) / np.sum(t.reply.length)
 
     def objective(policy):
-        logprob = actor_critic.logprobs(policy, model, rows.tokens, rows.position, made_up.ONES)
-        return -jnp.sum(jnp.where(rows.sampled, logprob * factor, 0.0))
+        return jnp.sum(jnp.where(rows.sampled, score(policy) * factor, 0.0))
 
-    expected = jax.tree.map(jnp.negative, jax.grad(objective)(start.params["policy"]))
+    expected = jax.jit(jax.grad(objective), compiler_options=QUICK)(start.params["policy"])
     found = jax.tree.map(jnp.subtract, state.params, start.params)["policy"]
     made_up.assert_close(expected, found, 1e-4)
