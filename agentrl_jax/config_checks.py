@@ -3,7 +3,7 @@
 import os
 
 from agentrl_jax.algos.filters import kept_groups
-from agentrl_jax.config_tree import Config, ModelConfig
+from agentrl_jax.config_tree import AlgoConfig, Config, ModelConfig
 from agentrl_jax.errors import UserError
 
 _SHAPE = (
@@ -139,6 +139,11 @@ def validate(config: Config) -> None:
         algo.kl_where != "reward" or algo.advantage == "gae",
         "algo.kl_where is reward, but algo.advantage grpo compares returns and would not see it; "
         "use algo.kl_where loss, or algo.advantage gae",
+    )
+    need(
+        algo.logprobs == "truncated" or algo.importance_cap == AlgoConfig.importance_cap,
+        f"algo.importance_cap is {algo.importance_cap:g}, which algo.logprobs {algo.logprobs} does not read; "
+        f"use algo.logprobs truncated, or leave it at {AlgoConfig.importance_cap:g}",
     )
     need(
         rows % parts == 0,

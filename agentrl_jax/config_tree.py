@@ -211,6 +211,13 @@ class AlgoConfig:
     accumulation: Positive = 1
     """Parts in which a minibatch is computed; changes memory, not the result."""
 
+    logprobs: Literal["parallel", "strict", "truncated"] = "parallel"
+    """parallel: one forward pass; strict: values by replaying the rollout; truncated: parallel, importance-weighted."""
+    importance_cap: Annotated[float, Field(ge=1.0, le=_LARGEST, allow_inf_nan=False)] = 2.0
+    """Largest importance weight of a token where logprobs is truncated."""
+    logprob_gap_limit: AboveZero | None = 0.1
+    """The run stops where training and rollout log-probabilities differ by more in the mean (nats); none: no limit."""
+
     @classmethod
     def from_preset(cls, name: Literal["starpo", "starpo_grpo", "starpo_s"], **changes: Any) -> "AlgoConfig":
         """The values of a preset, and `changes` on top of them."""

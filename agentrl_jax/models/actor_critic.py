@@ -87,7 +87,8 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
             {name: x[part] for name, x in pretrained["layers"].items()}
             for part in (slice(model.frozen_layers), slice(model.frozen_layers, None))
         )
-        params["policy"] = {name: x for name, x in pretrained.items() if name != "embedding"} | {"layers": rest}
+        trained = {name: x for name, x in pretrained.items() if name != "embedding"} | {"layers": rest}
+        params["policy"] = jax.tree.map(lambda x: x.astype(jnp.float32), trained)
         params["base"] = {"embedding": pretrained["embedding"], "first_layers": first}
     else:
         params["policy"] = pretrained

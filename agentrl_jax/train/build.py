@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from agentrl_jax.text.tokenizer import Tokenizer, from_files, load, load_small, 
 from agentrl_jax.train import state
 from agentrl_jax.train.level_files import make_env
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.train.state import TrainState
 from envs_jax.environment import TextEnvironment
 
 
@@ -122,6 +124,22 @@ def _fresh_shape(c: ModelConfig, vocab_size: int) -> DecoderConfig:
         norm_eps=c.norm_eps,
         tied_embeddings=c.tied_embeddings,
     )
+
+
+def initial_state(
+    config: Config, model: ActorCritic, pretrained: Pretrained | None
+) -> Callable[[jax.Array], TrainState]:
+    """The state before the first step as a function of a key.
+
+    It takes the pretrained parameters over instead of copying them, so that it can be called once.
+    """
+    optimise, reference = build_optimiser(config), needs_reference(config)
+
+    def start(key, decoder):
+        return state.init_state(key, model, optimise, reference, decoder)
+
+    compiled = jax.jit(start, donate_argnums=1)
+    return lambda key: compiled(key, None if pretrained is None else pretrained.params)
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:

@@ -165,7 +165,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     config = dataclasses.replace(config, tasks=config.tasks[1:])
     tokenizer = build.load_tokenizer(config.model)
     model, world = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
-    params = actor_critic.init_params(jax.random.key(3), model)["policy"]
+    params = actor_critic.init_params(jax.random.key(3), model)
     engine = build.engine_config(config, tokenizer, members=1, slots=0)
 
     def play(chunk, episodes):

@@ -39,6 +39,8 @@ BASE = LearnerConfig(
     epochs=1,
     minibatches=1,
     accumulation=1,
+    logprobs="parallel",
+    importance_cap=2.0,
 )
 GRPO = {"advantage": "grpo", "whiten": False}
 
