@@ -167,7 +167,9 @@ def test_saving_in_another_type(tmp_path):
     loaded = load.load_pretrained(write_folder(tmp_path / "old", config, tensors_of(config)))
     load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, dtype="bfloat16")
     assert_holds(
-        load.load_pretrained(tmp_path / "new", dtype="bfloat16").params, tensors_of(config), np.dtype(ml_dtypes.bfloat16)
+        load.load_pretrained(tmp_path / "new", dtype="bfloat16").params,
+        tensors_of(config),
+        np.dtype(ml_dtypes.bfloat16),
     )
     assert json.loads((tmp_path / "new" / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
@@ -198,9 +200,10 @@ def test_parameters_that_do_not_fit_are_not_saved(tmp_path):
 def test_tokeniser_files_go_with_the_model(tmp_path):
     config = config_of("llama")
     write_folder(tmp_path / "old", config, tensors_of(config))
+    templates = [{"name": "tool", "template": "a"}, {"name": "default", "template": "b"}]
     contents = {
         "tokenizer.json": "{}",
-        "tokenizer_config.json": '{"chat_template": [{"name": "tool", "template": "a"}, {"name": "default", "template": "b"}]}',
+        "tokenizer_config.json": json.dumps({"chat_template": templates}),
         "generation_config.json": "{}",
     }
     for name, text in contents.items():
