@@ -65,27 +65,22 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 _ONLY: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "attention_dropout": (0,),
-    "auto_map": (),
     "chunk_size_feed_forward": (0,),
     "hidden_act": ("silu", "swish"),
     "is_decoder": (False,),
     "is_encoder_decoder": (False,),
-    "original_max_position_embeddings": (),
     "partial_rotary_factor": (1,),
     "per_layer_config": ({},),
     "pretraining_tp": (1,),
-    "problem_type": (),
     "pruned_heads": ({},),
-    "quantization_config": (),
     "rope_interleaved": (False,),
     "tie_encoder_decoder": (False,),
-    "tie_last_hidden_states": (),
     "use_mrope": (False,),
 }
 """Keys that would change the model, with the only values that do not."""
 
 _ONLY_OF: dict[str, dict[str, tuple[Any, ...]]] = {
-    "llama": {"sliding_window": (), "use_sliding_window": (False,)},
+    "llama": {"use_sliding_window": (False,)},
     "qwen2": {"attention_bias": (True,), "mlp_bias": (False,)},
     "qwen3": {"mlp_bias": (False,)},
     "mistral": {"attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,)},

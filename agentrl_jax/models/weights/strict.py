@@ -65,13 +65,17 @@ class Fields:
             self._taken.add(key)
 
     def finish(self, harmless: Collection[str] = (), prefixes: tuple[str, ...] = ()) -> None:
-        """Refuses every key that was not taken, unless it is `harmless` or starts with one of `prefixes`."""
-        left = [key for key in self.raw if key not in self._taken and key not in harmless]
+        """Refuses every key that was not taken, unless it is `harmless` or starts with one of `prefixes`.
+
+        A key that is null sets nothing and is let pass: newer libraries write many of them.
+        """
+        known = self._taken.union(harmless)
+        left = [key for key, value in self.raw.items() if value is not None and key not in known]
         left = [key for key in left if not (prefixes and key.startswith(prefixes))]
         if left:
             listed = ", ".join(f"{shown(key)}: {shown(self.raw[key])}" for key in sorted(left)[:8])
             more = f" and {len(left) - 8} more" if len(left) > 8 else ""
-            raise WeightsError(f"{self.where}: unknown settings {listed}{more}; this model may not be supported")
+            raise WeightsError(f"{self.where}: settings that are not supported: {listed}{more}; use another model")
 
 
 def _same(a: Any, b: Any) -> bool:
