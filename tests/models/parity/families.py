@@ -17,7 +17,7 @@ _SMALL = {
     "vocab_size": 61,
     "hidden_size": 32,
     "intermediate_size": 40,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "hidden_act": "silu",
