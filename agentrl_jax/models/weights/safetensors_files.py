@@ -64,8 +64,7 @@ def open_files(
     names = sorted(files)
     handles: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        for name in names:
-            path = member(folder, name)
+        for name, path in [(name, member(folder, name)) for name in names]:  # all names are checked before any is read
             if not path.is_file():
                 raise WeightsError(
                     f"{path}: no such file, although the model has a part of this name; download it again"
@@ -73,15 +72,16 @@ def open_files(
             _refuse_repeated_keys(path)
             try:
                 handle = stack.enter_context(safe_open(path, framework="numpy"))
-                held = set(handle.keys())
+                held = sorted(handle.keys())
             except (SafetensorError, OSError, ValueError) as error:
                 raise WeightsError(
                     f"{path}: no whole safetensors file ({str(error)[:200]}); download it again"
                 ) from error
-            differ = held ^ {key for key, place in index.items() if place == name} if index is not None else set()
+            listed = held if index is None else [key for key, place in index.items() if place == name]
+            differ = set(held).symmetric_difference(listed)
             if differ:
-                listed = ", ".join(sorted(differ)[:6])
-                raise WeightsError(f"{path}: differs from the index in {listed}; use the files of one download")
+                some = ", ".join(sorted(differ)[:6])
+                raise WeightsError(f"{path}: differs from the index in {some}; use the files of one download")
             handles |= dict.fromkeys(held, handle)
         yield SafetensorsFiles(str(folder / names[0]) if len(names) == 1 else str(folder), handles)
 

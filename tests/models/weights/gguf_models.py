@@ -36,9 +36,8 @@ def permute(weights: np.ndarray, heads: int) -> np.ndarray:
 
 
 def settings_of(config: dict) -> dict:
-    """Metadata as the converter writes it; the vocabulary is a letter for each id."""
+    """Metadata as the converter writes it; the vocabulary is ten letters and a pair."""
     kind = config["model_type"]
-    letters = [chr(ord("a") + i) for i in range(11)]
     rope = config.get("rope_parameters") or {}
     settings = {
         "general.architecture": kind,
@@ -54,9 +53,9 @@ def settings_of(config: dict) -> dict:
         f"{kind}.rope.freq_base": rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": letters,
+        "tokenizer.ggml.tokens": [*"abcdefghij", "bc"],
         "tokenizer.ggml.token_type": [3] + [1] * 10,
-        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.merges": ["b c"],
         "tokenizer.ggml.eos_token_id": 0,
     }
     if "head_dim" in config:
@@ -70,10 +69,7 @@ def write_gguf(path: Path, config: dict, tensors: dict, *, settings=None, raw=No
     writer = gguf.GGUFWriter(path, metadata.pop("general.architecture"))
     for key, value in metadata.items():
         if isinstance(value, list):
-            if value:
-                writer.add_array(key, value)
-            else:
-                writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING)
+            writer.add_array(key, value)
         else:
             kinds = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING"}
             writer.add_key_value(key, value, getattr(gguf.GGUFValueType, kinds[type(value)]))

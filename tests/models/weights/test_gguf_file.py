@@ -155,13 +155,13 @@ TEXTS = [
 @pytest.mark.parametrize("splitter", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
 def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
     """Words of each tokeniser's own expression, written with Python's classes of characters."""
-    names = [*sorted(tokenizer.byte_alphabet().values()), "<|endoftext|>"]
+    names = [*sorted(tokenizer.byte_alphabet().values()), "<|endoftext|>", "zz"]
     config = config_of("llama", vocab_size=len(names))
     settings = {
         "tokenizer.ggml.pre": splitter,
         "tokenizer.ggml.tokens": names,
-        "tokenizer.ggml.token_type": [1] * 256 + [3],
-        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.token_type": [1] * 256 + [3, 1],
+        "tokenizer.ggml.merges": ["z z"],
         "tokenizer.ggml.bos_token_id": 256,
     }
     path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings)
@@ -185,22 +185,22 @@ def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
 
 def test_kinds_of_tokens(tmp_path):
     """Control tokens are special, user-defined ones are whole but ordinary, and padding is no token."""
-    names = [*sorted(tokenizer.byte_alphabet().values()), "<tool>", "<|im_end|>", "[PAD258]", "[PAD259]"]
+    names = [*sorted(tokenizer.byte_alphabet().values()), "<tool>", "<|im_end|>", "zz", "[PAD259]", "[PAD260]"]
     config = config_of("qwen2", vocab_size=len(names))
     settings = {
         "tokenizer.ggml.pre": "qwen2",
         "tokenizer.ggml.tokens": names,
-        "tokenizer.ggml.token_type": [1] * 256 + [4, 3, 5, 5],
-        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.token_type": [1] * 256 + [4, 3, 1, 5, 5],
+        "tokenizer.ggml.merges": ["z z"],
         "tokenizer.ggml.eos_token_id": 257,
-        "tokenizer.ggml.padding_token_id": 258,
+        "tokenizer.ggml.padding_token_id": 259,
         "tokenizer.chat_template": "{{ messages }}",
     }
     loaded = load.load_pretrained(write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings))
     made = tokenizer.from_json(loaded.tokenizer_json, pad="<|im_end|>")
     assert made.encode("<tool>") == [256]
     assert made.special_ids == {257}
-    assert made.vocab_size == 258
+    assert made.vocab_size == 259
     assert loaded.chat_template == "{{ messages }}"
     assert json.loads(loaded.files["tokenizer_config.json"])["eos_token"] == "<|im_end|>"
     assert loaded.config.raw["eos_token_id"] == 257
@@ -235,7 +235,7 @@ def test_smollm2_knows_the_capital_of_france(smollm2):
     assert (config.num_layers, config.width, config.rope_theta, config.norm_eps) == (30, 576, 100_000.0, 1e-5)
     words = tokenizer.from_json(smollm2.tokenizer_json)
     ids = jnp.array([words.encode("The capital of France is")])
-    logits = decoder.logits(smollm2.params, decoder.forward(smollm2.params, config, ids))
+    logits = jax.jit(lambda params: decoder.logits(params, decoder.forward(params, config, ids)))(smollm2.params)
     assert words.decode([int(jnp.argmax(logits[0, -1]))]) == " Paris"
     assert "<|im_start|>" in smollm2.chat_template
 
