@@ -11,7 +11,6 @@ one.
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.state import init_state, with_reference
 
-REPEATS = 3
+REPEATS = 5
 MODES = ("parallel", "strict", "truncated")
 
 
@@ -42,33 +41,46 @@ def main(path: str, *overrides: str) -> None:
     ids = build.training_ids(config)
     settings = build.rollout_settings(config, world, ids.group.shape[0], config.rollout.temperature)
 
-    rollout = programs.rollout("rollout", model, world, engine)
-    arguments = state.whole(), key, ids, settings
-    compiled = rollout.lower(*arguments).compile()
-    trajectory, _ = compiled(*arguments)
-    print(f"{ids.group.shape[0]} episodes, {config.model.dtype}, {jax.devices()[0].device_kind}, {REPEATS} repeats")
+    numbers = build.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
+    playing = state.whole(), key, ids, settings
+    compiled = {"rollout": programs.rollout("rollout", model, world, engine).lower(*playing).compile()}
+    trajectory, _ = compiled["rollout"](*playing)
+    learning = trajectory, settings.temperature, key, numbers
+    for mode in MODES:
+        rule = dataclasses.replace(build.learner_config(config), logprobs=mode)
+        program = programs.update(model, rule, keep_gradient(), engine)
+        compiled[mode] = program.lower(state, *learning).compile()
+
+    # The programs take turns, so that a busy machine slows all of them down.
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    results: dict[str, Any] = {}
+    for _ in range(REPEATS):
+        for name, program in compiled.items():
+            # An update donates its state.
+            inputs = playing if name == "rollout" else (jax.tree.map(jnp.copy, state), *learning)
+            jax.block_until_ready(inputs)
+            began = time.perf_counter()
+            results[name] = jax.block_until_ready(program(*inputs))
+            times[name].append(time.perf_counter() - began)
+
+    print(
+        f"{ids.group.shape[0]} episodes, {config.model.dtype}, {jax.devices()[0].device_kind}, least of {REPEATS} times"
+    )
     names = (
         f"{'':10s} {'seconds':>8s} {'times':>6s} {'temp MiB':>9s} {'bit-equal':>9s} {'gap mean':>9s} {'gap max':>9s}"
     )
     print(f"{names} {'gradient change':>16s} {'1 - cosine':>11s}")
-    show("rollout", seconds(compiled, [arguments] * REPEATS), compiled)
-
-    numbers = build.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
-    first: tuple[float, np.ndarray] | None = None
-    for mode in MODES:
-        rule = dataclasses.replace(build.learner_config(config), logprobs=mode)
-        arguments = state, trajectory, settings.temperature, key, numbers
-        compiled = programs.update(model, rule, keep_gradient(), engine).lower(*arguments).compile()
-        # The program donates its state.
-        after, metrics = compiled(jax.tree.map(jnp.copy, state), *arguments[1:])
-        took = seconds(compiled, [(jax.tree.map(jnp.copy, state), *arguments[1:]) for _ in range(REPEATS)])
-        gradient = np.concatenate([np.ravel(x) for x in jax.tree.leaves(after.opt_state)]).astype(np.float64)
-        first = first or (took, gradient)
-        size = np.linalg.norm(first[1])
-        change = np.linalg.norm(gradient - first[1]) / size
-        cosine = gradient @ first[1] / (size * np.linalg.norm(gradient))
-        gaps = [float(metrics[f"rollout/logprob_{name}"]) for name in ("bit_equal", "gap_mean", "gap_max")]
-        show(mode, took, compiled, took / first[0], *gaps, change, 1.0 - cosine)
+    plain = gradient_of(results["parallel"])
+    for name, program in compiled.items():
+        took, memory = min(times[name]), program.memory_analysis().temp_size_in_bytes / 2**20
+        cells = f"{name:10s} {took:8.2f} {took / min(times['parallel']):6.2f} {memory:9.1f}"
+        if name in MODES:
+            gradient, metrics = gradient_of(results[name]), results[name][1]
+            change = np.linalg.norm(gradient - plain) / np.linalg.norm(plain)
+            cosine = gradient @ plain / (np.linalg.norm(plain) * np.linalg.norm(gradient))
+            equal, mean, greatest = (metrics[f"rollout/logprob_{x}"] for x in ("bit_equal", "gap_mean", "gap_max"))
+            cells += f" {equal:9.1%} {mean:9.1e} {greatest:9.1e} {change:16.1e} {1 - cosine:11.1e}"
+        print(cells, flush=True)
 
 
 def keep_gradient() -> optax.GradientTransformation:
@@ -79,23 +91,10 @@ def keep_gradient() -> optax.GradientTransformation:
     )
 
 
-def seconds(run: Callable[..., Any], inputs: Sequence[tuple[Any, ...]]) -> float:
-    """Median time of a run over its inputs."""
-    times = []
-    for arguments in jax.block_until_ready(inputs):
-        began = time.perf_counter()
-        jax.block_until_ready(run(*arguments))
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
-
-
-def show(name: str, took: float, compiled: Any, times: float | None = None, *rest: float) -> None:
-    memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
-    cells = [f"{name:10s} {took:8.2f} {'' if times is None else f'{times:.2f}':>6s} {memory:9.1f}"]
-    if rest:
-        equal, mean, greatest, change, angle = rest
-        cells += [f"{equal:9.1%} {mean:9.1e} {greatest:9.1e} {change:16.1e} {angle:11.1e}"]
-    print(*cells, flush=True)
+def gradient_of(result: Any) -> np.ndarray:
+    """The last minibatch's gradient, f64[parameters]."""
+    state, _ = result
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.opt_state)]).astype(np.float64)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module", params=CHANGES)
+@pytest.fixture(
+    scope="module", params=[name if name == "lora" else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES]
+)
 def run(request, folder, tmp_path_factory):
     """A finished run: its YAML file and its folder."""
     home = tmp_path_factory.mktemp(request.param)
