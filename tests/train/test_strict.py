@@ -203,7 +203,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     sampled = np.asarray(rows.sampled)
 
     def score(policy):
-        return actor_critic.logprobs(policy, model, rows.tokens, rows.position, made_up.ONES)
+        return actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, made_up.ONES)
 
     own = jax.jit(score, compiler_options=QUICK)(start.params["policy"])
     ratio = np.exp(np.asarray(own, np.float64) - np.asarray(rows.logprob))
