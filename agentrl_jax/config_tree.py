@@ -215,8 +215,8 @@ class AlgoConfig:
     """parallel: one forward pass; strict: values by replaying the rollout; truncated: parallel, importance-weighted."""
     importance_cap: Annotated[float, Field(ge=1.0, le=_LARGEST, allow_inf_nan=False)] = 2.0
     """Largest importance weight of a token where logprobs is truncated."""
-    # Measured: at most 5e-7 in float32 runs of the demo's size, 1e-3 in bfloat16 with two layers; 0.01 to 0.04 are known
-    # from systems with two engines. Beyond that something is wrong.
+    # Measured: at most 5e-7 in float32 runs of the demo's size, 1e-3 in bfloat16 with two layers. Systems with two
+    # engines are known to drift by 0.01 to 0.04; beyond that something is wrong.
     logprob_gap_limit: AboveZero | None = 0.05
     """The run stops where training and rollout log-probabilities differ by more in the mean (nats); none: no limit."""
 
