@@ -44,7 +44,7 @@ def tokenizer_files(fields: Fields) -> dict[str, bytes]:
     kind, splitter = fields.take(_key("model")), fields.take(_key("pre"))
     if kind != "gpt2":
         raise fields.refuse(_key("model"), "gpt2, a byte-level BPE; SentencePiece tokenisers (llama) are not supported")
-    if splitter not in _SPLITTERS:
+    if not isinstance(splitter, str) or splitter not in _SPLITTERS:
         raise fields.refuse(_key("pre"), f"one of {', '.join(_SPLITTERS)}")
     fields.only({_key("add_space_prefix"): (False,), _key("add_eos_token"): (False,)})
     names, kinds = _vocabulary(fields)

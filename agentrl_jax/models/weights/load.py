@@ -16,7 +16,10 @@ from agentrl_jax.models.weights.stacked import Placement
 SMOLLM2 = "smollm2-135m"
 """Name of the model that comes as a Python package, for machines without network."""
 
-_HUB_FILES = ["config.json", "model*.safetensors", "model.safetensors.index.json", *tokenizer_files.NAMES]
+_HUB_FILES = [
+    *("config.json", "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    *tokenizer_files.NAMES,
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +94,7 @@ def save_pretrained(
 
     Args:
         folder: must not exist, or be empty; it appears whole or not at all.
-        params: the decoder's parameters.
+        params: the decoder's parameters, all of them within reach of this process.
         config: from `load_pretrained`, or from `hf_config_out.describe` for a decoder of our own.
         files: of the tokeniser, from `Pretrained.files`.
         dtype: of the file; the parameters' where None.

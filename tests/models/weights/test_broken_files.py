@@ -10,9 +10,10 @@ import tracemalloc
 import jax
 import numpy as np
 import pytest
-from hf_models import config_of, tensors_of, write_folder
+from hf_models import LLAMA3, config_of, tensors_of, write_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from peft_models import SETTINGS, adapter_tensors, write
 
 from agentrl_jax.models.weights import hf_config, load, peft_files
 from agentrl_jax.models.weights.errors import WeightsError
@@ -285,7 +286,7 @@ edits = st.lists(
 """Changes of a file; places are shares of it, and half of them fall into the first tenth, where headers are."""
 
 FUZZ = settings(
-    max_examples=60,
+    max_examples=100,
     deadline=datetime.timedelta(seconds=10),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -339,11 +340,50 @@ def test_fuzzed_folder(name, changes, folder):
 @FUZZ
 @given(changes=edits)
 def test_fuzzed_adapter(name, changes, tmp_path):
-    from test_peft_files import adapter_tensors, write
-
     write(tmp_path, adapter_tensors())
     (tmp_path / name).write_bytes(edited((tmp_path / name).read_bytes(), changes))
     loads_or_is_refused(lambda: peft_files.load_adapter(tmp_path, DECODER)[0])
+
+
+odd_values = st.sampled_from(
+    [True, False, 0, 1, -1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, "", "x", "llama", "1", [], [1], ["x"], [[]], {}]
+)
+ODD_KEYS = [*CONFIG, "rope_scaling", "rope_parameters", "layer_types", "architectures", "use_sliding_window", "dtype"]
+
+
+@settings(FUZZ, max_examples=300)
+@given(key=st.sampled_from(ODD_KEYS), value=odd_values, family=st.sampled_from(["qwen2 window", "llama 3", "mistral"]))
+def test_odd_values_in_a_configuration(key, value, family):
+    loads_or_is_refused(lambda: hf_config.parse_config(config_of(family, **{key: value})) and [])
+
+
+@settings(FUZZ, max_examples=100)
+@given(key=st.sampled_from(["rope_type", "type", "rope_theta", *LLAMA3]), value=odd_values)
+def test_odd_values_of_rotary_positions(key, value):
+    raw = config_of("llama 3", rope_scaling=LLAMA3 | {key: value})
+    loads_or_is_refused(lambda: hf_config.parse_config(raw) and [])
+
+
+@settings(FUZZ, max_examples=100)
+@given(key=st.sampled_from([*SETTINGS, "target_modules"]), value=odd_values)
+def test_odd_values_in_an_adapters_configuration(key, value, tmp_path):
+    write(tmp_path, adapter_tensors(), **{key: value})
+    loads_or_is_refused(lambda: peft_files.load_adapter(tmp_path, DECODER)[0])
+
+
+GGUF_VALUES = [True, 0, 1, 2**31, 0.5, 1e30, "", "x", "llama", [1], ["x"], [1.5], [True], ["bc"] * 11, [3] * 11]
+
+
+@FUZZ
+@given(data=st.data())
+def test_odd_values_in_a_gguf_file(data, tmp_path):
+    pytest.importorskip("gguf", reason="gguf is not installed; it writes and reads GGUF files")
+    from gguf_models import settings_of, write_gguf
+
+    key = data.draw(st.sampled_from(sorted(settings_of(CONFIG))[1:]))  # the writer sets the first one, the architecture
+    changed = {key: data.draw(st.sampled_from(GGUF_VALUES))}
+    path = write_gguf(tmp_path / "m.gguf", CONFIG, tensors_of(CONFIG), settings=changed)
+    loads_or_is_refused(lambda: load.load_pretrained(path).params)
 
 
 @pytest.fixture(scope="module")

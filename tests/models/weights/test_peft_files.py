@@ -8,53 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hf_models import config_of
-from safetensors.numpy import load_file, save_file
+from peft_models import SETTINGS, adapter_tensors, write
+from safetensors.numpy import load_file
 
 from agentrl_jax.models import lora
 from agentrl_jax.models.weights import hf_config, peft_files
 from agentrl_jax.models.weights.errors import WeightsError
 
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder
-SETTINGS = {
-    "alpha_pattern": {},
-    "auto_mapping": None,
-    "base_model_name_or_path": "somewhere",
-    "bias": "none",
-    "fan_in_fan_out": False,
-    "inference_mode": True,
-    "init_lora_weights": True,
-    "layers_to_transform": None,
-    "lora_alpha": 6,
-    "lora_dropout": 0.05,
-    "modules_to_save": None,
-    "new_config": None,
-    "peft_type": "LORA",
-    "r": 3,
-    "rank_pattern": {},
-    "target_modules": ["q_proj", "down_proj"],
-    "task_type": "CAUSAL_LM",
-    "use_dora": False,
-    "use_rslora": False,
-}
-SHAPES = {"self_attn.q_proj": (8, 8), "mlp.down_proj": (12, 8)}
 
 
-def adapter_tensors() -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(0)
-    tensors = {}
-    for i in range(2):
-        for name, (inputs, outputs) in SHAPES.items():
-            at = f"base_model.model.model.layers.{i}.{name}"
-            tensors[f"{at}.lora_A.weight"] = draw.standard_normal((3, inputs)).astype(np.float32)
-            tensors[f"{at}.lora_B.weight"] = draw.standard_normal((outputs, 3)).astype(np.float32)
-    return tensors
-
-
-def write(folder, tensors, **changes):
-    folder.mkdir(exist_ok=True)
-    (folder / "adapter_config.json").write_text(json.dumps(SETTINGS | changes))
-    save_file(tensors, folder / "adapter_model.safetensors")
-    return folder
+def fresh(size):
+    """An adapter of ours of the right shapes, with numbers of its own."""
+    shapes = jax.eval_shape(lambda: lora.init_adapter(jax.random.key(0), DECODER, size))
+    draw = np.random.default_rng(2)
+    return jax.tree.map(lambda x: jnp.asarray(draw.standard_normal(x.shape), x.dtype), shapes)
 
 
 @pytest.mark.parametrize("stabilised", [False, True])
@@ -89,7 +57,7 @@ def test_saving_writes_peft_names(tmp_path):
 
 def test_a_fresh_adapter_of_ours_comes_back(tmp_path):
     size = lora.LoraConfig(rank=2, alpha=3.0)
-    adapter = lora.init_adapter(jax.random.key(0), DECODER, size)
+    adapter = fresh(size)
     peft_files.save_adapter(tmp_path / "new", adapter, size, DECODER)
     again, size_again = peft_files.load_adapter(tmp_path / "new", DECODER)
     assert size_again == size
@@ -97,8 +65,8 @@ def test_a_fresh_adapter_of_ours_comes_back(tmp_path):
 
 
 def test_all_linear_means_every_target(tmp_path):
-    adapter = lora.init_adapter(jax.random.key(0), DECODER, lora.LoraConfig(rank=3, alpha=6.0))
-    peft_files.save_adapter(tmp_path / "new", adapter, lora.LoraConfig(rank=3, alpha=6.0), DECODER)
+    size = lora.LoraConfig(rank=3, alpha=6.0)
+    peft_files.save_adapter(tmp_path / "new", fresh(size), size, DECODER)
     file = tmp_path / "new" / "adapter_config.json"
     file.write_text(json.dumps(SETTINGS | {"target_modules": "all-linear"}))
     assert set(peft_files.load_adapter(tmp_path / "new", DECODER)[1].targets) == set(lora.TARGETS)
