@@ -152,7 +152,7 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
     assert "no checkpoint yet" in refused(copy)
     file = copy / "config.yaml"
     whole = file.read_text()
-    file.write_text(whole.replace("tokenizer: small", "tokenizer: /absent"))
+    file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
     assert "/absent" in refused(copy)
     file.write_text(whole[: whole.index("rollout:")])
     assert "config.yaml: lacks rollout" in refused(copy)

@@ -67,7 +67,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
     trajectory, _ = compiled(config)(policy, KEY, ids, toy_agent.settings(64))
     other = jax.tree.map(lambda x: 0.9 * x, policy)
     rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
-    expected = actor_critic.logprobs(other, toy_agent.MODEL, rows.tokens, rows.position, ones)
+    expected = actor_critic.logprobs({"policy": other}, toy_agent.MODEL, rows.tokens, rows.position, ones)
     replayed = np.asarray(replay(other, config, trajectory, ones)).reshape(64, -1)
     sampled = np.asarray(rows.sampled)
     np.testing.assert_allclose(replayed[sampled], np.asarray(expected)[sampled], atol=1e-4)

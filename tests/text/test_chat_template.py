@@ -38,7 +38,11 @@ def test_the_real_template_of_smollm2(smollm2):
     text = smollm2.template.render([("user", "Hi")], generate=True)
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert text.endswith("<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
-    assert dict(smollm2.template.variables) == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert dict(smollm2.template.variables) == {
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|im_end|>",
+    }
     assert smollm2.stop_ids == (smollm2.special_id("<|im_end|>"),)
     assert smollm2.special_name(smollm2.pad_id) == "<|endoftext|>"  # its own padding token ends turns
 

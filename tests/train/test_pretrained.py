@@ -51,9 +51,7 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.fixture(
-    scope="module", params=[name if name == "lora" else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES]
-)
+@pytest.fixture(scope="module", params=CHANGES)
 def run(request, folder, tmp_path_factory):
     """A finished run: its YAML file and its folder."""
     home = tmp_path_factory.mktemp(request.param)
@@ -64,6 +62,7 @@ def run(request, folder, tmp_path_factory):
     return file, home / "run", request.param
 
 
+@pytest.mark.slow
 def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
     _, path, kind = run
     state = {name: leaf for name, leaf in tiny_run.checkpoint(path, 3).items() if "params" in name and "policy" in name}
@@ -81,8 +80,9 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
     assert any("embedding" in name for name in state) == (kind == "whole")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
-    """More iterations of a finished run are refused as another configuration; the same command changes nothing."""
+    """The same command on a finished run changes nothing."""
     file, path, _ = run
     before = tiny_run.checkpoint(path, 3), tiny_run.metrics(path)
     code, _, err = tiny_run.command("train", file, "--run_dir", str(path))

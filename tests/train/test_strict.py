@@ -105,7 +105,7 @@ def test_nothing_has_moved_bit_for_bit(iteration):
 @pytest.mark.parametrize(
     ("devices", "engine"),
     [
-        (2, {"context": "single_turn"}),
+        pytest.param(2, {"context": "single_turn"}, marks=pytest.mark.slow),
         pytest.param(2, REFILLED, marks=pytest.mark.slow),
         pytest.param(4, {"context": "single_turn", **REFILLED, "slots": 4}, marks=pytest.mark.slow),
     ],
