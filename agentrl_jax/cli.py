@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, eval, envs, play.
+"""The command `agentrl`: train, eval, envs, play, chat.
 
 Whatever the user can put right ends as one line on standard error and exit code 2.
 """
@@ -84,6 +84,26 @@ class Play:
     """File with levels in text; the first one is played."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """Talk with a pretrained model."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """Folder with Hugging Face's files, a .gguf file, or smollm2-135m."""
+    system: str = ""
+    """System message; empty for the one that the model's chat template has, if any."""
+    temperature: float = 0.0
+    """Sampling temperature; 0 takes the likeliest token."""
+    max_tokens: int = 256
+    """Longest reply in tokens."""
+    length: int = 2048
+    """Tokens of the whole conversation."""
+    seed: int = 0
+    """Seed of sampling."""
+    thinking: bool | None = None
+    """Whether a template that knows both asks for a think block; none leaves it to the template."""
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs the command and leaves with its exit code.
 
@@ -132,15 +152,17 @@ def _run(words: list[str]) -> None:
         _envs(command)
     elif isinstance(command, Play):
         _play(command)
+    elif isinstance(command, Chat):
+        _chat(command)
 
 
-def _parse(words: list[str]) -> Train | Eval | Envs | Play:
+def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat:
     """Reads the command line; what tyro prints about a mistake is brought down to one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.extras.subcommand_cli_from_dict(
-                {"train": Train, "eval": Eval, "envs": Envs, "play": Play},
+                {"train": Train, "eval": Eval, "envs": Envs, "play": Play, "chat": Chat},
                 prog="agentrl",
                 description="Multi-turn reinforcement learning of language-model agents.",
                 args=words,
@@ -251,6 +273,17 @@ def _play(command: Play) -> None:
     from agentrl_jax.evaluate.play import play
 
     play(command.env, style=command.style, think=command.think, seed=command.seed, levels=command.levels)
+
+
+def _chat(command: Chat) -> None:
+    if command.temperature < 0:
+        raise UserError(f"--temperature is {command.temperature}, expected 0 or more")
+    for name in ("max_tokens", "length"):
+        if getattr(command, name) < 1:
+            raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+    from agentrl_jax.evaluate.chat import chat
+
+    chat(**dataclasses.asdict(command))
 
 
 def _known(name: str, where: str) -> None:

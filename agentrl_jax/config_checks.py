@@ -3,8 +3,21 @@
 import os
 
 from agentrl_jax.algos.filters import kept_groups
-from agentrl_jax.config_tree import Config
+from agentrl_jax.config_tree import AlgoConfig, Config, ModelConfig
 from agentrl_jax.errors import UserError
+
+_SHAPE = (
+    "tokenizer",
+    "layers",
+    "width",
+    "heads",
+    "kv_heads",
+    "mlp_width",
+    "rope_theta",
+    "norm_eps",
+    "tied_embeddings",
+)
+"""Keys of `model` that a pretrained model answers itself."""
 
 
 def validate(config: Config) -> None:
@@ -36,6 +49,28 @@ def validate(config: Config) -> None:
             f"tasks.{index}.levels is {task.levels!r}, but there is no such file; give the path of a level pack (.npy) "
             "or of a text file with levels, relative to the folder in which the command runs",
         )
+    fresh = ModelConfig()
+    for name in _SHAPE:
+        need(
+            not model.pretrained or getattr(model, name) == getattr(fresh, name),
+            f"model.{name} is {getattr(model, name)!r}, but model.pretrained is {model.pretrained!r}, whose own "
+            f"files say what it is; leave model.{name} out",
+        )
+    need(
+        model.lora.rank == 0 or bool(model.pretrained),
+        f"model.lora.rank is {model.lora.rank}, which freezes the decoder, but model.pretrained is empty, so that it "
+        "is a random one; name a pretrained model, or set model.lora.rank to 0",
+    )
+    need(
+        model.lora.rank == 0 or model.frozen_layers == 0,
+        f"model.frozen_layers is {model.frozen_layers}, but model.lora.rank = {model.lora.rank} freezes every layer; "
+        "set one of the two to 0",
+    )
+    need(
+        model.precision != "bfloat16" or bool(model.lora.rank or model.frozen_layers),
+        "model.precision is bfloat16, which stores frozen parameters in bfloat16, but nothing is frozen; use mixed, or "
+        "set model.lora.rank or model.frozen_layers",
+    )
     need(
         model.width % model.heads == 0 and (model.width // model.heads) % 2 == 0,
         f"model.width is {model.width} and model.heads is {model.heads}; every head needs an even whole number of "
@@ -104,6 +139,11 @@ def validate(config: Config) -> None:
         algo.kl_where != "reward" or algo.advantage == "gae",
         "algo.kl_where is reward, but algo.advantage grpo compares returns and would not see it; "
         "use algo.kl_where loss, or algo.advantage gae",
+    )
+    need(
+        algo.logprobs == "truncated" or algo.importance_cap == AlgoConfig.importance_cap,
+        f"algo.importance_cap is {algo.importance_cap:g}, which algo.logprobs {algo.logprobs} does not read; "
+        f"use algo.logprobs truncated, or leave it at {AlgoConfig.importance_cap:g}",
     )
     need(
         rows % parts == 0,

@@ -30,10 +30,11 @@ VARIANTS = (
 
 def main(run: str) -> None:
     config = read_config(run)
-    tokenizer = build.load_tokenizer(config.model)
+    pretrained = build.load_model(config.model)
+    tokenizer = build.load_tokenizer(config.model, pretrained)
     world = build.build_world(config, tokenizer)
-    model = build.build_model(config, tokenizer)
-    _, params = newest_params(config, run, model)
+    model = build.build_model(config, tokenizer, pretrained)
+    _, params = newest_params(config, run, model, pretrained)
     ids = build.evaluation_ids(0, EPISODES, 0, 0)
     settings = build.rollout_settings(config, world, EPISODES, 1.0)
     programs = Programs(data_mesh(1))

@@ -46,8 +46,8 @@ def one_line(code, err):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["train", "eval", "envs", "play"]),
-        (["--help"], ["train", "eval", "envs", "play"]),
+        ([], ["train", "eval", "envs", "play", "chat"]),
+        (["--help"], ["train", "eval", "envs", "play", "chat"]),
         (["train", "--help"], ["FILE.yaml", "--algo.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"]),
         (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
         (["envs", "--help"], ["--levels", "--json"]),
@@ -86,6 +86,9 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
         (["play", "Bandit", "--levels", "absent.txt"], ["absent.txt", "no such file"]),
         (["play", "Bandit", "--levels", "."], ["no file"]),
         (["play", "Bandit", "--seed", "-1"], ["--seed is -1", "from 0"]),
+        (["chat", "nowhere"], ["nowhere", "no such folder"]),
+        (["chat", "nowhere", "--temperature", "-1"], ["--temperature is -1", "0 or more"]),
+        (["chat", "nowhere", "--length", "0"], ["--length is 0", "at least 1"]),
         (["eval", "run", "--seed", str(2**70)], ["--seed is", "from 0"]),
     ],
 )

@@ -184,6 +184,7 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--rollout.members", "1"], ["algo.filter_ratio", "rollout.members is 1"]),
         (["--algo.filter_ratio", "0.1"], ["keeps none", "0.125"]),
         (["--algo.kl_coef", "0.1"], ["algo.kl_coef is 0.1", "algo.kl_where"]),
+        (["--algo.importance_cap", "3"], ["algo.importance_cap is 3", "parallel does not read"]),
         (["--algo.minibatches", "5"], ["does not divide the 32 rows"]),
         (["--algo.advantage", "grpo", "--algo.reward_placement", "turn"], ["algo.reward_placement is turn"]),
         (["--algo.advantage", "grpo", "--algo.reward_normalisation", "mean"], ["algo.reward_normalisation is mean"]),

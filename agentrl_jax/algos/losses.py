@@ -77,6 +77,27 @@ def policy_loss(
     return jnp.where(clipped_low, ceiling, surrogate), jax.lax.stop_gradient(stats)
 
 
+def importance_weights(
+    logprob: jax.Array, behaviour_logprob: jax.Array, cap: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Truncated importance weights min(exp(logprob - behaviour), C) of the policy loss (Yao et al. 2025, TIS).
+
+    They correct for tokens that were drawn from a distribution which the learner computes differently; the ratio of
+    `policy_loss` is then that to the learner's own log-probabilities.
+
+    Args:
+        logprob: f32[N, S], by the learner, before the update.
+        behaviour_logprob: f32[N, S], of the distribution the tokens were drawn from.
+        cap: C.
+
+    Returns:
+        Weights f32[N, S] without a gradient, and bool[N, S]: the weight was truncated.
+    """
+    log_ratio = jnp.clip(logprob - behaviour_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = jax.lax.stop_gradient(jnp.exp(log_ratio))
+    return jnp.minimum(ratio, cap), ratio > cap
+
+
 def value_loss(
     values: jax.Array, old_values: jax.Array, returns: jax.Array, *, clip: jax.Array | float | None
 ) -> tuple[jax.Array, jax.Array]:

@@ -16,7 +16,8 @@ import numpy as np
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
-from agentrl_jax.models.decoder import Params
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.weights.load import Pretrained
 from agentrl_jax.parallel.shards import data_mesh
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -25,7 +26,6 @@ from agentrl_jax.train import build
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config
-from agentrl_jax.train.state import init_state
 from envs_jax import registry
 
 
@@ -58,7 +58,7 @@ class Panel:
         """Levels to play where `wanted` are asked for: a pack has no more than its own, and none counts twice."""
         return min(wanted, self.pack.shape[0] or wanted)
 
-    def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
+    def play(self, params: dict[str, Any], episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
         An episode is the same whatever `episodes` is, and the same level is played at every temperature.
@@ -151,11 +151,12 @@ def evaluate_run(
 
 def _panel_of_run(
     run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None
-) -> tuple[int, Params, Panel]:
+) -> tuple[int, dict[str, Any], Panel]:
     """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes."""
-    tokenizer = build.load_tokenizer(config.model)
-    model = build.build_model(config, tokenizer)
-    iteration, params = newest_params(config, run, model)
+    pretrained = build.load_model(config.model)
+    tokenizer = build.load_tokenizer(config.model, pretrained)
+    model = build.build_model(config, tokenizer, pretrained)
+    iteration, params = newest_params(config, run, model, pretrained)
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt
@@ -177,8 +178,10 @@ def _panel_of_run(
     return iteration, params, panel
 
 
-def newest_params(config: Config, run: str | os.PathLike[str], model: Any) -> tuple[int, Params]:
-    """Iteration and policy of the newest checkpoint of a run.
+def newest_params(
+    config: Config, run: str | os.PathLike[str], model: ActorCritic, pretrained: Pretrained | None
+) -> tuple[int, dict[str, Any]]:
+    """Iteration and parameters, as `TrainState.whole` has them, of the newest checkpoint of a run.
 
     Raises:
         UserError: there is no checkpoint yet, or it cannot be read.
@@ -186,13 +189,12 @@ def newest_params(config: Config, run: str | os.PathLike[str], model: Any) -> tu
     folder = Path(run) / "checkpoints"
     if not folder.is_dir():
         raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
-    like = jax.eval_shape(
-        lambda key: init_state(key, model, build.build_optimiser(config), build.needs_reference(config)),
-        jax.random.key(0),
-    )
+    start = build.initial_state(config, model, pretrained)
+    like = jax.eval_shape(start, jax.random.key(0))
     with Checkpoints(folder, keep=None) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
             raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
-        state = checkpoints.restore(step, like)
-    return int(state.iteration), jax.tree.map(jnp.asarray, state.params["policy"])
+        state = checkpoints.restore(step, like.replace(base=None))
+    state = state.replace(base=start(jax.random.key(0)).base if like.base is not None else None)
+    return int(state.iteration), jax.tree.map(jnp.asarray, state.whole())

@@ -1,7 +1,7 @@
 """A policy and its critic as one tree of parameters.
 
-Letters: `N` rows of `S` tokens, of which `K` are scored, `D` width. Outputs over [N, K] speak of the token at
-`position` and are computed from the tokens before it. Vocabulary logits are made for these K tokens only.
+Letters: `N` rows of `S` tokens, of which `K` are scored, `D` width, `V` vocabulary. Outputs over [N, K] speak of the
+token at `position` and are computed from the tokens before it. Vocabulary logits are made for these K tokens only.
 """
 
 import dataclasses
@@ -11,28 +11,45 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from agentrl_jax.models import decoder
+from agentrl_jax.models import decoder, lora
+from agentrl_jax.models.lora import LoraConfig
+from agentrl_jax.models.shape import DecoderConfig
 
 CRITICS = ("none", "shared", "separate")
+
+LOGITS_AT_ONCE = 2**24
+"""Most vocabulary logits that exist at a time (64 MiB); rows with more of them are scored in chunks of tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActorCritic:
-    """Shapes of a policy and its critic.
+    """Shapes of a policy and its critic, and which part of them is trained.
 
     Attributes:
         decoder: shape of the policy, and of a separate critic.
         critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a decoder of its own.
         common: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
+        lora: with it the policy and a separate critic are adapters of one frozen decoder.
+        frozen_layers: number of first layers that are frozen, and the embedding with them; 0 trains everything.
+        remat: what the backward pass recomputes, see `decoder.REMAT`.
     """
 
-    decoder: decoder.DecoderConfig
+    decoder: DecoderConfig
     critic: str
     common: int = 0
+    lora: LoraConfig | None = None
+    frozen_layers: int = 0
+    remat: str = "none"
 
     def __post_init__(self):
         if self.critic not in CRITICS:
             raise ValueError(f"critic {self.critic!r} is unknown; choose one of {', '.join(CRITICS)}")
+        if self.remat not in decoder.REMAT:
+            raise ValueError(f"remat {self.remat!r} is unknown; choose one of {', '.join(decoder.REMAT)}")
+        if not 0 <= self.frozen_layers < self.decoder.num_layers:
+            raise ValueError(f"{self.frozen_layers} frozen layers of {self.decoder.num_layers}; leave one to train")
+        if self.lora and self.frozen_layers:
+            raise ValueError("an adapter freezes the whole decoder; give lora or frozen_layers, not both")
 
 
 class TokenScores(struct.PyTreeNode):
@@ -50,11 +67,31 @@ class TokenScores(struct.PyTreeNode):
 
 
 def init_params(key: jax.Array, model: ActorCritic) -> dict[str, Any]:
-    """Fresh parameters: "policy", and "critic" with "head" f32[D], "bias" f32[] and perhaps its own "decoder".
+    """Fresh parameters around a fresh decoder, see `from_decoder`."""
+    return from_decoder(key, decoder.init_params(key, model.decoder), model)
 
-    A separate critic starts as a copy of the policy's decoder.
+
+def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic) -> dict[str, Any]:
+    """Parameters around a decoder.
+
+    Returns:
+        "policy": the decoder, or the part of it that is trained, or its adapter; "critic", if there is one: "head"
+        f32[D], "bias" f32[] and, of a separate critic, its own "decoder", which starts as a copy of "policy"; and
+        "base", if there is something frozen: the rest of the decoder, or all of it.
     """
-    params: dict[str, Any] = {"policy": decoder.init_params(key, model.decoder)}
+    params: dict[str, Any] = {}
+    if model.lora:
+        params |= {"policy": lora.init_adapter(key, model.decoder, model.lora), "base": pretrained}
+    elif model.frozen_layers:
+        first, rest = (
+            {name: x[part] for name, x in pretrained["layers"].items()}
+            for part in (slice(model.frozen_layers), slice(model.frozen_layers, None))
+        )
+        trained = {name: x for name, x in pretrained.items() if name != "embedding"} | {"layers": rest}
+        params["policy"] = jax.tree.map(lambda x: x.astype(jnp.float32), trained)
+        params["base"] = {"embedding": pretrained["embedding"], "first_layers": first}
+    else:
+        params["policy"] = pretrained
     if model.critic != "none":
         params["critic"] = {"head": jnp.zeros(model.decoder.width, jnp.float32), "bias": jnp.zeros((), jnp.float32)}
     if model.critic == "separate":
@@ -69,36 +106,40 @@ def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
     return {**params, "critic": {**params["critic"], "decoder": jax.tree.map(jnp.copy, params["policy"])}}
 
 
+def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
+    """The whole decoder of the policy, as `decoder.forward` and `decoder.unstack` take it; nothing is copied.
+
+    Args:
+        params: "policy", and "base" if something is frozen.
+        model: shapes.
+    """
+    return _whole(params["policy"], params, model)
+
+
 def score_tokens(
     params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
 ) -> TokenScores:
     """Scores K tokens of each of N rows in one parallel forward pass.
 
     Args:
-        params: as from `init_params`.
+        params: as from `from_decoder`.
         model: shapes.
         tokens: i32[N, S], padded on the right.
         position: i32[N, K] positions of the tokens to score, each at least 1.
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
     """
-    hidden = _before(decoder.forward(params["policy"], model.decoder, tokens, common=model.common), position)
-    scaled = decoder.logits(params["policy"], hidden)
-    scaled = scaled / jnp.where(temperature > 0, temperature, 1.0)[:, None, None]
-    logprobs = jax.nn.log_softmax(scaled)
+    policy = policy_decoder(params, model)
+    hidden = _hidden(policy, model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
-    return TokenScores(
-        logprob=jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0],
-        entropy=-jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1),
-        value=_value(params, model, tokens, position, hidden),
-    )
+    logprob, entropy = _logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))
+    return TokenScores(logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden))
 
 
 def logprobs(
-    params: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
+    params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
 ) -> jax.Array:
     """Log-probabilities f32[N, K] of tokens under a policy alone (a reference, say); arguments as `score_tokens`."""
-    alone = dataclasses.replace(model, critic="none")
-    return score_tokens({"policy": params}, alone, tokens, position, temperature).logprob
+    return score_tokens(params, dataclasses.replace(model, critic="none"), tokens, position, temperature).logprob
 
 
 def values(params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
@@ -112,11 +153,46 @@ def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
         return jnp.zeros(position.shape, jnp.float32)
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
-        backbone = critic.get("decoder", params["policy"])
-        hidden = _before(decoder.forward(backbone, model.decoder, tokens, common=model.common), position)
+        backbone = _whole(critic.get("decoder", params["policy"]), params, model)
+        hidden = _hidden(backbone, model, tokens, position)
     return hidden.astype(jnp.float32) @ critic["head"] + critic["bias"]
 
 
-def _before(hidden: jax.Array, position: jax.Array) -> jax.Array:
+def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.Params:
+    if model.lora:
+        return lora.attach(params["base"], trained, model.lora)
+    return {**params["base"], **trained} if model.frozen_layers else trained
+
+
+def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
     """States [N, K, D] from which the tokens at `position` are predicted."""
+    hidden = decoder.forward(policy, model.decoder, tokens, common=model.common, remat=model.remat)
     return jnp.take_along_axis(hidden, position[..., None] - 1, axis=1)
+
+
+def _logprob_and_entropy(
+    policy: decoder.Params, hidden: jax.Array, token: jax.Array, temperature: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Of tokens i32[N, K] after states [N, K, D]; never more than `LOGITS_AT_ONCE` logits at a time."""
+
+    def score(hidden, token, temperature):
+        logprobs = jax.nn.log_softmax(decoder.logits(policy, hidden) / temperature[..., None])
+        chosen = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
+        return chosen, -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+
+    temperature = jnp.broadcast_to(temperature[:, None], token.shape)
+    at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
+    if token.size <= at_once:
+        return score(hidden, token, temperature)
+
+    def chunks(x, fill):
+        flat = x.reshape(token.size, *x.shape[2:])
+        missing = -token.size % at_once
+        padded = jnp.concatenate([flat, jnp.full((missing, *flat.shape[1:]), fill, x.dtype)])
+        return padded.reshape(-1, at_once, *flat.shape[1:])
+
+    # Logits are made again in the backward pass instead of being kept.
+    inputs = (chunks(hidden, 0), chunks(token, 0), chunks(temperature, 1))
+    scored = jax.lax.map(jax.checkpoint(lambda chunk: score(*chunk)), inputs)
+    logprob, entropy = (x.reshape(-1)[: token.size].reshape(token.shape) for x in scored)
+    return logprob, entropy

@@ -3,48 +3,31 @@
 Letters: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V` vocabulary, `N` layers; see `layers`.
 """
 
-import dataclasses
+import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 
 from agentrl_jax.models import layers
+from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
-"""A tree of parameters; the leaves under "layers" are stacked over layers, [N, ...]."""
+"""A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
+for `extend` they are a tuple of N trees instead, see `unstack`. The first layers may stand apart under "first_layers",
+stacked likewise, so that a frozen part and a trained one need not be put together."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DecoderConfig:
-    """Shape of a decoder (pre-norm, rotary positions, grouped-query attention, SwiGLU)."""
-
-    vocab_size: int
-    num_layers: int
-    width: int
-    num_heads: int
-    num_kv_heads: int
-    mlp_width: int
-    rope_theta: float = 10_000.0
-    norm_eps: float = 1e-6
-    tied_embeddings: bool = True
-    dtype: str = "float32"
-
-    def __post_init__(self):
-        if self.width % self.num_heads:
-            raise ValueError(f"model width {self.width} must be a multiple of its {self.num_heads} heads")
-        if (self.width // self.num_heads) % 2:
-            raise ValueError(f"head dimension {self.width // self.num_heads} must be even for rotary positions")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} heads cannot be shared evenly by {self.num_kv_heads} key-value heads")
-
-    @property
-    def head_dim(self) -> int:
-        """Width of one head."""
-        return self.width // self.num_heads
+REMAT: dict[str, Callable[..., Any] | None] = {
+    "none": None,
+    "dots": functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
+    "full": jax.checkpoint,
+}
+"""What the backward pass recomputes of each layer: nothing; all but its products with parameters; everything."""
 
 
 class Decoder(nn.Module):
@@ -73,25 +56,20 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
 
 
 def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
-    kv_width = c.num_kv_heads * c.head_dim
-    shapes = {
-        "query": (c.width, c.width),
-        "key": (c.width, kv_width),
-        "value": (c.width, kv_width),
-        "output": (c.width, c.width),
-        "gate": (c.width, c.mlp_width),
-        "up": (c.width, c.mlp_width),
-        "down": (c.mlp_width, c.width),
-    }
-    keys = dict(zip(shapes, jax.random.split(key, len(shapes))))
+    shapes = c.layer_shapes()
+    matrices = [name for name, shape in shapes.items() if len(shape) == 2]
+    keys = dict(zip(matrices, jax.random.split(key, len(matrices))))
     # What is added to the residual stream starts smaller, so that the stream's variance does not grow with depth.
     added = {name: (2 * c.num_layers) ** -0.5 for name in ("output", "down")}
-    matrices = {
-        name: added.get(name, 1.0) * shape[0] ** -0.5 * jax.random.normal(keys[name], (c.num_layers, *shape))
-        for name, shape in shapes.items()
-    }
-    norms = {name: jnp.ones((c.num_layers, c.width), jnp.float32) for name in ("attention_norm", "mlp_norm")}
-    return matrices | norms
+
+    def leaf(name: str, shape: tuple[int, ...]) -> jax.Array:
+        if name.endswith("_norm"):
+            return jnp.ones((c.num_layers, *shape), jnp.float32)
+        if name.endswith("_bias"):
+            return jnp.zeros((c.num_layers, *shape), jnp.float32)
+        return added.get(name, 1.0) * shape[0] ** -0.5 * jax.random.normal(keys[name], (c.num_layers, *shape))
+
+    return {name: leaf(name, shape) for name, shape in shapes.items()}
 
 
 class KVCache(struct.PyTreeNode):
@@ -121,45 +99,67 @@ def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
     return KVCache(keys=buffers(), values=buffers())
 
 
-def forward(
-    params: Params, config: DecoderConfig, tokens: jax.Array, *, common: int = 0, remat: bool = False
-) -> jax.Array:
-    """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right.
+def unstack(params: Params, config: DecoderConfig) -> Params:
+    """The parameters as `extend` reads them: of the activations' type, each layer a tree of its own.
 
-    Layers are scanned; with `remat` each is recomputed in the backward pass (`jax.checkpoint`).
+    Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
+    """
+    apart = [
+        {name: leaf[i] for name, leaf in stack.items()}
+        for stack in _stacks(params, config)
+        for i in range(stack["attention_norm"].shape[0])
+    ]
+    outer = {name: leaf.astype(config.dtype) for name, leaf in params.items() if name.endswith("embedding")}
+    return {"final_norm": params["final_norm"], **outer, "layers": tuple(apart)}
+
+
+def forward(
+    params: Params, config: DecoderConfig, tokens: jax.Array, *, common: int = 0, remat: str = "none"
+) -> jax.Array:
+    """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
 
     Args:
-        params: parameters.
+        params: stacked parameters.
         config: shape of the decoder.
         tokens: i32[B, S].
         common: number of first tokens, less than S, that are the same in every row; they are computed once for all.
-        remat: see above.
+        remat: name in `REMAT`.
     """
     batch, length = tokens.shape
     table = params["embedding"].astype(config.dtype)
-    cos, sin = layers.rotary_angles(jnp.arange(length)[None], config.head_dim, config.rope_theta)
-    visible = jnp.tril(jnp.ones((length, length), bool))[None]
+    positions = jnp.arange(length)
+    cos, sin = layers.rotary_angles(positions[None], config)
+    visible = layers.visible(positions[None], length)
     # The first tokens are a chunk of one row, if there are any; all rows of the second chunk read its keys and values.
     starts = (0, common, length) if common else (0, length)
     spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
 
-    def layer(chunks, weights):
+    def layer(chunks, layer_inputs):
+        weights, window = layer_inputs
+        seen = visible if window is None else visible & layers.within(window, positions[None], length)
         after, keys, values = [], [], []
         for x, span in zip(chunks, spans):
-            query, key, value = _project(weights, config, x, (cos[:, span], sin[:, span]))
+            query, key, value = layers.project(weights, config, x, (cos[:, span], sin[:, span]))
             keys.append(key.swapaxes(1, 2))
             values.append(value.swapaxes(1, 2))
             key, value = (
                 jnp.concatenate([jnp.broadcast_to(part, (len(x), *part.shape[1:])) for part in parts], axis=2)
                 for parts in (keys, values)
             )
-            mixed = layers.attend(query, key, value, visible[:, span, : span.stop])
-            after.append(_finish(weights, config, x, mixed))
+            mixed = layers.attend(query, key, value, seen[:, span, : span.stop])
+            after.append(layers.finish(weights, config, x, mixed))
         return after, None
 
     rows = [tokens[:1], tokens] if common else [tokens]
     chunks = [table[some[:, span]] for some, span in zip(rows, spans)]
-    chunks, _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, chunks, _cast(params["layers"], config))
+    windows = np.array(config.windows, np.int32) if any(config.windows) else None
+    recomputed = REMAT[remat]
+    first = 0
+    for stack in _stacks(params, config):
+        last = first + stack["attention_norm"].shape[0]
+        inputs = (stack, None if windows is None else windows[first:last])
+        chunks, _ = jax.lax.scan(layer if recomputed is None else recomputed(layer), chunks, inputs)
+        first = last
     x = jnp.concatenate([jnp.broadcast_to(chunk, (batch, *chunk.shape[1:])) for chunk in chunks], axis=1)
     return layers.rms_norm(x, params["final_norm"], config.norm_eps)
 
@@ -170,7 +170,7 @@ def extend(
     """Appends a chunk of tokens to each row of the cache.
 
     Args:
-        params: parameters.
+        params: parameters from `unstack`.
         config: shape of the decoder.
         cache: cache of B rows; positions from `start` on are overwritten, earlier ones are read.
         tokens: i32[B, C], padded on the right.
@@ -185,18 +185,18 @@ def extend(
     positions = start[:, None] + offsets
     # A write to a position past the end is dropped: that is how rows and tokens that must not write are masked.
     targets = jnp.where(offsets < count[:, None], positions, cache.length)
-    visible = jnp.arange(cache.length) <= positions[:, :, None]
-    angles = layers.rotary_angles(positions, config.head_dim, config.rope_theta)
+    visible = layers.visible(positions, cache.length)
+    angles = layers.rotary_angles(positions, config)
     rows = jnp.arange(batch)[:, None]
-    weights_of_all = _cast(params["layers"], config)
-    x = params["embedding"].astype(config.dtype)[tokens]
+    x = params["embedding"][tokens]
     keys, values = [], []
-    for index in range(config.num_layers):
-        weights = jax.tree.map(lambda leaf, i=index: leaf[i], weights_of_all)
-        query, key, value = _project(weights, config, x, angles)
+    for index, weights in enumerate(params["layers"]):
+        window = config.windows[index] if config.windows else 0
+        seen = visible & layers.within(jnp.int32(window), positions, cache.length) if window else visible
+        query, key, value = layers.project(weights, config, x, angles)
         keys.append(cache.keys[index].at[rows, :, targets].set(key, mode="drop"))
         values.append(cache.values[index].at[rows, :, targets].set(value, mode="drop"))
-        x = _finish(weights, config, x, layers.attend(query, keys[-1], values[-1], visible))
+        x = layers.finish(weights, config, x, layers.attend(query, keys[-1], values[-1], seen))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 
 
@@ -206,19 +206,10 @@ def logits(params: Params, hidden: jax.Array) -> jax.Array:
     return jnp.matmul(hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 
-def _cast(stacked: Params, config: DecoderConfig) -> Params:
-    return jax.tree.map(lambda leaf: leaf.astype(config.dtype), stacked)
-
-
-def _project(weights, config: DecoderConfig, x, angles):
-    normed = layers.rms_norm(x, weights["attention_norm"], config.norm_eps)
-    split = (*x.shape[:-1], -1, config.head_dim)
-    query = layers.rotate((normed @ weights["query"]).reshape(split), angles)
-    key = layers.rotate((normed @ weights["key"]).reshape(split), angles)
-    return query, key, (normed @ weights["value"]).reshape(split)
-
-
-def _finish(weights, config: DecoderConfig, x, mixed):
-    x = x + mixed.reshape(x.shape) @ weights["output"]
-    normed = layers.rms_norm(x, weights["mlp_norm"], config.norm_eps)
-    return x + layers.swiglu(normed, weights["gate"], weights["up"], weights["down"])
+def _stacks(params: Params, config: DecoderConfig) -> list[dict[str, jax.Array]]:
+    """The stacks of layers in order, of the activations' type; norms are computed in f32 and keep their scales."""
+    return [
+        {name: x if name.endswith("_norm") else x.astype(config.dtype) for name, x in params[part].items()}
+        for part in ("first_layers", "layers")
+        if part in params
+    ]

@@ -4,9 +4,16 @@ Letters: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `D` w
 heads, `Dh` head dimension, `F` width of the feed-forward layer. Norms, rotary angles and softmax are computed in f32.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from agentrl_jax.models.shape import DecoderConfig
+
+Weights = Mapping[str, jax.Array]
+"""The parameters of one layer by name, of the activations' type."""
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -16,10 +23,21 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     return (normed * scale).astype(x.dtype)
 
 
-def rotary_angles(positions: jax.Array, head_dim: int, theta: float) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine of the rotary embedding (Su et al. 2021), each f32[..., 1, Dh/2], for i32[...] positions."""
-    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies
+def rotary_frequencies(config: DecoderConfig) -> jax.Array:
+    """Frequencies f32[Dh/2] of the rotary embedding (Su et al. 2021), stretched where the shape says so."""
+    frequencies = config.rope_theta ** (-jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim)
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    turns = scaling.original_positions * frequencies / (2 * jnp.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = jnp.clip(kept, 0.0, 1.0)
+    return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
+
+
+def rotary_angles(positions: jax.Array, config: DecoderConfig) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of the rotary embedding, each f32[..., 1, Dh/2], for i32[...] positions."""
+    angles = positions[..., None, None].astype(jnp.float32) * rotary_frequencies(config)
     return jnp.cos(angles), jnp.sin(angles)
 
 
@@ -62,6 +80,44 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
     return mixed.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
 
 
-def swiglu(x: jax.Array, gate: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
-    """Gated feed-forward layer (Shazeer 2020): `x` [..., D], `gate` and `up` [D, F], `down` [F, D]."""
-    return (jax.nn.silu(x @ gate) * (x @ up)) @ down
+def visible(positions: jax.Array, length: int) -> jax.Array:
+    """Which of `length` positions a query at `positions` i32[B, C] sees: itself and those before, bool[B, C, S]."""
+    return jnp.arange(length) <= positions[:, :, None]
+
+
+def within(window: jax.Array, positions: jax.Array, length: int) -> jax.Array:
+    """Which of `length` positions lie in a query's `window` i32[] of latest ones, bool[B, C, S]; all if it is 0."""
+    return (window == 0) | (jnp.arange(length) > positions[:, :, None] - window)
+
+
+def project(
+    weights: Weights, config: DecoderConfig, x: jax.Array, angles: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries [B, C, H, Dh], keys and values [B, C, K, Dh] of a layer's input `x` [B, C, D]."""
+    normed = rms_norm(x, weights["attention_norm"], config.norm_eps)
+    query, key, value = (
+        _product(weights, name, normed).reshape(*x.shape[:-1], -1, config.head_dim)
+        for name in ("query", "key", "value")
+    )
+    if config.qk_norm:
+        query = rms_norm(query, weights["query_norm"], config.norm_eps)
+        key = rms_norm(key, weights["key_norm"], config.norm_eps)
+    return rotate(query, angles), rotate(key, angles), value
+
+
+def finish(weights: Weights, config: DecoderConfig, x: jax.Array, mixed: jax.Array) -> jax.Array:
+    """Adds attention `mixed` [B, C, H, Dh] and the gated feed-forward layer (Shazeer 2020) to `x` [B, C, D]."""
+    x = x + _product(weights, "output", mixed.reshape(*x.shape[:-1], -1))
+    normed = rms_norm(x, weights["mlp_norm"], config.norm_eps)
+    gated = jax.nn.silu(_product(weights, "gate", normed)) * _product(weights, "up", normed)
+    return x + _product(weights, "down", gated)
+
+
+def _product(weights: Weights, name: str, x: jax.Array) -> jax.Array:
+    """`x` [..., In] times the matrix called `name` [In, Out], with its bias and its low-rank adapter if it has them."""
+    product = x @ weights[name]
+    if f"{name}_bias" in weights:
+        product += weights[f"{name}_bias"]
+    if f"{name}_lora_a" in weights:
+        product += (x @ weights[f"{name}_lora_a"]) @ weights[f"{name}_lora_b"]
+    return product

@@ -60,14 +60,16 @@ def imitation_steps(
         part = jax.tree.map(lambda x: x[chosen], rows)
         count = jnp.sum(part.sampled, dtype=jnp.float32)
         mine = shards.local(part)
+        params, base = shards.varying((state.params, state.base))
+        frozen = state.replace(base=base)
 
         def loss_of(params):
             scores = actor_critic.score_tokens(
-                params, model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
+                frozen.whole(params), model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
             )
             return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
-        loss, grads = shards.sum(jax.value_and_grad(loss_of)(shards.varying(state.params)))
+        loss, grads = shards.sum(jax.value_and_grad(loss_of)(params))
         state, norms, good = apply_gradients(
             state, optimise, loss, grads, tokens=count, lr=lr, critic_lr=jnp.float32(0), max_grad_norm=max_grad_norm
         )

@@ -72,9 +72,45 @@ class Shards:
 
         return jax.tree.map(collect, tree)
 
+    def block(self, tree: Any) -> Any:
+        """This device's contiguous block of replicated rows, the one that a rollout gives it: [N, ...] -> [N / R, ...].
+
+        Raises:
+            ValueError: R does not divide N.
+        """
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(AXIS)
+
+        def cut(x):
+            if x.shape[0] % self.count:
+                raise ValueError(f"{x.shape[0]} rows are no whole blocks for {self.count} devices; use a multiple")
+            blocks = x.reshape(self.count, -1, *x.shape[1:])
+            return jax.lax.dynamic_index_in_dim(blocks, index, axis=0, keepdims=False)
+
+        return jax.tree.map(cut, tree)
+
+    def join(self, tree: Any) -> Any:
+        """Every device's block on all of them, in the order of `block`: leaves [N / R, ...] -> [N, ...]."""
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(AXIS)
+
+        def collect(x):
+            # As in `replicate`, a sum of disjoint parts.
+            blocks = jnp.zeros((self.count, *x.shape), x.dtype)
+            blocks = jax.lax.psum(jax.lax.dynamic_update_index_in_dim(blocks, x, index, axis=0), AXIS)
+            return blocks.reshape(-1, *x.shape[1:])
+
+        return jax.tree.map(collect, tree)
+
     def sum(self, tree: Any) -> Any:
         """Sum over devices."""
         return tree if self.count == 1 else jax.lax.psum(tree, AXIS)
+
+    def largest(self, tree: Any) -> Any:
+        """Greatest over devices."""
+        return tree if self.count == 1 else jax.lax.pmax(tree, AXIS)
 
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as this device's own, so that loops and gradients treat them as such."""

@@ -7,6 +7,9 @@ a set share of the active ones waits, lets the environments answer those, and pr
 """
 
 import dataclasses
+import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,9 +17,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout import parsing
-from agentrl_jax.rollout.sampling import sample
+from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory, TurnResult
 from agentrl_jax.rollout.world import Message, World
 
@@ -35,7 +39,7 @@ class EngineConfig:
         wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
-        end_of_turn: id of the stop token.
+        end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
     """
 
     max_turns: int
@@ -45,13 +49,15 @@ class EngineConfig:
     wait_share: float
     context: str
     stop_at_answer: bool
-    end_of_turn: int
+    end_of_turn: tuple[int, ...]
 
     def __post_init__(self):
         if self.context not in CONTEXTS:
             raise ValueError(f"context {self.context!r} is unknown; choose one of {', '.join(CONTEXTS)}")
         if not 0 < self.wait_share <= 1:
             raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
+        if not self.end_of_turn:
+            raise ValueError("end_of_turn names no stop token; give at least one")
 
 
 class LoopState(struct.PyTreeNode):
@@ -102,7 +108,7 @@ def cache_length(world: World, config: EngineConfig) -> int:
 
 def rollout(
     params: decoder.Params,
-    model: decoder.DecoderConfig,
+    model: DecoderConfig,
     world: World,
     config: EngineConfig,
     key: jax.Array,
@@ -126,16 +132,35 @@ def rollout(
     Raises:
         ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
     """
-    state = _loop(params, model, world, config, key, ids, settings)
+    state = final_state(params, model, world, config, key, ids, settings)
     return state.trajectory, state.stats
 
 
-def final_state(params, model, world, config, key, ids, settings) -> LoopState:
-    """As `rollout`, but returns the whole state of the loop when it ends; tests compare it."""
-    return _loop(params, model, world, config, key, ids, settings)
+def final_state(
+    params: decoder.Params,
+    model: DecoderConfig,
+    world: World,
+    config: EngineConfig,
+    key: jax.Array,
+    ids: EpisodeIds,
+    settings: RolloutSettings,
+    *,
+    replies: Reply | None = None,
+    varying: Callable[[Any], Any] = lambda tree: tree,
+) -> LoopState:
+    """As `rollout`, but returns the whole state of the loop when it ends.
 
-
-def _loop(params, model, world, config, key, ids, settings) -> LoopState:
+    Args:
+        params: as the following, see `rollout`.
+        model: shape of the policy.
+        world: environments, prompts and grammars.
+        config: shapes and order of work.
+        key: key of this rollout.
+        ids: E episodes.
+        settings: traced settings.
+        replies: [E, T] replies that are given instead of drawn ones; each is scored as if it had been drawn.
+        varying: inside a checked `jax.shard_map`, `Shards.varying`: loops start from constants, which it marks.
+    """
     episodes = ids.group.shape[0]
     slots = config.slots or episodes
     if slots % config.members or episodes % config.members:
@@ -146,13 +171,14 @@ def _loop(params, model, world, config, key, ids, settings) -> LoopState:
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
-    engine = _Engine(params, model, world, config, key, ids, settings)
+    engine = _Engine(decoder.unstack(params, model), model, world, config, key, ids, settings, replies, varying)
 
     def cycle(state: LoopState) -> LoopState:
-        state = jax.lax.while_loop(engine.may_decode, engine.decode, state)
-        return jax.lax.cond(jnp.any(state.active), engine.prefill, lambda s: s, engine.interact(state))
+        state = jax.lax.while_loop(engine.may_decode, lambda s: varying(engine.decode(s)), state)
+        state = varying(engine.interact(state))
+        return jax.lax.cond(jnp.any(state.active), lambda s: varying(engine.prefill(s)), lambda s: s, state)
 
-    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, engine.start(slots))
+    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, varying(engine.start(slots)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,12 +186,14 @@ class _Engine:
     """The steps of the loop, over one set of arguments."""
 
     params: decoder.Params
-    model: decoder.DecoderConfig
+    model: DecoderConfig
     world: World
     config: EngineConfig
     key: jax.Array
     ids: EpisodeIds
     settings: RolloutSettings
+    replies: Reply | None
+    varying: Callable[[Any], Any]
 
     def start(self, slots: int) -> LoopState:
         """First observations of the first `slots` episodes, prefilled once a group."""
@@ -202,13 +230,11 @@ class _Engine:
         return jnp.any(state.active & ~state.waiting) & (waiting < self.config.wait_share * jnp.sum(state.active))
 
     def decode(self, state: LoopState) -> LoopState:
-        """Samples one token for every row that decodes, and runs the model on it."""
+        """Adds one token to the reply of every row that decodes, and runs the model on it."""
         config = self.config
         decoding = state.active & ~state.waiting
         reply = state.reply
-        temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
-        keys = key_law.token_key(state.sample_keys, state.turn, reply.length)
-        token, logprob, margin = sample(keys, state.logits, temperature)
+        token, logprob, margin, longest = self._next_token(state)
 
         here = (jnp.arange(config.reply_tokens) == reply.length[:, None]) & decoding[:, None]
         reply = Reply(
@@ -216,12 +242,12 @@ class _Engine:
             logprob=jnp.where(here, logprob[:, None], reply.logprob),
             margin=jnp.where(here, margin[:, None], reply.margin),
             length=reply.length + decoding,
-            ended=reply.ended | (decoding & (token == config.end_of_turn)),
+            ended=reply.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
         parser = _where(
             decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser
         )
-        complete = reply.ended | (reply.length >= config.reply_tokens)
+        complete = reply.ended | (reply.length >= longest)
         if config.stop_at_answer:
             complete |= parsing.closed(self.world.grammars, state.ids.task, parser)
 
@@ -242,6 +268,16 @@ class _Engine:
                 slot_steps=stats.slot_steps + decoding.shape[0],
             ),
         )
+
+    def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | int]:
+        """Token, log-probability and margin of each row, [B], and the length at which its reply is complete."""
+        temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
+        if self.replies is None:
+            keys = key_law.token_key(state.sample_keys, state.turn, state.reply.length)
+            return *sample(keys, state.logits, temperature), self.config.reply_tokens
+        given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.replies)
+        token = jnp.take_along_axis(given.tokens, state.reply.length[:, None], axis=1, mode="clip")[:, 0]
+        return token, score(state.logits, temperature, token), jnp.zeros_like(state.logits[:, 0]), given.length
 
     def interact(self, state: LoopState) -> LoopState:
         """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes."""
@@ -300,7 +336,7 @@ class _Engine:
             _, cache = decoder.extend(
                 self.params, self.model, state.cache, prefix, jnp.zeros_like(taken), prefix_length * refilled
             )
-            return state.replace(
+            state = state.replace(
                 ids=ids,
                 world=_where(refilled, world, state.world),
                 message=_where(refilled, message, state.message),
@@ -309,6 +345,7 @@ class _Engine:
                 position=jnp.where(refilled, prefix_length, state.position),
                 cache=cache,
             )
+            return self.varying(state)
 
         state = jax.lax.cond(jnp.any(refilled), take, lambda s: s, state)
         return state.replace(
@@ -372,6 +409,11 @@ def _empty_reply(batch: int, length: int) -> Reply:
         margin=jnp.zeros((batch, length), jnp.float32),
         ended=jnp.zeros(batch, bool),
     )
+
+
+def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
+    """bool[B]: the token [B] is a stop token. One comparison each: there are few, and a single one costs no more."""
+    return functools.reduce(operator.or_, (token == stop for stop in stops))
 
 
 def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:

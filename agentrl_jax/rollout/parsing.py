@@ -12,10 +12,13 @@ from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import GrammarState, GrammarTable, ParsedReply
 
 Tables = tuple[GrammarTable, ...]
-"""One grammar per task; all keep the same number of actions per turn."""
+"""One grammar per task; all keep the same number of actions per turn. Without any nothing is parsed."""
 
 
 def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *rows: Any) -> Any:
+    if not tables:
+        return ()
+
     def row(task, *values):
         return jax.lax.switch(task, [lambda *v, t=t: function(t, *v) for t in tables], *values)
 

@@ -1,4 +1,4 @@
-"""Drawing one token a row, each from its own key."""
+"""Drawing one token a row, each from its own key, and scoring it."""
 
 import jax
 import jax.numpy as jnp
@@ -23,5 +23,12 @@ def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[
     token = jnp.argmax(perturbed, axis=-1).astype(jnp.int32)
     chosen = jax.nn.one_hot(token, logits.shape[1], dtype=bool)
     margin = jnp.max(perturbed, axis=-1) - jnp.max(jnp.where(chosen, -jnp.inf, perturbed), axis=-1)
+    return token, score(logits, temperature, token), margin
+
+
+def score(logits: jax.Array, temperature: jax.Array, token: jax.Array) -> jax.Array:
+    """Log-probability f32[B] of tokens i32[B] under softmax(logits / temperature), 0 where greedy; see `sample`."""
+    greedy = temperature <= 0
+    scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     logprob = jnp.take_along_axis(jax.nn.log_softmax(scaled), token[:, None], axis=-1)[:, 0]
-    return token, jnp.where(greedy, 0.0, logprob), margin
+    return jnp.where(greedy, 0.0, logprob)

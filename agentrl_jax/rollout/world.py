@@ -37,15 +37,15 @@ class Message(struct.PyTreeNode):
 
 
 class World(Protocol):
-    """Environments of B rows. Implemented by `CompiledWorld` and `HostWorld`."""
+    """Environments of B rows. Implemented by `CompiledWorld`, `HostWorld` and `replay.RecordedWorld`."""
 
     @property
-    def prefix(self) -> np.ndarray:
+    def prefix(self) -> np.ndarray | jax.Array:
         """i32[K, P] tokens that open every context of a task."""
         ...
 
     @property
-    def prefix_length(self) -> np.ndarray:
+    def prefix_length(self) -> np.ndarray | jax.Array:
         """i32[K] how many of them a task has."""
         ...
 

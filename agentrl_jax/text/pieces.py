@@ -100,6 +100,19 @@ def most_tokens(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iter
     return max((sum(lengths[i] for i in row if i >= 0) for row in rows), default=0)
 
 
+def mean_tokens(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> tuple[float, float]:
+    """Returns the mean tokens of an observation (by pieces, by the tokeniser's rule for the whole text).
+
+    Their ratio says what the boundaries of the pieces cost. Arguments as in `share_equal_to_encode`; zeros of no rows.
+    """
+    lengths = [len(tokenizer.encode(piece)) for piece in pieces]
+    texts = [[i for i in row if i >= 0] for row in rows]
+    if not texts:
+        return 0.0, 0.0
+    whole = [len(tokenizer.encode("".join(pieces[i] for i in row))) for row in texts]
+    return float(np.mean([sum(lengths[i] for i in row) for row in texts])), float(np.mean(whole))
+
+
 def share_equal_to_encode(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> float:
     """Returns the share of observations whose tokens by pieces are those of the tokeniser's rule for the whole text.
 

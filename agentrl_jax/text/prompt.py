@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.numbers import DIGIT_PIECES, format_number, number_pieces
 from agentrl_jax.text.pieces import ENCODERS, Piece, PieceTable, Special, build_table, encode_piece
-from agentrl_jax.text.styles import Part, PromptStyle, Task, chat_format
+from agentrl_jax.text.styles import Part, PromptStyle, Task
 from agentrl_jax.text.tokenizer import Tokenizer
 
 REWARD_DECIMALS = 1
@@ -98,7 +99,7 @@ def compile_prompt(
         pieces: the environment's pieces; None when its observations come as token ids, as those of a host
             environment do.
         observation_pieces: `P`, length of an observation row.
-        think: whether a reply has a think block.
+        think: whether a reply has a think block; a chat template that can ask for one or not is told so.
         forced: whether a message ends with the opening tag of the reply.
         separator: stands between two actions.
         max_actions_budget: actions per trajectory.
@@ -109,11 +110,12 @@ def compile_prompt(
         encoder: name in `ENCODERS`.
 
     Raises:
-        ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, or `encoder` is unknown.
+        ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, has a chat template that cannot
+            be expressed or opens a think block where the reply's format has none, or `encoder` is unknown.
     """
     if encoder not in ENCODERS:
         raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
-    chat = chat_format(tokenizer)
+    chat = chat_format(tokenizer, thinking=think)
     task = Task(
         instruction=instruction,
         legend=legend,
@@ -125,7 +127,8 @@ def compile_prompt(
     )
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
     opening = ("<think>" if think else "<answer>",)
-    parts = (*parts, Part("text", opening)) if forced else parts
+    inserted = chat.opening(opening[0], forced=forced)
+    parts = (*parts, Part("text", inserted)) if inserted else parts
     before: tuple[Piece, ...] = (*(() if forced else opening), *(("</think>", "<answer>") if think else ()))
     between: tuple[Piece, ...] = (f" {separator} " if style.spaced else separator,)
     after: tuple[Piece, ...] = ("</answer>", Special(chat.end))
@@ -205,12 +208,12 @@ def message(
         actions_left: i32[] actions left in the trajectory.
         reward: f32[] reward of the last turn.
         first: bool[] this is the trajectory's first message, right after the prefix.
-        reply_ended: bool[] the last reply ended by sampling the end-of-turn token, which is then not inserted again.
+        reply_ended: bool[] the last reply ended by sampling a stop token; then no end-of-turn token is inserted.
 
     Returns:
         (i32[O] tokens, padded on the right; i32[] true length).
     """
-    conditions = {"always": jnp.bool_(True), "later": ~first, "unended": ~first & ~reply_ended}
+    conditions = {"always": jnp.bool_(True), "first": first, "later": ~first, "unended": ~first & ~reply_ended}
     rows = []
     for part, own in zip(prompt.message_parts, prompt.message_ids):
         if part.kind == "observation":
@@ -268,7 +271,7 @@ def message_text(
     reply_ended: bool,
 ) -> str:
     """Returns the text of `message`; arguments as there, the observation as text. Special tokens are spelled."""
-    shown = {"always": True, "later": not first, "unended": not first and not reply_ended}
+    shown = {"always": True, "first": first, "later": not first, "unended": not first and not reply_ended}
     values = {
         "observation": observation,
         "turn": format_number(turn + 1, 0, prompt.turn_digits),

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from agentrl_jax.text.pieces import Piece, Special
-from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.text.chat import Chat
+from agentrl_jax.text.pieces import Piece
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,50 +27,19 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Chat:
-    """How a tokeniser's special tokens mark who speaks.
-
-    Attributes:
-        begin: opens every conversation.
-        before_role: stands before the name of a role.
-        after_role: stands after it.
-        roles: the names of the roles system, user and assistant.
-        end: name of the end-of-turn token.
-        after_end: stands after it, before the next role.
-        headers_suffice: a message of the system or the user may end without `end`, where the next header begins.
-    """
-
-    begin: tuple[Piece, ...]
-    before_role: tuple[Piece, ...]
-    after_role: tuple[Piece, ...]
-    roles: tuple[Piece, Piece, Piece]
-    end: str
-    after_end: tuple[Piece, ...]
-    headers_suffice: bool
-
-    def header(self, role: Literal["system", "user", "assistant"]) -> tuple[Piece, ...]:
-        """Returns the pieces that say who speaks next."""
-        name = self.roles[("system", "user", "assistant").index(role)]
-        return (*self.before_role, name, *self.after_role)
-
-    def close(self) -> tuple[Piece, ...]:
-        """Returns the pieces that end a message."""
-        return (Special(self.end), *self.after_end)
-
-
-@dataclasses.dataclass(frozen=True)
 class Part:
     """One part of a message.
 
     Attributes:
         kind: fixed pieces, or a value that the engine fills in.
         pieces: the fixed pieces; empty for a value.
-        when: in every message, in all but the first, or in all but the first unless the reply ended by itself.
+        when: in every message, in the first, in all but the first, or in all but the first unless the reply ended by
+            itself.
     """
 
     kind: Literal["text", "observation", "turn", "actions_left", "reward"]
     pieces: tuple[Piece, ...] = ()
-    when: Literal["always", "later", "unended"] = "always"
+    when: Literal["always", "first", "later", "unended"] = "always"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,44 +70,28 @@ def get_style(name: str) -> PromptStyle:
     return STYLES[name]
 
 
-def chat_format(tokenizer: Tokenizer) -> Chat:
-    """Returns how conversations are marked, judged by the tokeniser's special tokens.
-
-    Raises:
-        ValueError: the tokeniser has no special tokens for a conversation.
-    """
-    end = tokenizer.special_name(tokenizer.end_of_turn_id)
-    names: tuple[Piece, Piece, Piece] = ("system", "user", "assistant")
-    if tokenizer.has_special("<|im_start|>"):
-        return Chat((), (Special("<|im_start|>"),), ("\n",), names, end, ("\n",), False)
-    if tokenizer.has_special("<|start_header_id|>"):
-        before, after = (Special("<|start_header_id|>"),), (Special("<|end_header_id|>"), "\n\n")
-        return Chat((Special("<|begin_of_text|>"),), before, after, names, end, (), False)
-    if tokenizer.has_special("<|user|>") and tokenizer.has_special("<|system|>"):
-        roles: tuple[Piece, Piece, Piece] = (Special("<|system|>"), Special("<|user|>"), Special("<|assistant|>"))
-        return Chat((), (), (), roles, end, (), True)
-    raise ValueError(
-        "the tokeniser has no special tokens for a conversation; expected <|im_start|>, <|start_header_id|> or "
-        "<|user|> and <|system|>; use the tokeniser of an instruction-tuned model"
-    )
+def _later(chat: Chat) -> tuple[Part, ...]:
+    """What closes the reply before a message, and the message's header."""
+    closing = (Part("text", chat.unended, when="unended"), Part("text", chat.after_end, when="later"))
+    if chat.first_user == chat.user:
+        return (*closing, Part("text", chat.user))
+    return (*closing, Part("text", chat.first_user, when="first"), Part("text", chat.user, when="later"))
 
 
 def _compact_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     legend = " ".join(f"{symbol} {meaning}" for symbol, meaning in task.legend)
     text = "\n".join(line for line in (legend, " ".join(task.actions)) if line)
-    return (*chat.begin, *chat.header("system"), text, *(() if chat.headers_suffice else chat.close()))
+    return chat.system(text, brief=True)
 
 
 def _compact_message(task: Task, chat: Chat) -> tuple[Part, ...]:
-    closing = () if chat.headers_suffice else chat.close()
+    closing = () if chat.headers_suffice else chat.user_end
     return (
-        Part("text", (Special(chat.end),), when="unended"),
-        Part("text", chat.after_end, when="later"),
-        Part("text", chat.header("user")),
+        *_later(chat),
         Part("observation"),
         Part("text", ("\n",)),
         Part("actions_left"),
-        Part("text", (*closing, *chat.header("assistant"))),
+        Part("text", (*closing, *chat.reply)),
     )
 
 
@@ -152,11 +105,8 @@ def _ragen_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
         f"Put {task.separator} between actions when you give several.",
     ]
     return (
-        *chat.begin,
-        *chat.header("system"),
-        "You solve tasks step by step and answer in the requested format.",
-        *chat.close(),
-        *chat.header("user"),
+        *chat.system("You solve tasks step by step and answer in the requested format."),
+        *chat.first_user,
         "\n".join(line for line in lines if line) + "\n\n",
     )
 
@@ -168,8 +118,8 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Part, ...]:
         f"in at most {task.response_words} words."
     )
     return (
-        Part("text", (Special(chat.end),), when="unended"),
-        Part("text", (*chat.after_end, *chat.header("user"), "Reward:\n"), when="later"),
+        Part("text", chat.unended, when="unended"),
+        Part("text", (*chat.after_end, *chat.user, "Reward:\n"), when="later"),
         Part("reward", when="later"),
         Part("text", ("\n\n",), when="later"),
         Part("text", ("Turn ",)),
@@ -178,7 +128,7 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Part, ...]:
         Part("observation"),
         Part("text", ("\nActions left: ",)),
         Part("actions_left"),
-        Part("text", (request, *chat.close(), *chat.header("assistant"))),
+        Part("text", (request, *chat.user_end, *chat.reply)),
     )
 
 

@@ -4,17 +4,21 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
+from agentrl_jax.text import model_folder
+from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.model_folder import Beside
+
 END_OF_TURN_NAMES = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
 """Special tokens that close a turn, in the order in which they are looked for."""
 
-PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_text|>")
+PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_text|>", "<pad>")
 """Special tokens fit for padding, in the order in which they are looked for."""
 
 
@@ -27,18 +31,22 @@ class Tokenizer:
         vocab_size: number of ids, `V`.
         pad_id: fills rows on the right; never sampled with meaning.
         end_of_turn_id: the token by which a speaker ends its turn.
+        stop_ids: tokens by which a reply ends itself, `end_of_turn_id` first.
         special_ids: ids of the special tokens.
         token_bytes: by id, the bytes that a token stands for; None for a special token and for an id without a token.
-        fingerprint: 16 hex digits that change whenever the tokeniser does.
+        fingerprint: 16 hex digits that change whenever the tokeniser or its chat template does.
+        template: how the model's conversations are written; None for a tokeniser that comes without one.
     """
 
     backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
     vocab_size: int
     pad_id: int
     end_of_turn_id: int
+    stop_ids: tuple[int, ...]
     special_ids: frozenset[int]
     token_bytes: tuple[bytes | None, ...] = dataclasses.field(repr=False)
     fingerprint: str
+    template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`, none of them special: text spelled like a special token stays ordinary text.
@@ -96,23 +104,66 @@ def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = 
     """Reads a tokeniser from disk; the network is never asked.
 
     Args:
-        path: a `tokenizer.json`, or the folder that holds one.
-        end_of_turn: name of the token that ends a turn; looked for under the usual names when None.
-        pad: name of the padding token; looked for under the usual names when None.
+        path: a `tokenizer.json` by itself, or a folder that holds one, whose chat template and settings count too.
+        end_of_turn: name of the token that ends a turn; when None, the one by which the chat template ends a reply,
+            the model's end of sequence, or one of the usual names.
+        pad: name of the padding token; when None, the model's, unless it ends turns, or one of the usual names.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the tokeniser is not byte-level, or a special token is missing.
+        ValueError: the tokeniser is not byte-level, a special token is missing, or a file of the folder is damaged.
     """
     file = Path(path)
-    file = file / "tokenizer.json" if file.is_dir() else file
-    if not file.is_file():
+    files = model_folder.read_folder(file) if file.is_dir() else {}
+    if file.is_file():
+        files["tokenizer.json"] = file.read_bytes()
+    if "tokenizer.json" not in files:
         raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
-    return from_json(file.read_text(encoding="utf-8"), end_of_turn=end_of_turn, pad=pad)
+    return from_files(files, str(file), end_of_turn=end_of_turn, pad=pad)
 
 
-def from_json(text: str, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
-    """Builds a `Tokenizer` from the text of a `tokenizer.json`; arguments and errors as in `load`."""
+def from_files(
+    files: Mapping[str, bytes], source: str, *, end_of_turn: str | None = None, pad: str | None = None
+) -> Tokenizer:
+    """Builds a `Tokenizer` from the files of a model.
+
+    Args:
+        files: content by name, of those in `model_folder.NAMES`.
+        source: where they are from, for messages.
+        end_of_turn: as in `load`.
+        pad: as in `load`.
+
+    Raises:
+        ValueError: there is no tokenizer.json, or as in `load`.
+    """
+    text = model_folder.text_of(files, "tokenizer.json", source)
+    if text is None:
+        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokeniser")
+    return from_json(text, end_of_turn=end_of_turn, pad=pad, beside=model_folder.read_files(files, source))
+
+
+def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
+    """The tokeniser of a model that gives logits to more ids than there are tokens; the others stand for no bytes.
+
+    Raises:
+        ValueError: the model has fewer.
+    """
+    missing = vocab_size - tokenizer.vocab_size
+    if missing < 0:
+        raise ValueError(
+            f"the tokeniser has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
+            "use the tokeniser that belongs to the model"
+        )
+    return dataclasses.replace(
+        tokenizer, vocab_size=vocab_size, token_bytes=(*tokenizer.token_bytes, *([None] * missing))
+    )
+
+
+def from_json(
+    text: str, *, end_of_turn: str | None = None, pad: str | None = None, beside: Beside | None = None
+) -> Tokenizer:
+    """Builds a `Tokenizer` from the text of a `tokenizer.json` and what is known `beside` it; the rest as in `load`."""
+    beside = beside or Beside()
     layout = json.loads(text)
     _refuse_unless_byte_level(layout)
     backend = tokenizers.Tokenizer.from_str(text)
@@ -131,14 +182,20 @@ def from_json(text: str, *, end_of_turn: str | None = None, pad: str | None = No
         else:
             token_bytes[i] = bytes(inverse[character] for character in name)
     by_name = {names[i]: i for i in special}
+    closing = beside.template.closing_token(by_name) if beside.template else None
+    end = _pick(by_name, end_of_turn, (closing, beside.end, *END_OF_TURN_NAMES), "end_of_turn")
+    padding = (beside.pad if beside.pad != names[end] else None, *PAD_NAMES)
+    stops = [end, *(by_name[name] for name in (closing, beside.end) if name in by_name), *beside.stop_ids]
     return Tokenizer(
         backend=backend,
         vocab_size=size,
-        pad_id=_pick(by_name, pad, PAD_NAMES, "pad"),
-        end_of_turn_id=_pick(by_name, end_of_turn, END_OF_TURN_NAMES, "end_of_turn"),
+        pad_id=_pick(by_name, pad, padding, "pad"),
+        end_of_turn_id=end,
+        stop_ids=tuple(dict.fromkeys(stop for stop in stops if stop in special)),
         special_ids=special,
         token_bytes=tuple(token_bytes),
-        fingerprint=hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest()[:16],
+        fingerprint=_fingerprint(layout, beside),
+        template=beside.template,
     )
 
 
@@ -177,11 +234,19 @@ def _kinds(component: dict[str, Any] | None, children: str) -> set[str]:
     return {component["type"]}.union(*(_kinds(child, children) for child in component.get(children, ())))
 
 
-def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str, ...], argument: str) -> int:
-    for name in (wanted,) if wanted else usual:
+def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, ...], argument: str) -> int:
+    names = [name for name in ((wanted,) if wanted else usual) if name]
+    for name in names:
         if name in by_name:
             return by_name[name]
     raise ValueError(
-        f"no special token {' or '.join([wanted] if wanted else usual)} in this tokeniser, which has "
+        f"no special token {' or '.join(names)} in this tokeniser, which has "
         f"{', '.join(sorted(by_name)) or 'none'}; name one by {argument}="
     )
+
+
+def _fingerprint(layout: dict[str, Any], beside: Beside) -> str:
+    parts = json.dumps(layout, sort_keys=True)
+    if beside != Beside():
+        parts += repr((beside.template and dataclasses.astuple(beside.template), beside))
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.algos import advantages as estimators
-from agentrl_jax.algos import diagnostics, filters, kl, masked
+from agentrl_jax.algos import diagnostics, filters, kl, losses, masked
 from agentrl_jax.algos import rewards as reward_rules
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
@@ -22,6 +22,7 @@ from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState
+from agentrl_jax.train.strict import Replayer
 
 
 class Batch(struct.PyTreeNode):
@@ -31,23 +32,32 @@ class Batch(struct.PyTreeNode):
         tokens: i32[N, S].
         position: i32[N, K] of the slots' tokens.
         mask: bool[N, K] the slot holds a sampled token.
-        old_logprob: f32[N, K] behaviour log-probability.
+        behaviour_logprob: f32[N, K] log-probability by the rollout.
+        old_logprob: f32[N, K] the one that the ratio of the policy loss starts from: the behaviour's, or the learner's
+            own where an importance weight stands between the two.
+        importance: f32[N, K] that weight; None where there is none.
+        replayed_logprob: f32[N, K] by a replay with the present parameters; None where the learner is not strict.
         old_value: f32[N, K].
         ref_logprob: f32[N, K]; 0 where there is no reference.
         advantage: f32[N, K].
         target: f32[N, K] target of the critic.
         temperature: f32[N].
+        source: i32[N] number of the row among those of all episodes, kept or not.
     """
 
     tokens: jax.Array
     position: jax.Array
     mask: jax.Array
+    behaviour_logprob: jax.Array
     old_logprob: jax.Array
+    importance: jax.Array | None
+    replayed_logprob: jax.Array | None
     old_value: jax.Array
     ref_logprob: jax.Array
     advantage: jax.Array
     target: jax.Array
     temperature: jax.Array
+    source: jax.Array
 
 
 def make_batch(
@@ -58,8 +68,19 @@ def make_batch(
     model: ActorCritic,
     config: LearnerConfig,
     shards: Shards,
+    replay: Replayer | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
-    """Chooses what is learned from and works out what each of its tokens is worth; arguments as `learner.update`.
+    """Chooses what is learned from and works out what each of its tokens is worth.
+
+    Args:
+        state: as the following, see `learner.update`.
+        trajectory: E episodes.
+        temperature: f32[E].
+        settings: traced numbers.
+        model: shapes.
+        config: what fixes the program.
+        shards: how rows are shared out.
+        replay: of these episodes; None where the learner is not strict.
 
     Returns:
         The rows of the kept groups, those without a sampled token last, and metrics f32[] of rollout and critic.
@@ -83,9 +104,14 @@ def make_batch(
     length = jnp.where(kept.failed[:, None], 0, kept.reply.length)
     learnable = kept.replace(reply=kept.reply.replace(length=length))
     rows = assemble(learnable, _normalised(rewards, kept, config), config.context, config.reward_placement)
+    of_episode = rows.tokens.shape[0] // episodes.shape[0]
+    source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
-    rows = jax.tree.map(lambda x: x[jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)], rows)
-    batch, of_rows = _prepare(state, rows, temperature[rows.episode], groups, settings, model, config, shards)
+    order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
+    rows, source = jax.tree.map(lambda x: x[order], (rows, source))
+    batch, of_rows = _prepare(
+        state, rows, source, temperature[rows.episode], groups, settings, model, config, shards, replay
+    )
     return batch, metrics | of_rows
 
 
@@ -124,27 +150,41 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfi
 def _prepare(
     state: TrainState,
     rows: Sequences,
+    source: jax.Array,
     temperature: jax.Array,
     groups: _Groups,
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
     shards: Shards,
+    replay: Replayer | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
     """Values, reference log-probabilities and advantages of all kept rows."""
     _check_division(rows.tokens.shape[0], config, shards)
     mask = rows.sampled
     mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
     parts = config.minibatches * config.accumulation
-    params, reference = shards.varying((state.params, state.reference))
+    params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage == "gae":
         value = shards.replicate(_in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine, parts))
-    if config.kl_where != "none":
+
+    def by_forward(policy):
         tempered = (*mine, my_temperature)
-        ref_logprob = shards.replicate(
-            _in_parts(lambda *r: actor_critic.logprobs(reference, model, *r), my_mask, tempered, parts)
+        return shards.replicate(
+            _in_parts(
+                lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered, parts
+            )
         )
+
+    if config.kl_where != "none":
+        ref_logprob = (
+            by_forward(reference) if replay is None else replay(state.whole({"policy": state.reference}))[source]
+        )
+    old_logprob, importance = rows.logprob, None
+    if config.logprobs == "truncated":
+        old_logprob = by_forward(params["policy"])
+        importance, truncated = losses.importance_weights(old_logprob, rows.logprob, config.importance_cap)
 
     has_tokens = jnp.any(mask, axis=1)
     metrics = {
@@ -154,9 +194,12 @@ def _prepare(
     }
     if config.kl_where != "none":
         metrics["rollout/ref_logprob_mean"] = masked.moments(ref_logprob, mask)[0]
+    if importance is not None:
+        metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask)[0]
+        metrics["rollout/importance_truncated"] = masked.moments(truncated.astype(jnp.float32), mask)[0]
     rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
     if config.kl_where == "reward":
-        divergence = jnp.where(mask, kl.estimate(rows.logprob, ref_logprob, config.kl_kind), 0.0)
+        divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl_kind), 0.0)
         rewards -= settings.kl_coef * divergence
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
     if config.advantage == "gae":
@@ -178,12 +221,16 @@ def _prepare(
         tokens=rows.tokens,
         position=rows.position,
         mask=mask,
-        old_logprob=rows.logprob,
+        behaviour_logprob=rows.logprob,
+        old_logprob=old_logprob,
+        importance=importance,
+        replayed_logprob=None,
         old_value=value,
         ref_logprob=ref_logprob,
         advantage=advantage,
         target=target,
         temperature=temperature,
+        source=source,
     )
     return batch, metrics
 

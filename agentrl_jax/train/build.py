@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,23 +11,40 @@ import optax
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.models.lora import LoraConfig
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.rollout.engine import EngineConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import get_style
-from agentrl_jax.text.tokenizer import Tokenizer, load, load_small
+from agentrl_jax.text.tokenizer import Tokenizer, from_files, load, load_small, padded
 from agentrl_jax.train import state
 from agentrl_jax.train.level_files import make_env
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.train.state import TrainState
 from envs_jax.environment import TextEnvironment
 
 
-def load_tokenizer(config: ModelConfig) -> Tokenizer:
-    """The shipped tokeniser for "small", else the one at the path."""
-    return load_small() if config.tokenizer == "small" else load(config.tokenizer)
+def load_model(config: ModelConfig) -> Pretrained | None:
+    """The pretrained model that a configuration names, its parameters of the type that frozen ones have.
+
+    Raises:
+        WeightsError: it is not there, broken or not supported.
+    """
+    if not config.pretrained:
+        return None
+    return load_pretrained(config.pretrained, dtype="bfloat16" if config.precision == "bfloat16" else "float32")
+
+
+def load_tokenizer(config: ModelConfig, pretrained: Pretrained | None = None) -> Tokenizer:
+    """The tokeniser of the pretrained model or at the path, else the shipped one."""
+    if pretrained is not None:
+        tokenizer = from_files(pretrained.files, source=config.pretrained)
+        return padded(tokenizer, pretrained.config.decoder.vocab_size)
+    return load(config.tokenizer) if config.tokenizer else load_small()
 
 
 def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
@@ -75,23 +93,53 @@ def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
     return CompiledWorld(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
 
-def build_model(config: Config, tokenizer: Tokenizer, *, common: int = 0) -> ActorCritic:
+def build_model(
+    config: Config, tokenizer: Tokenizer, pretrained: Pretrained | None = None, *, common: int = 0
+) -> ActorCritic:
     """Shapes of policy and critic; GRPO has no critic. A learner gives the world's `common_prefix`."""
     c = config.model
-    shape = DecoderConfig(
-        vocab_size=tokenizer.vocab_size,
+    activations = "float32" if c.precision == "float32" else "bfloat16"
+    shape = pretrained.config.decoder if pretrained else _fresh_shape(c, tokenizer.vocab_size)
+    lora = LoraConfig(rank=c.lora.rank, alpha=c.lora.alpha, targets=c.lora.targets) if c.lora.rank else None
+    return ActorCritic(
+        decoder=dataclasses.replace(shape, dtype=activations),
+        critic=c.critic if config.algo.advantage == "gae" else "none",
+        common=common,
+        lora=lora,
+        frozen_layers=c.frozen_layers,
+        remat=c.remat,
+    )
+
+
+def _fresh_shape(c: ModelConfig, vocab_size: int) -> DecoderConfig:
+    return DecoderConfig(
+        vocab_size=vocab_size,
         num_layers=c.layers,
         width=c.width,
         num_heads=c.heads,
         num_kv_heads=c.kv_heads,
+        head_dim=c.width // c.heads,
         mlp_width=c.mlp_width,
         rope_theta=c.rope_theta,
         norm_eps=c.norm_eps,
         tied_embeddings=c.tied_embeddings,
-        dtype=c.dtype,
     )
-    critic = c.critic if config.algo.advantage == "gae" else "none"
-    return ActorCritic(decoder=shape, critic=critic, common=common)
+
+
+def initial_state(
+    config: Config, model: ActorCritic, pretrained: Pretrained | None
+) -> Callable[[jax.Array], TrainState]:
+    """The state before the first step as a function of a key.
+
+    It takes the pretrained parameters over instead of copying them, so that it can be called once.
+    """
+    optimise, reference = build_optimiser(config), needs_reference(config)
+
+    def start(key, decoder):
+        return state.init_state(key, model, optimise, reference, decoder)
+
+    compiled = jax.jit(start, donate_argnums=1)
+    return lambda key: compiled(key, None if pretrained is None else pretrained.params)
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:
@@ -104,7 +152,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: 
         wait_share=config.rollout.wait_share,
         context=config.rollout.context,
         stop_at_answer=config.prompt.stop_at_answer,
-        end_of_turn=tokenizer.end_of_turn_id,
+        end_of_turn=tokenizer.stop_ids,
     )
 
 

@@ -13,10 +13,14 @@ from agentrl_jax.algos import kl, losses, masked
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.engine import EngineConfig
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.batch import Batch, make_batch
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState, apply_gradients
+from agentrl_jax.train.strict import Replayer, replayer, with_gradient_of
+
+_GAPS = ("_gap_mean", "_gap_max", "_bit_equal")
 
 
 def update(
@@ -30,6 +34,7 @@ def update(
     config: LearnerConfig,
     optimise: optax.GradientTransformation,
     shards: Shards,
+    engine: EngineConfig | None = None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One iteration of learning from E episodes. Pure; meant to be compiled whole.
 
@@ -46,15 +51,18 @@ def update(
         config: what fixes the program.
         optimise: the optimiser.
         shards: how rows are shared out.
+        engine: how the rollout played on each device; only a strict learner reads it.
 
     Returns:
         The state after, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches], that of the policy.
 
     Raises:
-        ValueError: the kept rows cannot be divided into minibatches, parts and devices.
+        ValueError: the kept rows cannot be divided into minibatches, parts and devices, or the learner is strict and
+            `engine` does not belong to the rollout.
     """
-    batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards)
-    state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards)
+    replay = replayer(trajectory, temperature, model, config, engine, shards)
+    batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay)
+    state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards, replay)
     return state.replace(iteration=state.iteration + 1), metrics | of_steps
 
 
@@ -67,6 +75,7 @@ def _learn(
     config: LearnerConfig,
     optimise: optax.GradientTransformation,
     shards: Shards,
+    replay: Replayer | None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """Epochs of minibatches, each one optimiser step."""
     rows = batch.tokens.shape[0]
@@ -85,7 +94,9 @@ def _learn(
 
     def step(state, chosen):
         part = jax.tree.map(lambda x: x[chosen], batch)
-        loss, grads, metrics = _gradient(state.params, part, settings, model, config, shards)
+        if replay is not None:
+            part = part.replace(replayed_logprob=replay(state.whole())[part.source])
+        loss, grads, metrics = _gradient(state, part, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
             optimise,
@@ -108,13 +119,13 @@ def _learn(
     metrics["actor/grad_norm_max"] = jnp.max(per_step["actor/grad_norm"])
     metrics["update/skipped"] = jnp.sum(skipped, dtype=jnp.float32)
     metrics["update/skipped_in_a_row"] = jnp.max(in_a_row).astype(jnp.float32)
-    # Before the first step nothing has moved: what is left is the difference between the two forward passes.
-    metrics["rollout/logprob_gap_mean"] = per_step["rollout/logprob_gap_mean"][0]
+    # Before the first step nothing has moved: what is left is the difference between two ways to compute.
+    metrics |= {name: x[0] for name, x in per_step.items() if name.endswith(_GAPS)}
     return state, metrics
 
 
 def _gradient(
-    params: Any, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
+    state: TrainState, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
 ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
     """Loss, gradient and metrics of one minibatch of n rows, in `accumulation` parts on each device.
 
@@ -123,26 +134,27 @@ def _gradient(
     denominators = losses.count(batch.mask)
     mine = shards.local(batch)
     parts = jax.tree.map(lambda x: x.reshape(config.accumulation, -1, *x.shape[1:]), mine)
-    varying = shards.varying(params)
+    varying, base = shards.varying((state.params, state.base))
+    frozen = state.replace(base=base)
 
     def loss_of(params, part):
-        return _loss(params, part, denominators, settings, model, config)
+        return _loss(frozen.whole(params), part, denominators, settings, model, config)
 
     def gradient_of(part):
-        (loss, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
-        return loss, grads, sums
+        (loss, (sums, peaks)), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
+        return (loss, grads, sums), peaks
 
     shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], parts))
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
     def accumulate(total, part):
-        of_part = jax.lax.cond(jnp.any(part.mask), gradient_of, lambda _: zeros, part)
-        return jax.tree.map(jnp.add, total, of_part), None
+        sums, peaks = jax.lax.cond(jnp.any(part.mask), gradient_of, lambda _: zeros, part)
+        return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 
-    (loss, grads, sums), _ = jax.lax.scan(accumulate, zeros, parts)
-    loss, grads, sums = shards.sum((loss, grads, sums))
+    (added, peaks), _ = jax.lax.scan(accumulate, zeros, parts)
+    loss, grads, sums = shards.sum(added)
     tokens = jnp.maximum(denominators.tokens, 1.0)
-    metrics = {name: x / tokens for name, x in sums.items()}
+    metrics = {name: x / tokens for name, x in sums.items()} | shards.largest(peaks)
     return loss, grads, metrics
 
 
@@ -153,19 +165,24 @@ def _loss(
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """A part's share of the loss, and sums over its tokens for the metrics."""
+) -> tuple[jax.Array, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
+    """A part's share of the loss, and for the metrics sums over its tokens and the greatest of them."""
     scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature)
     mask = batch.mask
+    logprob = scores.logprob
+    if batch.replayed_logprob is not None:
+        logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
     policy, stats = losses.policy_loss(
-        scores.logprob,
+        logprob,
         batch.old_logprob,
         batch.advantage,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         dual_clip=config.dual_clip,
     )
+    if batch.importance is not None:
+        policy = policy * batch.importance
     loss = jnp.sum(policy * weights) - settings.entropy_coef * jnp.sum(scores.entropy * weights)
     sums = {
         "actor/policy_loss": masked.total(policy, mask),
@@ -174,9 +191,12 @@ def _loss(
         "actor/dual_clip_fraction": masked.total(stats.clipped_low.astype(jnp.float32), mask),
         "actor/ppo_kl": masked.total(-stats.log_ratio, mask),
         "actor/ratio_mean": masked.total(stats.ratio, mask),
-        "rollout/logprob_mean": masked.total(batch.old_logprob, mask),
-        "rollout/logprob_gap_mean": masked.total(jnp.abs(scores.logprob - batch.old_logprob), mask),
+        "rollout/logprob_mean": masked.total(batch.behaviour_logprob, mask),
     }
+    peaks: dict[str, jax.Array] = {}
+    _compare("rollout/logprob", logprob, batch, sums, peaks)
+    if batch.replayed_logprob is not None:
+        _compare("rollout/parallel", scores.logprob, batch, sums, peaks)
     if config.advantage == "gae":
         value, clipped = losses.value_loss(scores.value, batch.old_value, batch.target, clip=config.value_clip)
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
@@ -184,8 +204,19 @@ def _loss(
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
     if config.kl_where != "none":
-        divergence = kl.estimate(scores.logprob, batch.ref_logprob, config.kl_kind)
+        divergence = kl.estimate(logprob, batch.ref_logprob, config.kl_kind)
         sums["actor/kl"] = masked.total(divergence, mask)
         if config.kl_where == "loss":
             loss += settings.kl_coef * jnp.sum(divergence * weights)
-    return loss, sums
+    return loss, (sums, peaks)
+
+
+def _compare(
+    name: str, logprob: jax.Array, batch: Batch, sums: dict[str, jax.Array], peaks: dict[str, jax.Array]
+) -> None:
+    """Adds to the metrics how far log-probabilities are from those of the rollout; the names end as in `_GAPS`."""
+    gap = jnp.abs(logprob - batch.behaviour_logprob)
+    bits, behaviour_bits = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (logprob, batch.behaviour_logprob))
+    sums[f"{name}_gap_mean"] = masked.total(gap, batch.mask)
+    sums[f"{name}_bit_equal"] = masked.count((bits == behaviour_bits) & batch.mask)
+    peaks[f"{name}_gap_max"] = masked.largest(gap, batch.mask)

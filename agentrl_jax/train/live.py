@@ -28,6 +28,8 @@ class Progress:
     """Mean over groups of the standard deviation of returns."""
     entropy: float
     """Mean entropy per sampled token, in nats."""
+    logprob_gap: float
+    """Mean difference between the log-probabilities of learner and rollout, in nats."""
     tokens_per_second: float
     """Sampled tokens per second of the iteration."""
     bad_updates: int = 0
@@ -87,6 +89,7 @@ class LiveView:
             ("return", f"{progress.mean_return:+.2f}"),
             ("in-group std", f"{progress.in_group_std:.2f}"),
             ("entropy", f"{progress.entropy:.3f}"),
+            ("gap", f"{progress.logprob_gap:.0e}"),
             ("tokens/s", f"{progress.tokens_per_second:,.0f}"),
             ("left", duration(left)),
         ]

@@ -32,7 +32,7 @@ from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import RunFolder
-from agentrl_jax.train.state import TrainState, init_state, with_reference
+from agentrl_jax.train.state import TrainState, with_reference
 
 IMITATION_CHUNK = 25
 """Most gradient steps of imitation per dispatch and per row of metrics."""
@@ -70,8 +70,8 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         What summary.json holds.
 
     Raises:
-        UserError: the run folder holds something else, a part of the configuration is of no use, or too many updates in
-            a row were not finite.
+        UserError: the run folder holds something else, a part of the configuration is of no use, too many updates in
+            a row were not finite, or the learner's log-probabilities are not those of the rollout.
     """
     console = console or Console()
     with refusals():
@@ -100,9 +100,10 @@ class _Run:
         self.config = config
         self.key = jax.random.key(config.seed)
         self.started = time.monotonic()
-        self.tokenizer = build.load_tokenizer(config.model)
+        self.pretrained = build.load_model(config.model)
+        self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.world = build.build_world(config, self.tokenizer)
-        self.model = build.build_model(config, self.tokenizer, common=self.world.common_prefix)
+        self.model = build.build_model(config, self.tokenizer, self.pretrained, common=self.world.common_prefix)
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.label for task in config.tasks)
         self.programs = Programs(mesh)
@@ -114,7 +115,7 @@ class _Run:
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
         self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
-        self.update = self.programs.update(self.model, build.learner_config(config), self.optimise)
+        self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
         chunk = -(-chunk // mesh.size) * mesh.size
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
@@ -145,9 +146,7 @@ class _Run:
         return self._finish(state)
 
     def _resume(self) -> TrainState:
-        def fresh(key):
-            return init_state(key, self.model, self.optimise, build.needs_reference(self.config))
-
+        start = build.initial_state(self.config, self.model, self.pretrained)
         mesh = self.programs.mesh
         # Several devices hold the state as the programs leave it; a state on one of them would be refused.
         place = NamedSharding(mesh, Spec()) if mesh.size > 1 else SingleDeviceSharding(jax.devices()[0])
@@ -155,7 +154,7 @@ class _Run:
         step = self.checkpoints.latest_step()
         self.folder.truncate(-1 if step is None else step)
         if step is None:
-            state = jax.jit(fresh)(key)
+            state = start(key)
             return jax.device_put(state, place) if mesh.size > 1 else state
         meta = self.checkpoints.meta(step)
         self.totals = Totals(**meta["totals"])
@@ -166,9 +165,10 @@ class _Run:
         if known < step:
             self.view.note(f"metrics.jsonl has {known} of the {step} rows before it; the others are lost")
         like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), jax.eval_shape(fresh, key)
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), jax.eval_shape(start, key)
         )
-        return self.checkpoints.restore(step, like)
+        state = self.checkpoints.restore(step, like.replace(base=None))
+        return state if like.base is None else state.replace(base=jax.device_put(start(key).base, place))
 
     def _seconds(self) -> float:
         return self.before + time.monotonic() - self.started
@@ -176,7 +176,7 @@ class _Run:
     def _save(self, step: int, state: TrainState) -> None:
         self.totals.seconds = self._seconds()
         meta = {"totals": dataclasses.asdict(self.totals), "imitation_outcomes": self.imitation_outcomes}
-        self.checkpoints.save(step, state, meta)
+        self.checkpoints.save(step, state.replace(base=None), meta)
 
     def _due(self, every: int, number: int, last: int) -> bool:
         return every > 0 and (number % every == 0 or number == last)
@@ -237,7 +237,7 @@ class _Run:
         settings = build.rollout_settings(config, self.world, self._episodes, config.rollout.temperature)
         began = time.monotonic()
         key = jax.random.fold_in(jax.random.fold_in(self.key, _ROLLOUT), iteration)
-        trajectory, stats = self.rollout(state.params["policy"], key, build.training_ids(config), settings)
+        trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
         key = jax.random.fold_in(jax.random.fold_in(self.key, _UPDATE), iteration)
@@ -270,6 +270,7 @@ class _Run:
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self._show(row, rate)
         self._check(int(metrics["update/skipped_in_a_row"]), "optim.lr")
+        self._check_logprobs(metrics)
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
         last = iteration + 1 == config.train.iterations
         if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
@@ -293,7 +294,7 @@ class _Run:
         row: dict[str, float] = {}
         for name, panel in zip(self.names, self.panels):
             number = panel.number(train.validation_episodes)
-            trajectory = panel.play(state.params["policy"], number, train.validation_temperature)
+            trajectory = panel.play(state.whole(), number, train.validation_temperature)
             metrics = trajectory_metrics(trajectory, (name,), 1, jnp.float32(self.config.prompt.format_penalty))
             row |= {f"validation/{name}/{key}": float(value) for key, value in metrics.items()}
         row["validation/success"] = float(np.mean([row[f"validation/{name}/success"] for name in self.names]))
@@ -306,6 +307,7 @@ class _Run:
             mean_return=row["train/return"],
             in_group_std=row["rollout/in_group_std"],
             entropy=row["actor/entropy"],
+            logprob_gap=row["rollout/logprob_gap_mean"],
             tokens_per_second=rate,
             bad_updates=self.totals.skipped_updates,
         )
@@ -315,20 +317,41 @@ class _Run:
         """Stops the run after too many updates in a row that were skipped."""
         limit = self.config.train.max_bad_updates
         if in_a_row >= limit:
-            step = self.checkpoints.latest_step()
-            kept = "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
             raise UserError(
                 f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
-                f"there to learn from; expected fewer than {limit}; {kept}; lower {rate} or optim.max_grad_norm, or "
-                "see whether train/failed is high, and use a new run folder"
+                f"there to learn from; expected fewer than {limit}; {self._kept()}; lower {rate} or "
+                "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
             )
+
+    def _check_logprobs(self, metrics: dict[str, Any]) -> None:
+        """Stops the run, before it saves, where the learner does not see the rollout's log-probabilities."""
+        algo, gap = self.config.algo, metrics["rollout/logprob_gap_mean"]
+        limit = algo.logprob_gap_limit
+        if limit is not None and gap > limit:
+            raise UserError(
+                f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
+                f"algo.logprob_gap_limit is {limit:g}; {self._kept()}; use model.dtype float32, algo.logprobs strict, "
+                "or a higher limit (none for no limit), and a new run folder"
+            )
+        equal = metrics["rollout/logprob_bit_equal"]
+        if algo.logprobs == "strict" and equal < 1.0 and metrics["update/trained_tokens"]:
+            raise UserError(
+                f"algo.logprobs is strict, but only {equal:.4%} of the replay's log-probabilities are those of the "
+                f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
+                f"machine computes the same steps in different ways; {self._kept()}; use algo.logprobs parallel or "
+                "truncated and a new run folder"
+            )
+
+    def _kept(self) -> str:
+        step = self.checkpoints.latest_step()
+        return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
 
     # Evaluation
 
     def _evaluate(self, state: TrainState) -> dict[str, list[bool]]:
         """Outcome of every level of the evaluation, over all tasks, sampled and greedy."""
         evaluation = self.config.evaluation
-        params = state.params["policy"]
+        params = state.whole()
 
         def outcomes(temperature: float) -> list[bool]:
             wanted = evaluation.episodes

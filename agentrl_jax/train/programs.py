@@ -10,8 +10,7 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
-from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import Params
+from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel.shards import AXIS, Shards, on_mesh
 from agentrl_jax.rollout.engine import EngineConfig, rollout
@@ -20,7 +19,7 @@ from agentrl_jax.rollout.world import World
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.settings import LearnerConfig
 
-RolloutProgram = Callable[[Params, jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
+RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
 
 
 class Programs:
@@ -41,19 +40,33 @@ class Programs:
         return sum(program._cache_size() for program in self.compiled.values())
 
     def rollout(self, name: str, model: ActorCritic, world: World, config: EngineConfig) -> RolloutProgram:
-        """(params, key, ids, settings) -> (Trajectory, RolloutStats); every device plays its share of the episodes."""
+        """(params, key, ids, settings) -> (Trajectory, RolloutStats); every device plays its share of the episodes.
+
+        `params` is that of `TrainState.whole`.
+        """
 
         def play(params, key, ids, settings):
-            trajectory, stats = rollout(params, model.decoder, world, config, key, ids, settings)
+            trajectory, stats = rollout(policy_decoder(params, model), model.decoder, world, config, key, ids, settings)
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
         settings: Any = {"temperature": Spec(AXIS), "horizon": Spec(), "max_actions": Spec(), "env_params": Spec()}
         specs = (Spec(), Spec(), Spec(AXIS), RolloutSettings(**settings))
         return self._keep(name, on_mesh(play, self.mesh, specs, Spec(AXIS), replicated_results=False))
 
-    def update(self, model: ActorCritic, config: LearnerConfig, optimise: optax.GradientTransformation):
-        """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state."""
-        alone = functools.partial(update, model=model, config=config, optimise=optimise, shards=self.shards)
+    def update(
+        self,
+        model: ActorCritic,
+        config: LearnerConfig,
+        optimise: optax.GradientTransformation,
+        engine: EngineConfig | None = None,
+    ):
+        """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state.
+
+        A strict learner replays the rollout and needs its `engine`.
+        """
+        alone = functools.partial(
+            update, model=model, config=config, optimise=optimise, shards=self.shards, engine=engine
+        )
         function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
         return self._keep("update", function, donate_argnums=(0,))
 

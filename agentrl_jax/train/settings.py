@@ -30,6 +30,8 @@ class LearnerConfig:
         filter_ratio: share of groups kept.
         filter_kind: "std" keeps the groups with the largest spread of returns, "std_rev" the smallest.
         epochs, minibatches, accumulation: passes, gradient steps per pass, parts of a minibatch.
+        logprobs: "parallel", "strict" or "truncated": where the log-probabilities of the policy loss come from.
+        importance_cap: largest importance weight of "truncated".
     """
 
     task_names: tuple[str, ...]
@@ -50,6 +52,8 @@ class LearnerConfig:
     epochs: int
     minibatches: int
     accumulation: int
+    logprobs: str
+    importance_cap: float
 
 
 class UpdateSettings(struct.PyTreeNode):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from agentrl_jax.models import actor_critic
+from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 
 
@@ -22,6 +22,8 @@ class TrainState(struct.PyTreeNode):
         imitation_step: i32[] gradient steps of imitation finished.
         gradient_steps: i32[] updates applied in all.
         bad_updates: i32[] updates in a row that were skipped, see `apply_gradients`.
+        base: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It comes
+            with the pretrained model and is not part of a checkpoint.
     """
 
     params: Any
@@ -31,6 +33,12 @@ class TrainState(struct.PyTreeNode):
     imitation_step: jax.Array
     gradient_steps: jax.Array
     bad_updates: jax.Array
+    base: Any = None
+
+    def whole(self, params: Any = None) -> dict[str, Any]:
+        """The parameters (those of the state unless others are given) with the frozen part beside them."""
+        params = self.params if params is None else params
+        return params if self.base is None else {**params, "base": self.base}
 
 
 def optimiser(b1: float, b2: float, weight_decay: float) -> optax.GradientTransformation:
@@ -39,12 +47,19 @@ def optimiser(b1: float, b2: float, weight_decay: float) -> optax.GradientTransf
 
 
 def init_state(
-    key: jax.Array, model: ActorCritic, optimise: optax.GradientTransformation, reference: bool
+    key: jax.Array,
+    model: ActorCritic,
+    optimise: optax.GradientTransformation,
+    reference: bool,
+    pretrained: decoder.Params | None = None,
 ) -> TrainState:
-    """State before the first step, with fresh parameters; with `reference` they are its reference too."""
-    params = actor_critic.init_params(key, model)
+    """State before the first step, from a pretrained decoder or a fresh one; with `reference` it is that too."""
+    if pretrained is None:
+        pretrained = decoder.init_params(key, model.decoder)
+    params = actor_critic.from_decoder(key, pretrained, model)
+    base = params.pop("base", None)
     counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
-    state = TrainState(params=params, reference=None, opt_state=optimise.init(params), **counts)
+    state = TrainState(params=params, reference=None, opt_state=optimise.init(params), base=base, **counts)
     return with_reference(state) if reference else state
 
 

@@ -190,3 +190,23 @@ def test_an_unknown_aggregation_is_refused():
     mask = np.ones((1, 2), bool)
     with pytest.raises(ValueError, match="aggregation is 'sum'"):
         losses.token_weights(mask, "sum", losses.count(mask), norm_length=1.0)
+
+
+@PROPERTY
+@given(numbers, numbers, st.sampled_from([1.0, 2.0, 5.0]))
+def test_importance_weights_equal_the_reference(logprob, behaviour, cap):
+    weight, truncated = losses.importance_weights(jnp.asarray(logprob), jnp.asarray(behaviour), cap)
+    ratio = np.exp(logprob.astype(np.float64) - behaviour)
+    np.testing.assert_allclose(weight, np.minimum(ratio, cap), rtol=1e-5)
+    clear = np.abs(ratio - cap) > 1e-5
+    np.testing.assert_array_equal(np.asarray(truncated)[clear], (ratio > cap)[clear])
+
+
+def test_equal_log_probabilities_leave_the_loss_as_it_is():
+    """The weight is 1 in every bit, and it passes no gradient on."""
+    logprob = jnp.asarray(-np.geomspace(1e-6, 50, 64, dtype=np.float32))
+    weight, truncated = losses.importance_weights(logprob, logprob, 1.0)
+    assert (np.asarray(weight) == 1.0).all()
+    assert not np.asarray(truncated).any()
+    gradient = jax.grad(lambda x: jnp.sum(losses.importance_weights(x, logprob - 0.1, 2.0)[0]))(logprob)
+    assert not np.asarray(gradient).any()

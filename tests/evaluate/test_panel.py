@@ -152,7 +152,7 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
     assert "no checkpoint yet" in refused(copy)
     file = copy / "config.yaml"
     whole = file.read_text()
-    file.write_text(whole.replace("tokenizer: small", "tokenizer: /absent"))
+    file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
     assert "/absent" in refused(copy)
     file.write_text(whole[: whole.index("rollout:")])
     assert "config.yaml: lacks rollout" in refused(copy)
@@ -165,7 +165,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     config = dataclasses.replace(config, tasks=config.tasks[1:])
     tokenizer = build.load_tokenizer(config.model)
     model, world = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
-    params = actor_critic.init_params(jax.random.key(3), model)["policy"]
+    params = actor_critic.init_params(jax.random.key(3), model)
     engine = build.engine_config(config, tokenizer, members=1, slots=0)
 
     def play(chunk, episodes):

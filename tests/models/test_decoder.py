@@ -6,24 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
-from agentrl_jax.models import actor_critic, decoder
-from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import DecoderConfig
-
-CONFIG = DecoderConfig(
-    vocab_size=23, num_layers=2, width=16, num_heads=4, num_kv_heads=2, mlp_width=20, tied_embeddings=False
-)
-ROWS, LENGTH = 3, 11
-
-
-def lively_params(config: DecoderConfig, seed: int = 0):
-    """Parameters large enough that every position matters."""
-    params = decoder.init_params(jax.random.key(seed), config)
-    draw = np.random.default_rng(seed)
-    grown = jax.tree.map(lambda x: jnp.asarray(0.2 * draw.standard_normal(x.shape), jnp.float32), params)
-    norms = {name: x + 1.0 for name, x in grown["layers"].items() if name.endswith("norm")}
-    return grown | {"layers": grown["layers"] | norms, "final_norm": grown["final_norm"] + 1.0}
+from agentrl_jax.models import decoder
 
 
 @pytest.fixture(scope="module")
@@ -38,47 +23,10 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def extend():
-    return jax.jit(decoder.extend, static_argnums=1)
+    def run(params, config, *args):
+        return decoder.extend(decoder.unstack(params, config), config, *args)
 
-
-def slow_logits(params, config: DecoderConfig, tokens: np.ndarray) -> np.ndarray:
-    """Logits f64[S, V] of one row, one position and one head at a time."""
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    size = config.width // config.num_heads
-
-    def norm(x, scale):
-        return x / np.sqrt(np.mean(x * x) + config.norm_eps) * scale
-
-    def rotate(x, position):
-        half, out = size // 2, np.empty(size)
-        for i in range(half):
-            angle = position * config.rope_theta ** (-2 * i / size)
-            out[i] = x[i] * np.cos(angle) - x[i + half] * np.sin(angle)
-            out[i + half] = x[i + half] * np.cos(angle) + x[i] * np.sin(angle)
-        return out
-
-    stream = [p["embedding"][t] for t in tokens]
-    for layer in range(config.num_layers):
-        w = {name: leaf[layer] for name, leaf in p["layers"].items()}
-        keys, values, after = [], [], []
-        for position, x in enumerate(stream):
-            h = norm(x, w["attention_norm"])
-            keys.append([rotate(k, position) for k in (h @ w["key"]).reshape(config.num_kv_heads, size)])
-            values.append((h @ w["value"]).reshape(config.num_kv_heads, size))
-            mixed = []
-            for head, q in enumerate((h @ w["query"]).reshape(config.num_heads, size)):
-                shared = head // (config.num_heads // config.num_kv_heads)
-                q = rotate(q, position)
-                scores = np.array([q @ k[shared] / np.sqrt(size) for k in keys])
-                odds = np.exp(scores - scores.max())
-                mixed.append(sum(o * v[shared] for o, v in zip(odds / odds.sum(), values)))
-            x = x + np.concatenate(mixed) @ w["output"]
-            h = norm(x, w["mlp_norm"])
-            gate = h @ w["gate"]
-            after.append(x + (gate / (1 + np.exp(-gate)) * (h @ w["up"])) @ w["down"])
-        stream = after
-    table = p["unembedding"] if "unembedding" in p else p["embedding"].T
-    return np.stack([norm(x, p["final_norm"]) @ table for x in stream])
+    return jax.jit(run, static_argnums=1)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -97,11 +45,12 @@ def test_declared_module_gives_the_same_logits(params, tokens):
     np.testing.assert_array_equal(logits, decoder.logits(params, decoder.forward(params, CONFIG, tokens)))
 
 
-def test_recomputation_changes_no_gradient(params, tokens):
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_recomputation_changes_no_gradient(params, tokens, remat):
     def loss(params, remat):
         return jnp.sum(jnp.square(decoder.forward(params, CONFIG, tokens, remat=remat)))
 
-    kept, again = (jax.grad(loss)(params, remat) for remat in (False, True))
+    kept, again = (jax.grad(loss)(params, remat) for remat in ("none", remat))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), kept, again)
 
 
@@ -193,71 +142,11 @@ def test_bfloat16_activations_stay_close(params, tokens):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"width": 18}, "multiple of its 4 heads"),
-        ({"width": 12}, "head dimension 3 must be even"),
+        ({"head_dim": 3}, "head dimension 3 must be even"),
+        ({"windows": (4,)}, "1 windows for 2 layers"),
         ({"num_kv_heads": 3}, "4 heads cannot be shared evenly by 3"),
     ],
 )
 def test_impossible_shapes_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(CONFIG, **changes)
-
-
-POSITION = jnp.array([[1, 4, 10], [1, 1, 2], [7, 8, 9]])
-
-
-def test_token_scores_equal_log_softmax_and_entropy(params, tokens):
-    """Of the chosen positions only; a row's temperature divides its logits; a greedy row is scored at 1."""
-    model = ActorCritic(decoder=CONFIG, critic="none")
-    temperature = jnp.array([1.0, 0.5, 0.0])
-    scores = actor_critic.score_tokens({"policy": params}, model, tokens, POSITION, temperature)
-    for row, divisor in enumerate((1.0, 0.5, 1.0)):
-        logits = slow_logits(params, CONFIG, np.asarray(tokens[row])) / divisor
-        logprobs = logits - np.log(np.sum(np.exp(logits), axis=1, keepdims=True))
-        for slot, j in enumerate(np.asarray(POSITION[row])):
-            before = logprobs[j - 1]
-            assert scores.logprob[row, slot] == pytest.approx(before[tokens[row, j]], abs=3e-4)
-            assert scores.entropy[row, slot] == pytest.approx(-np.sum(np.exp(before) * before), abs=3e-4)
-    np.testing.assert_array_equal(scores.value, np.zeros(POSITION.shape))
-    alone = actor_critic.logprobs(params, ActorCritic(decoder=CONFIG, critic="shared"), tokens, POSITION, temperature)
-    np.testing.assert_array_equal(alone, scores.logprob)
-
-
-@pytest.mark.parametrize("critic", ["shared", "separate"])
-def test_critic_reads_the_tokens_before(critic, tokens):
-    """Value j does not depend on token j or later ones; a fresh head says 0; scores and `values` agree."""
-    model = ActorCritic(decoder=CONFIG, critic=critic)
-    params = actor_critic.init_params(jax.random.key(0), model)
-    position = jnp.tile(jnp.arange(1, LENGTH), (ROWS, 1))
-    assert not np.asarray(actor_critic.values(params, model, tokens, position)).any()
-    params["critic"]["head"] = jax.random.normal(jax.random.key(5), (CONFIG.width,))
-    value = actor_critic.values(params, model, tokens, position)
-    assert value.shape == position.shape
-    other = actor_critic.values(params, model, tokens.at[:, 6:].set(1), position)
-    np.testing.assert_array_equal(value[:, :6], other[:, :6])
-    assert not np.allclose(value[:, 6:], other[:, 6:])
-    scores = actor_critic.score_tokens(params, model, tokens, position, jnp.ones(ROWS))
-    np.testing.assert_allclose(scores.value, value, atol=1e-6)
-    assert ("decoder" in params["critic"]) == (critic == "separate")
-
-
-@pytest.mark.parametrize("critic", ["shared", "separate"])
-def test_value_loss_reaches_the_policy_only_through_a_shared_decoder(critic, tokens):
-    model = ActorCritic(decoder=CONFIG, critic=critic)
-    params = actor_critic.init_params(jax.random.key(0), model)
-    params["critic"]["head"] = jnp.ones(CONFIG.width)
-    grads = jax.grad(lambda p: jnp.sum(actor_critic.values(p, model, tokens, POSITION)))(params)
-    touched = any(np.asarray(x).any() for x in jax.tree.leaves(grads["policy"]))
-    assert touched == (critic == "shared")
-
-
-def test_no_critic_has_no_parameters(tokens):
-    model = ActorCritic(decoder=CONFIG, critic="none")
-    params = actor_critic.init_params(jax.random.key(0), model)
-    assert set(params) == {"policy"}
-    np.testing.assert_array_equal(actor_critic.values(params, model, tokens, POSITION), np.zeros(POSITION.shape))
-
-
-def test_unknown_critic_is_refused():
-    with pytest.raises(ValueError, match="'twin' is unknown; choose one of none, shared, separate"):
-        ActorCritic(decoder=CONFIG, critic="twin")

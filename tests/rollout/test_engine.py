@@ -131,7 +131,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     ids, trajectory, _ = batch
     programs = Programs(data_mesh(devices))
     program = programs.rollout("rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(members=MEMBERS))
-    spread, stats = program(policy, KEY, ids, toy_agent.settings(64))
+    spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
     assert len(spread.num_turns.sharding.device_set) == devices
     assert stats.decode_steps.shape == (devices,)
     assert near_ties(spread, trajectory) == 0

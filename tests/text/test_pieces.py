@@ -7,7 +7,15 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 
 from agentrl_jax.text import tokenizer
-from agentrl_jax.text.pieces import Special, build_table, encode_piece, expand, most_tokens, share_equal_to_encode
+from agentrl_jax.text.pieces import (
+    Special,
+    build_table,
+    encode_piece,
+    expand,
+    mean_tokens,
+    most_tokens,
+    share_equal_to_encode,
+)
 
 PIECES = ["#", "√", "\n", "Turn ", "", "Push the box onto the target.", "7", "<answer>", "<|end|>", "你好"]
 END = len(PIECES)
@@ -84,3 +92,13 @@ def test_most_tokens_is_the_longest_observation(small):
     pieces = ["#", "Push the box"]
     assert most_tokens(small, pieces, [[0, 0, -1], [-1, 1, 0]]) == len(small.encode("Push the box")) + 1
     assert most_tokens(small, pieces, []) == 0
+
+
+def test_mean_tokens_by_pieces_and_by_the_tokenisers_own_rule(small, large):
+    pieces = ["#", "_", "\n", "the", " box"]
+    boards = [[0, 0, 0, 0, 2, 0, 0, 0, 0], [3, 4, -1, -1]]
+    by_pieces, whole = mean_tokens(large, pieces, boards)
+    assert by_pieces == (9 + 2) / 2
+    assert whole == (len(large.encode("####\n####")) + 2) / 2 < by_pieces
+    assert mean_tokens(small, ["#", "\n"], [[0, 0, 1, 0]]) == (4.0, 4.0)
+    assert mean_tokens(small, pieces, []) == (0.0, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.decoder import DecoderConfig
+from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
 from agentrl_jax.rollout.world import unplayed
 from agentrl_jax.train import state as states
@@ -15,7 +15,7 @@ from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 QUICK = {"xla_backend_optimization_level": 0}
 GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
 EPISODES = GROUPS * MEMBERS
-SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, mlp_width=12)
+SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
 MODEL = ActorCritic(decoder=SHAPE, critic="shared")
 PLAIN = optax.sgd(1.0)
 """Steps that are the gradient itself; Adam would blow rounding up where a gradient is zero."""
@@ -39,6 +39,8 @@ BASE = LearnerConfig(
     epochs=1,
     minibatches=1,
     accumulation=1,
+    logprobs="parallel",
+    importance_cap=2.0,
 )
 GRPO = {"advantage": "grpo", "whiten": False}
 

@@ -40,7 +40,7 @@ from agentrl_jax.train.settings import UpdateSettings
 def on_policy(trajectory, params, model=MODEL):
     """The trajectory as if the policy had drawn it: its own log-probabilities."""
     rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
-    logprob = actor_critic.logprobs(params["policy"], model, rows.tokens, rows.position, ONES)
+    logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
     logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.reply.logprob.shape), 0.0)
     return trajectory.replace(reply=trajectory.reply.replace(logprob=logprob))
 
@@ -197,7 +197,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
     weight = advantage[:, None] / np.sum(t.reply.length[~lost])
 
     def objective(policy):
-        logprob = actor_critic.logprobs(policy, model, rows.tokens, rows.position, ONES)
+        logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)
         return -jnp.sum(jnp.where(rows.sampled, logprob * weight, 0.0))
 
     expected = jax.grad(objective)(start.params["policy"])
@@ -271,7 +271,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
     rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
 
     def objective(policy):
-        logprob = actor_critic.logprobs(policy, model, rows.tokens, rows.position, ONES)
+        logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)
         return -jnp.sum(jnp.where(rows.sampled, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(t.reply.length)
 
     expected = jax.grad(objective)(start.params["policy"])

@@ -11,6 +11,7 @@ def progress(iteration, **changes):
         "mean_return": -1.5,
         "in_group_std": 0.75,
         "entropy": 0.5,
+        "logprob_gap": 2.4e-7,
         "tokens_per_second": 12345.6,
         **changes,
     }
@@ -31,7 +32,15 @@ def test_plain_lines_where_there_is_no_terminal():
     lines = show(False, [1, 2, 3]).splitlines()
     assert lines[0] == "imitation of 64 levels"
     assert len(lines) == 4
-    for part in ("iteration  3/20", "success  25.0%", "return -1.50", "in-group std 0.75", "entropy 0.500", "12,346"):
+    for part in (
+        "iteration  3/20",
+        "success  25.0%",
+        "return -1.50",
+        "in-group std 0.75",
+        "entropy 0.500",
+        "gap 2e-07",
+        "12,346",
+    ):
         assert part in lines[3]
     assert "left -" in lines[1]  # one iteration says nothing about the time of the next
     assert "left 2:50" in lines[3]  # 17 iterations of 10 seconds

@@ -196,6 +196,18 @@ def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished
     same(run, finished.folder)
 
 
+def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finished, tmp_path, shared_programs):
+    """The gate, set below rounding: the iteration is recorded, and its state is not saved."""
+    run = tmp_path / "run"
+    message = refused(run, finished.file, "--algo.logprob_gap_limit", "1e-12", "--train.checkpoint_every", "1")
+    for part in ("differ by", "algo.logprob_gap_limit is 1e-12", "step 3, is kept", "algo.logprobs strict"):
+        assert part in message
+    assert tiny_run.checkpoints(run) == [2, 3]
+    rows = tiny_run.metrics(run)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert 1e-12 < rows[3]["rollout/logprob_gap_mean"] <= rows[3]["rollout/logprob_gap_max"]
+
+
 def test_rates_that_are_much_too_high(finished, tmp_path, shared_programs):
     message = refused(tmp_path / "a", finished.file, "--imitation.lr", "1e30")
     assert "updates in a row" in message
@@ -324,3 +336,35 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
     assert [row["step"] for row in rows] == list(range(1, 8))
     assert all(row["update/skipped"] == 0 and row["actor/grad_norm"] > 0 for row in rows[3:])
     assert os.path.getsize(run / "curves.png") > 1000
+
+
+@pytest.mark.slow
+def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
+    """On two devices with refilled slots; where a bit differs, the run stops."""
+    file = tiny_run.write_config(tmp_path)
+    words = ("--algo.logprobs", "strict", "--devices", "2", "--rollout.slots", "4", "--rollout.wait_share", "0.5")
+    run = tmp_path / "run"
+    code, _, err = train(run, file, *words)
+    assert (code, err) == (0, "")
+    rows = tiny_run.metrics(run)[3:]
+    assert [row["step"] for row in rows] == [4, 5, 6, 7]
+    for row in rows:
+        assert (row["rollout/logprob_bit_equal"], row["rollout/logprob_gap_max"]) == (1.0, 0.0)
+        assert (row["actor/ratio_mean"], row["actor/ppo_kl"]) == (1.0, 0.0)  # one gradient step an iteration
+        assert row["rollout/parallel_gap_max"] > 0
+
+    make = Programs.update
+
+    def update(self, *arguments):
+        program = make(self, *arguments)
+
+        def run(*inputs):
+            state, metrics = program(*inputs)
+            return state, metrics | {"rollout/logprob_bit_equal": jnp.float32(0.5)}
+
+        return run
+
+    monkeypatch.setattr(Programs, "update", update)
+    message = refused(tmp_path / "other", file, *words)
+    assert "only 50.0000% of the replay's log-probabilities" in message
+    assert "step 3, is kept" in message

@@ -1,0 +1,155 @@
+"""A person talks with a model in the terminal; replies appear token by token."""
+
+import codecs
+import functools
+import sys
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.models import decoder
+from agentrl_jax.models.decoder import Params
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.weights.load import load_pretrained
+from agentrl_jax.rollout.sampling import sample
+from agentrl_jax.text.conversation import conversation_ids, following_ids
+from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
+
+CHUNK = 64
+"""Tokens of a prompt that are read at once."""
+
+
+class Conversation:
+    """A conversation with a model. Token ids are only added, so that the KV cache is never made anew.
+
+    Attributes:
+        ids: all tokens so far, those of the replies as they were sampled.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        shape: DecoderConfig,
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+        system: str = "",
+        thinking: bool | None = None,
+    ):
+        """Starts a conversation.
+
+        Args:
+            params: stacked parameters.
+            shape: of the decoder.
+            tokenizer: with a format for conversations.
+            length: tokens that the conversation may have in all.
+            temperature: of the replies; 0 takes the likeliest token.
+            seed: of the replies.
+            system: system message; empty for the one that the chat template inserts by itself, if any.
+            thinking: as `text.chat.chat_format` takes it.
+        """
+        self.ids: list[int] = []
+        self._tokenizer, self._length, self._thinking = tokenizer, length, thinking
+        self._opening = [("system", system)] if system else []
+        self._temperature, self._key = jnp.full(1, temperature, jnp.float32), jax.random.key(seed)
+        self._read, self._ended = 0, True
+        self._params = jax.jit(functools.partial(decoder.unstack, config=shape))(params)
+        self._cache = decoder.init_cache(shape, 1, length)
+        self._step = jax.jit(functools.partial(_step, shape), donate_argnums=1)
+
+    def reply(self, message: str, max_tokens: int) -> Iterator[int]:
+        """Asks the model and gives its reply token by token, without the token that ends it.
+
+        Args:
+            message: of the user.
+            max_tokens: longest reply.
+
+        Raises:
+            UserError: the conversation has become too long, or the tokeniser has no format for conversations.
+        """
+        with refusals():
+            if self.ids:
+                asked = following_ids(self._tokenizer, message, reply_ended=self._ended, thinking=self._thinking)
+            else:
+                opening = [*self._opening, ("user", message)]
+                asked = conversation_ids(self._tokenizer, opening, thinking=self._thinking)
+        if len(self.ids) + len(asked) >= self._length:
+            raise UserError(
+                f"the conversation has {len(self.ids) + len(asked)} tokens, more than the {self._length} that it may "
+                "have; start a new one, or raise --length"
+            )
+        self.ids += asked
+        self._ended = False
+        for _ in range(min(max_tokens, self._length - len(self.ids))):
+            token = self._next()
+            self.ids.append(token)
+            if token in self._tokenizer.stop_ids:
+                self._ended = True
+                return
+            yield token
+
+    def _next(self) -> int:
+        """Reads what has not been read yet and draws the token after it."""
+        token = None
+        while self._read < len(self.ids):
+            part = self.ids[self._read : self._read + (CHUNK if len(self.ids) - self._read > 1 else 1)]
+            tokens = np.zeros((1, 1 if len(part) == 1 else CHUNK), np.int32)
+            tokens[0, : len(part)] = part
+            key = jax.random.fold_in(self._key, len(self.ids))[None]
+            token, self._cache = self._step(
+                self._params,
+                self._cache,
+                tokens,
+                jnp.array([self._read], jnp.int32),
+                jnp.array([len(part)], jnp.int32),
+                key,
+                self._temperature,
+            )
+            self._read += len(part)
+        return int(np.asarray(token)[0])
+
+
+def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, temperature):
+    hidden, cache = decoder.extend(params, shape, cache, tokens, start, count)
+    last = jnp.take_along_axis(hidden, count[:, None, None] - 1, axis=1)[:, 0]
+    token, _, _ = sample(keys, decoder.logits(params, last), temperature)
+    return token, cache
+
+
+def chat(
+    model: str, *, system: str, temperature: float, max_tokens: int, length: int, seed: int, thinking: bool | None
+) -> None:
+    """Talks with a pretrained model until the input ends; see `Conversation` for the arguments.
+
+    Raises:
+        UserError: the model cannot be used, or the conversation has become too long.
+    """
+    with refusals():
+        pretrained = load_pretrained(model)
+        tokenizer = padded(from_files(pretrained.files, model), pretrained.config.decoder.vocab_size)
+    length = min(length, pretrained.config.max_positions)
+    conversation = Conversation(
+        pretrained.params,
+        pretrained.config.decoder,
+        tokenizer,
+        length=length,
+        temperature=temperature,
+        seed=seed,
+        system=system,
+        thinking=thinking,
+    )
+    print("An empty line or Ctrl-D ends the conversation.", file=sys.stderr)
+    while True:
+        print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline().rstrip("\n")
+        if not line:
+            return
+        text = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in conversation.reply(line, max_tokens):
+            print(text.decode(tokenizer.decode_bytes([token])), end="", flush=True)
+        print(text.decode(b"", final=True), flush=True)

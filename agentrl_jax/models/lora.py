@@ -1,0 +1,79 @@
+"""Low-rank adapters (Hu et al. 2021): a second tree of parameters beside a frozen decoder.
+
+An adapter is {name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} over the targeted ones of `DecoderConfig.layer_shapes`.
+The adapted product is x W + (alpha / r) (x a) b, so the base with its adapter off is the base itself.
+"""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.models.shape import DecoderConfig
+
+Adapter = dict[str, dict[str, jax.Array]]
+
+Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
+
+TARGETS: tuple[Target, ...] = get_args(Target)
+"""Matrices that can have an adapter."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Size and place of an adapter.
+
+    Attributes:
+        rank: r.
+        alpha: numerator of the scale alpha / r.
+        targets: some of `TARGETS`.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = TARGETS
+
+    def __post_init__(self):
+        if self.rank < 1:
+            raise ValueError(f"LoRA rank {self.rank}; expected at least 1")
+        unknown = [name for name in self.targets if name not in TARGETS]
+        if unknown or not self.targets:
+            raise ValueError(f"LoRA targets {list(self.targets)}; expected some of {', '.join(TARGETS)}")
+
+    @property
+    def scale(self) -> float:
+        """What the product of the two small matrices is multiplied by."""
+        return self.alpha / self.rank
+
+
+def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig) -> Adapter:
+    """A fresh adapter, which changes nothing yet: a uniform in +-In**-0.5, b zero (PEFT's start)."""
+    shapes = config.layer_shapes()
+    adapter = {}
+    for name, part in zip(lora.targets, jax.random.split(key, len(lora.targets))):
+        inputs, outputs = shapes[name]
+        bound = inputs**-0.5
+        shape = (config.num_layers, inputs, lora.rank)
+        adapter[name] = {
+            "a": jax.random.uniform(part, shape, jnp.float32, -bound, bound),
+            "b": jnp.zeros((config.num_layers, lora.rank, outputs), jnp.float32),
+        }
+    return adapter
+
+
+def attach(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:
+    """Stacked parameters that compute with the adapter; no matrix of the base is copied."""
+    added: dict[str, jax.Array] = {}
+    for name, pair in adapter.items():
+        added |= {f"{name}_lora_a": pair["a"], f"{name}_lora_b": lora.scale * pair["b"]}
+    return {**params, "layers": params["layers"] | added}
+
+
+def merge(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:
+    """Stacked parameters with the adapter added into the base's matrices."""
+    layers = dict(params["layers"])
+    for name, pair in adapter.items():
+        change = lora.scale * jnp.matmul(pair["a"], pair["b"], preferred_element_type=jnp.float32)
+        layers[name] = (layers[name].astype(jnp.float32) + change).astype(layers[name].dtype)
+    return {**params, "layers": layers}

@@ -1,0 +1,99 @@
+"""The shape of a decoder: every number that fixes its program."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Llama3Scaling:
+    """Slower rotary frequencies for contexts longer than those of pre-training, as Llama 3.1 and later have them.
+
+    Wavelengths above `original_positions / low_freq_factor` are stretched by `factor`, those below
+    `original_positions / high_freq_factor` are kept, and those between are blended.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_positions: int
+
+    def __post_init__(self):
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor {self.low_freq_factor} must be below high_freq_factor {self.high_freq_factor}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """Shape of a decoder (pre-norm, rotary positions, grouped-query attention, SwiGLU).
+
+    Attributes:
+        vocab_size: V, rows of the embedding.
+        num_layers: N.
+        width: D, size of the residual stream.
+        num_heads: query heads H.
+        num_kv_heads: key and value heads K; divides H.
+        mlp_width: F, inner size of the feed-forward layer.
+        head_dim: Dh, often but not always width / num_heads; even.
+        rope_theta: base of the rotary frequencies.
+        rope_scaling: how they are stretched, if they are.
+        norm_eps: added to the mean square inside RMSNorm.
+        tied_embeddings: the embedding is the output matrix too.
+        qkv_bias: the query, key and value products have a bias (Qwen2).
+        output_bias: so has the attention's output product (Llama with attention_bias).
+        mlp_bias: so have the three products of the feed-forward layer.
+        qk_norm: queries and keys of each head go through an RMSNorm of their own before rotation (Qwen3).
+        windows: by layer, the number of latest positions that attention sees, itself included; 0 for all of them.
+            Empty for all of them in every layer.
+        dtype: of activations and products; norms, rotary angles, softmax and logits are f32 whatever it is.
+    """
+
+    vocab_size: int
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    mlp_width: int
+    head_dim: int
+    rope_theta: float = 10_000.0
+    rope_scaling: Llama3Scaling | None = None
+    norm_eps: float = 1e-6
+    tied_embeddings: bool = True
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    windows: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        if self.head_dim % 2:
+            raise ValueError(f"head dimension {self.head_dim} must be even for rotary positions")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"{self.num_heads} heads cannot be shared evenly by {self.num_kv_heads} key-value heads")
+        if self.windows and len(self.windows) != self.num_layers:
+            raise ValueError(f"{len(self.windows)} windows for {self.num_layers} layers; give one for each, or none")
+
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each parameter of one layer, by name."""
+        heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "attention_norm": (self.width,),
+            "query": (self.width, heads),
+            "key": (self.width, kv_heads),
+            "value": (self.width, kv_heads),
+            "output": (heads, self.width),
+            "mlp_norm": (self.width,),
+            "gate": (self.width, self.mlp_width),
+            "up": (self.width, self.mlp_width),
+            "down": (self.mlp_width, self.width),
+        }
+        biased = (
+            (("query", "key", "value") if self.qkv_bias else ())
+            + (("output",) if self.output_bias else ())
+            + (("gate", "up", "down") if self.mlp_bias else ())
+        )
+        shapes |= {f"{name}_bias": shapes[name][1:] for name in biased}
+        if self.qk_norm:
+            shapes |= {"query_norm": (self.head_dim,), "key_norm": (self.head_dim,)}
+        return shapes

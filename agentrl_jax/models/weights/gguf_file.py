@@ -1,0 +1,186 @@
+"""Models from a GGUF file, the format of llama.cpp: weights, shape and tokeniser in one."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.models import layers
+from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.gguf_format import KINDS, GgufFile, open_gguf
+from agentrl_jax.models.weights.gguf_tokenizer import tokenizer_files
+from agentrl_jax.models.weights.hf_config import MOST, PretrainedConfig
+from agentrl_jax.models.weights.hf_config_out import describe
+from agentrl_jax.models.weights.names import check_shapes, leaves
+from agentrl_jax.models.weights.stacked import Placement, load_leaves, numpy_dtype
+from agentrl_jax.models.weights.strict import Fields
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+_ROPE_FACTORS = "rope_freqs.weight"
+_HARMLESS = (
+    *("tokenizer.ggml.scores", "tokenizer.ggml.seperator_token_id", "tokenizer.ggml.cls_token_id"),
+    *("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id", "tokenizer.ggml.mask_token_id"),
+    *("tokenizer.chat_templates", "tokenizer.huggingface.json"),
+)
+_HARMLESS_PREFIXES = ("general.", "quantize.", "tokenizer.chat_template.", "tokenizer.ggml.fim_")
+"""Settings that say where the model comes from, and tokens for uses that we have not."""
+
+
+def load_gguf(
+    path: Path, *, dtype: Any, placement: Placement
+) -> tuple[PretrainedConfig, dict[str, Any], dict[str, bytes]]:
+    """Reads a model from a GGUF file; quantised weights are made whole again, one layer at a time.
+
+    Args:
+        path: the file.
+        dtype: of the parameters: float32, bfloat16 or float16.
+        placement: sharding of the parameters, see `stacked.Placement`.
+
+    Returns:
+        Configuration, parameters as `decoder.init_params` makes them, and the files of the tokeniser by name.
+
+    Raises:
+        WeightsError: the file is broken or not supported, or the package `gguf` is missing.
+    """
+    file = open_gguf(path)
+    fields = Fields(file.metadata, str(path))
+    architecture = fields.take("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise fields.refuse("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
+    fields.only({"general.type": ("model",), "split.count": (0, 1), "split.no": (0,)})
+    fields.take("split.tensors.count")
+    files = tokenizer_files(fields)
+    config = _config(fields, architecture, file)
+    tensors = _GgufTensors(file, config.decoder if architecture == "llama" else None)
+    fields.finish(_HARMLESS, _HARMLESS_PREFIXES)
+    wanted = leaves(config.decoder, "gguf")
+    expected = {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
+    check_shapes(expected, tensors.shapes, str(path), {_ROPE_FACTORS})
+    return config, load_leaves(tensors, wanted, numpy_dtype(dtype), placement), files
+
+
+def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConfig:
+    def key(name: str) -> str:
+        return f"{architecture}.{name}"
+
+    def whole(name: str, most: int, default: int | None = None) -> int:
+        absent = default is not None and fields.take(key(name)) is None
+        return default if absent and default is not None else fields.whole(key(name), most)
+
+    fields.only(
+        {
+            key("rope.scaling.type"): ("none",),
+            key("rope.scaling.factor"): (1, 0),
+            key("rope.scale_linear"): (1,),
+            key("attention.sliding_window"): (0,),
+            key("attention.causal"): (True,),
+            key("expert_count"): (0,),
+            key("expert_used_count"): (0,),
+            key("pooling_type"): (0,),
+        }
+    )
+    heads, width = whole("attention.head_count", MOST["heads"]), whole("embedding_length", MOST["width"])
+    head_dim = whole("attention.key_length", MOST["heads"], max(1, width // heads))
+    for other in ("attention.value_length", "rope.dimension_count"):
+        if whole(other, MOST["heads"], head_dim) != head_dim:
+            raise fields.refuse(key(other), f"{head_dim}, as the keys have")
+    embedding = file.tensors.get("token_embd.weight")
+    vocab_size = whole("vocab_size", MOST["vocab"], embedding.shape[0] if embedding is not None else 1)
+    theta = 10_000.0 if fields.take(key("rope.freq_base")) is None else fields.number(key("rope.freq_base"))
+    positions = whole("context_length", MOST["positions"])
+    try:
+        decoder = DecoderConfig(
+            vocab_size=vocab_size,
+            num_layers=whole("block_count", MOST["layers"]),
+            width=width,
+            num_heads=heads,
+            num_kv_heads=whole("attention.head_count_kv", MOST["heads"], heads),
+            mlp_width=whole("feed_forward_length", MOST["mlp"]),
+            head_dim=head_dim,
+            rope_theta=_short(theta),
+            norm_eps=_short(fields.number(key("attention.layer_norm_rms_epsilon"))),
+            tied_embeddings="output.weight" not in file.tensors,
+            qkv_bias="blk.0.attn_q.bias" in file.tensors,
+            output_bias="blk.0.attn_output.bias" in file.tensors,
+            mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
+            qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
+        )
+        decoder = dataclasses.replace(decoder, rope_scaling=_rope_scaling(decoder, file))
+        tokens = {
+            f"{name}_token_id": fields.take(f"tokenizer.ggml.{kind}_token_id")
+            for name, kind in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
+        }
+        return describe(decoder, max_positions=positions, **tokens)
+    except WeightsError:
+        raise
+    except ValueError as error:
+        raise WeightsError(f"{file.path}: {error}") from error
+
+
+def _short(value: float) -> float:
+    """The shortest decimal that rounds to the same f32: 1e-05, where the file can only say 9.99999974e-06."""
+    return float(str(np.float32(value)))
+
+
+def _rope_scaling(decoder: DecoderConfig, file: GgufFile) -> Llama3Scaling | None:
+    """How the rotary frequencies are stretched, found from the divisors f32[Dh/2] in the file.
+
+    The divisors are all that such a file keeps of Llama 3.1's rule. Its other numbers have never been other ones.
+    """
+    if _ROPE_FACTORS not in file.tensors:
+        return None
+    tensors = _GgufTensors(file, None)
+    if tensors.shapes[_ROPE_FACTORS] != (decoder.head_dim // 2,):
+        raise WeightsError(f"{file.path}: {_ROPE_FACTORS} is {list(tensors.shapes[_ROPE_FACTORS])}; expected Dh / 2")
+    divisors = tensors.read(_ROPE_FACTORS, (slice(None),))
+    scaling = Llama3Scaling(
+        factor=_short(float(divisors.max())), low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192
+    )
+    stretched = layers.rotary_frequencies(dataclasses.replace(decoder, rope_scaling=scaling))
+    if not np.allclose(stretched * jnp.asarray(divisors), layers.rotary_frequencies(decoder), rtol=1e-4, atol=0.0):
+        raise WeightsError(
+            f"{file.path}: {_ROPE_FACTORS} holds divisors that are not those of Llama 3.1 for any factor; "
+            "use the safetensors files of this model"
+        )
+    return scaling
+
+
+class _GgufTensors:
+    """Tensors of a GGUF file, as Hugging Face lays them out; see `stacked.Tensors`."""
+
+    def __init__(self, file: GgufFile, permuted: DecoderConfig | None):
+        """Shape the tensors of `file`; of the decoder `permuted`, the rows of query and key were reordered."""
+        try:
+            import gguf
+        except ImportError as error:
+            raise WeightsError(f"{file.path}: needs the package gguf; pip install 'gguf>=0.17'") from error
+        self._gguf, self._file, self._permuted = gguf, file, permuted
+        self.where = str(file.path)
+        self.shapes = {name: place.shape for name, place in file.tensors.items()}
+
+    def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
+        """The part of tensor `key` that `index` names, f32."""
+        place = self._file.tensors[key]
+        _, block, block_bytes = KINDS[place.kind]
+        matrix = len(place.shape) == 2
+        numbers = place.shape[-1] if matrix else block  # a row is what can be made whole on its own
+        rows = self._file.data[place.start : place.start + place.size].reshape(-1, numbers // block * block_bytes)
+        order = self._order(key, place.shape[0])
+        if matrix:
+            return self._numbers(rows[order[index[0]]], place.kind)[:, index[1]]
+        return self._numbers(rows, place.kind).reshape(-1)[order[index[0]]]
+
+    def _numbers(self, rows: np.ndarray, kind: int) -> np.ndarray:
+        with np.errstate(all="ignore"):  # a torn file may hold any number
+            return self._gguf.dequantize(np.ascontiguousarray(rows), self._gguf.GGMLQuantizationType(kind))
+
+    def _order(self, key: str, count: int) -> np.ndarray:
+        """Row of the file by row of ours: llama.cpp pairs dimension 2i with 2i + 1 where we pair i with i + Dh/2."""
+        if self._permuted is None or key.split(".")[-2] not in ("attn_q", "attn_k"):
+            return np.arange(count)
+        heads = self._permuted.num_heads if key.split(".")[-2] == "attn_q" else self._permuted.num_kv_heads
+        return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)

@@ -1,0 +1,146 @@
+"""The tokeniser inside a GGUF file as the text of a `tokenizer.json`."""
+
+import json
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.strict import Fields, shown
+
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = _CONTRACTIONS + r"\p{N}{1,3}" + _REST
+_QWEN2 = _CONTRACTIONS + r"\p{N}" + _REST
+"""How the tokenisers of Llama 3 and of Qwen 2 split text into words, from the `tokenizer.json` of each."""
+
+_SPLITTERS = {
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "smollm": "digits",
+    "gpt-2": "gpt-2",
+    "gpt2": "gpt-2",
+}
+
+_TOKENS = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
+
+
+def tokenizer_files(fields: Fields) -> dict[str, bytes]:
+    """`tokenizer.json`, `tokenizer_config.json` and, where there is one, `chat_template.jinja`, by name.
+
+    Ids equal those of the tokeniser that the file was made from, with these exceptions, which it does not record: a
+    token is special if it is of the control type, and rows that only pad the vocabulary have no token.
+
+    Args:
+        fields: the settings of the file; those of the tokeniser are taken.
+
+    Raises:
+        WeightsError: the tokeniser is of a kind that is not supported, or broken.
+    """
+    kind, splitter = fields.take(_key("model")), fields.take(_key("pre"))
+    if kind != "gpt2":
+        raise fields.refuse(_key("model"), "gpt2, a byte-level BPE; SentencePiece tokenisers (llama) are not supported")
+    if not isinstance(splitter, str) or splitter not in _SPLITTERS:
+        raise fields.refuse(_key("pre"), f"one of {', '.join(_SPLITTERS)}")
+    fields.only({_key("add_space_prefix"): (False,), _key("add_eos_token"): (False,)})
+    names, kinds = _vocabulary(fields)
+    backend = tokenizers.Tokenizer(_model(fields, names, kinds, splitter))
+    if _SPLITTERS[splitter] == _QWEN2:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = _pre_tokenizer(_SPLITTERS[splitter])
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens(
+        [
+            AddedToken(name, special=kind == _CONTROL, normalized=False)
+            for name, kind in zip(names, kinds)
+            if kind in (_CONTROL, _USER_DEFINED)
+        ]
+    )
+    marks = {mark: _named(fields, key, names, kinds) for mark, key in _TOKENS.items()}
+    default = _SPLITTERS[splitter] == _LLAMA3  # such files need not say that a text begins with a token
+    if fields.flag(_key("add_bos_token")) or (default and _key("add_bos_token") not in fields.raw):
+        backend.post_processor = _begins_with(fields, backend, marks["bos_token"])
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **{k: v for k, v in marks.items() if v is not None}}
+    files = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(settings, indent=2)}
+    template = fields.take("tokenizer.chat_template")
+    if template is not None:
+        if not isinstance(template, str):
+            raise fields.refuse("tokenizer.chat_template", "text")
+        files["chat_template.jinja"] = template
+    return {name: text.encode() for name, text in files.items()}
+
+
+def _begins_with(fields: Fields, backend: tokenizers.Tokenizer, bos: str | None) -> processors.TemplateProcessing:
+    try:
+        if bos is None:
+            raise ValueError("there is none")
+        return processors.TemplateProcessing(
+            single=[f"{bos}:0", "$A:0"],
+            pair=[f"{bos}:0", "$A:0", f"{bos}:1", "$B:1"],
+            special_tokens=[(bos, backend.token_to_id(bos))],
+        )
+    except ValueError as error:
+        raise fields.refuse(_key("bos_token_id"), "a special token, which the text shall begin with") from error
+
+
+def _key(name: str) -> str:
+    return f"tokenizer.ggml.{name}"
+
+
+def _strings(fields: Fields, name: str) -> list[str]:
+    values = fields.take(_key(name))
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise fields.refuse(_key(name), "a list of texts")
+    return values
+
+
+def _vocabulary(fields: Fields) -> tuple[list[str], list[int]]:
+    """Name and type of every token, by id."""
+    names, kinds = _strings(fields, "tokens"), fields.take(_key("token_type"))
+    if not isinstance(kinds, list) or len(kinds) != len(names):
+        raise fields.refuse(_key("token_type"), f"a type for each of {len(names)} tokens")
+    odd = sorted({str(kind) for kind in kinds if kind not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)})
+    if odd:
+        raise WeightsError(f"{fields.where}: tokens of type {odd[0]}; expected normal, control, user-defined or unused")
+    return names, kinds
+
+
+def _model(fields: Fields, names: list[str], kinds: list[int], splitter: str) -> models.BPE:
+    vocabulary = {name: i for i, name in enumerate(names) if kinds[i] != _UNUSED}
+    if len(vocabulary) + kinds.count(_UNUSED) != len(names):
+        twice = next(name for i, name in enumerate(names) if kinds[i] != _UNUSED and vocabulary[name] != i)
+        raise WeightsError(f"{fields.where}: the token {shown(twice)} stands twice; download it again")
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    for name, i in vocabulary.items():
+        if not name or (kinds[i] == _NORMAL and not alphabet.issuperset(name)):
+            raise WeightsError(f"{fields.where}: the token {shown(name)} is not spelled in bytes; download it again")
+    merges = []
+    for merge in _strings(fields, "merges"):
+        left, _, right = merge.partition(" ")
+        if any(part not in vocabulary for part in (left, right, left + right)):
+            raise WeightsError(f"{fields.where}: the merge {shown(merge)} is not of two tokens to a third")
+        merges.append((left, right))
+    unknown = _named(fields, "unknown_token_id", names, kinds)
+    # Llama 3's vocabulary holds words that its merges do not lead to.
+    return models.BPE(vocabulary, merges, unk_token=unknown, ignore_merges=_SPLITTERS[splitter] == _LLAMA3)
+
+
+def _named(fields: Fields, key: str, names: list[str], kinds: list[int]) -> str | None:
+    if fields.take(_key(key)) is None:
+        return None
+    i = fields.whole(_key(key), len(names) - 1, least=0)
+    return None if kinds[i] == _UNUSED else names[i]
+
+
+def _pre_tokenizer(splitter: str) -> pre_tokenizers.PreTokenizer:
+    if splitter == "gpt-2":
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if splitter == "digits":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    split = pre_tokenizers.Split(Regex(splitter), behavior="isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

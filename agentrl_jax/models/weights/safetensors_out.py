@@ -1,0 +1,137 @@
+"""A model as a folder that Hugging Face's libraries read, written whole or not at all."""
+
+import contextlib
+import json
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.hf_config import PretrainedConfig
+from agentrl_jax.models.weights.hf_config_out import written_config
+from agentrl_jax.models.weights.local_files import member
+from agentrl_jax.models.weights.names import Leaf, check_shapes, leaves
+from agentrl_jax.models.weights.safetensors_files import INDEX, SINGLE
+from agentrl_jax.models.weights.stacked import numpy_dtype
+
+SHARD_BYTES = 4 * 2**30
+
+
+def save_folder(
+    folder: Path,
+    params: Any,
+    config: PretrainedConfig,
+    *,
+    files: Mapping[str, bytes] | None = None,
+    dtype: Any = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes a model as Hugging Face keeps it: weights, `config.json` and further files.
+
+    The folder appears whole or not at all: it is written under another name beside its place and then renamed.
+
+    Args:
+        folder: must not exist, or be empty.
+        params: the decoder's parameters, as `decoder.init_params` makes them.
+        config: of the decoder.
+        files: content of further files by name, such as the tokeniser's.
+        dtype: of the file: float32, bfloat16 or float16; the embedding's where None.
+        shard_bytes: weights beyond it are split over several files, each of at most so many bytes if no single tensor
+            is larger. So much host memory is needed.
+
+    Raises:
+        WeightsError: the parameters do not fit the configuration, or the folder cannot be written.
+    """
+    kept = numpy_dtype(params["embedding"].dtype if dtype is None else dtype)
+    wanted = leaves(config.decoder, "hf")
+    given = flatten(params)
+    check_shapes(
+        {path: leaf.shape for path, leaf in wanted.items()},
+        {path: array.shape for path, array in given.items()},
+        f"{folder}: the parameters",
+    )
+    raw = written_config(config, dtype=kept.name)
+    with whole_folder(folder) as place:
+        _write_weights(place, given, wanted, kept, shard_bytes)
+        for name, content in (files or {}).items():
+            member(place, name).write_bytes(content)
+        (place / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder, which takes the name of `folder` if all goes well and vanishes otherwise."""
+    place = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.unfinished"
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise WeightsError(f"{folder}: already holds something; give a new folder")
+        place.mkdir(parents=True)
+        yield place
+        place.replace(folder)
+    except OSError as error:
+        raise WeightsError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Arrays of nested mappings by path, such as `layers/query`."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= flatten(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def file_tensor(leaf: Leaf, array: Any, slot: int, dtype: np.dtype) -> np.ndarray:
+    """The tensor that a file keeps under `leaf.keys[slot]`, on the host.
+
+    Raises:
+        WeightsError: a finite value is beyond the range of `dtype`.
+    """
+    values = np.asarray(array[slot] if leaf.stacked else array)
+    with np.errstate(over="ignore"):
+        made = np.ascontiguousarray((values.T if leaf.transposed else values).astype(dtype))
+    if dtype == np.float16 and not np.isfinite(made).all():
+        raise WeightsError(f"{leaf.keys[slot]} has values beyond float16; save it as float32 or bfloat16")
+    return made
+
+
+def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes a safetensors file in a new folder."""
+    save_file(tensors, path, metadata={"format": "pt"})  # transformers reads no file without it
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library writes for its owner alone
+
+
+def _write_weights(
+    place: Path, given: Mapping[str, Any], wanted: Mapping[str, Leaf], dtype: np.dtype, shard_bytes: int
+) -> None:
+    groups: list[list[tuple[str, int]]] = [[]]
+    sizes = [0]
+    for path, slot in _by_layer(wanted):
+        size = int(np.prod(wanted[path].file_shape)) * dtype.itemsize
+        if groups[-1] and sizes[-1] + size > shard_bytes:
+            groups.append([])
+            sizes.append(0)
+        groups[-1].append((path, slot))
+        sizes[-1] += size
+    mapping: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        name = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        tensors = {wanted[path].keys[i]: file_tensor(wanted[path], given[path], i, dtype) for path, i in group}
+        write_tensors(place / name, tensors)
+        mapping |= dict.fromkeys(tensors, name)
+    if len(groups) > 1:
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": mapping}
+        (place / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _by_layer(wanted: Mapping[str, Leaf]) -> list[tuple[str, int]]:
+    """Path and slot of every tensor: what comes before the layers, layer after layer, the rest."""
+    single = [(path, 0) for path, leaf in wanted.items() if not leaf.stacked]
+    stacked = [(i, path) for path, leaf in wanted.items() if leaf.stacked for i in range(len(leaf.keys))]
+    return [*single[:1], *((path, i) for i, path in sorted(stacked)), *single[1:]]

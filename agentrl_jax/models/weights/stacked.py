@@ -1,0 +1,99 @@
+"""From one tensor a layer in a file to our stacked arrays, without a second copy of the weights."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.names import Leaf
+
+Placement = Sharding | Callable[[str, tuple[int, ...]], Sharding] | None
+"""Where arrays go: one sharding, a function of path (`layers/query`) and shape to one, or None for the first device."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+"""Types that weights are kept in."""
+
+
+class Tensors(Protocol):
+    """Tensors of a file or of several."""
+
+    @property
+    def where(self) -> str:
+        """Name for messages."""
+        ...
+
+    def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
+        """The part of tensor `key` that `index` names, in any floating type."""
+        ...
+
+
+def numpy_dtype(dtype: Any) -> np.dtype:
+    """One of `DTYPES` as NumPy's.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    made = np.dtype(dtype)  # JAX registers bfloat16 with NumPy
+    if made.name not in DTYPES:
+        raise ValueError(f"dtype is {made.name}; expected one of {', '.join(DTYPES)}")
+    return made
+
+
+def load_leaves(tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, placement: Placement) -> dict[str, Any]:
+    """Nested arrays by the paths of `wanted`.
+
+    Each device's part is read on its own, so that the host never holds more than one array beyond those placed.
+
+    Args:
+        tensors: where they are read from; their shapes have been checked.
+        wanted: the arrays.
+        dtype: of the result.
+        placement: sharding of the result.
+
+    Raises:
+        WeightsError: a value is too large for `dtype`.
+    """
+    made: dict[str, Any] = {}
+    for path, leaf in wanted.items():
+        place = made
+        *parents, name = path.split("/")
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = _load_leaf(tensors, leaf, dtype, _sharding(placement, path, leaf.shape))
+    return made
+
+
+def _sharding(placement: Placement, path: str, shape: tuple[int, ...]) -> Sharding:
+    if placement is None:
+        return SingleDeviceSharding(jax.local_devices()[0])
+    return placement if isinstance(placement, Sharding) else placement(path, shape)
+
+
+def _load_leaf(tensors: Tensors, leaf: Leaf, dtype: np.dtype, sharding: Sharding) -> jax.Array:
+    parts: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
+
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None  # JAX's type says so, JAX never does
+        bounds = tuple(axis.indices(size)[:2] for axis, size in zip(index, leaf.shape))
+        if bounds not in parts:  # devices that hold the same part share one read
+            parts[bounds] = _read(tensors, leaf, bounds, dtype)
+        return parts[bounds]
+
+    return jax.make_array_from_callback(leaf.shape, sharding, part, dtype=dtype)
+
+
+def _read(tensors: Tensors, leaf: Leaf, bounds: tuple[tuple[int, int], ...], dtype: np.dtype) -> np.ndarray:
+    out = np.empty([stop - start for start, stop in bounds], dtype)
+    inner = bounds[1:] if leaf.stacked else bounds
+    index = tuple(slice(*axis) for axis in (inner[::-1] if leaf.transposed else inner))
+    targets = zip(leaf.keys[slice(*bounds[0])], out) if leaf.stacked else [(leaf.keys[0], out)]
+    for key, target in targets:
+        values = tensors.read(key, index)
+        with np.errstate(over="ignore"):
+            target[...] = values.T if leaf.transposed else values
+        if dtype == np.float16 and not np.isfinite(target).all():
+            raise WeightsError(f"{tensors.where}: {key} has values beyond float16; load it as float32 or bfloat16")
+    return out

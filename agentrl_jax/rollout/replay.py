@@ -1,0 +1,156 @@
+"""Log-probabilities of recorded replies, worked out by the rollout's own steps.
+
+Another order of the same additions rounds differently: a parallel forward pass gives log-probabilities that differ from
+those of the rollout in their last bits. A replay runs the engine itself over the record, with the same rows, chunks,
+slots and refills, so that with the rollout's parameters it gives the rollout's bits.
+
+Letters: `E` episodes, `B` rows, `T` turns, `L` reply tokens, `P` prompt tokens, `O` observation tokens.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from agentrl_jax.models import decoder
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.engine import EngineConfig
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory, TurnResult
+from agentrl_jax.rollout.world import Message, unplayed
+
+
+def replay_logprobs(
+    params: decoder.Params,
+    model: DecoderConfig,
+    config: EngineConfig,
+    trajectory: Trajectory,
+    temperature: jax.Array,
+    varying: Callable[[Any], Any] = lambda tree: tree,
+) -> jax.Array:
+    """Log-probability of every recorded token under `params`, by the steps of the rollout that recorded it.
+
+    It asks no environment and draws nothing. Meant for values only: a gradient through its loops is not defined.
+
+    Args:
+        params: parameters of the policy, stacked.
+        model: shape of the policy, as in the rollout (static).
+        config: as in the rollout (static).
+        trajectory: the E episodes that one device has played, all of them and in their order.
+        temperature: f32[E] the one each episode was sampled at.
+        varying: see `engine.final_state`.
+
+    Returns:
+        f32[E, T, L]; 0 where no token was sampled, or where it was taken greedily.
+
+    Raises:
+        ValueError: the record has another number of turns or of tokens in a reply than `config`, or a number of
+            episodes that its slots and members do not fit.
+    """
+    turns, reply_tokens = trajectory.reply.tokens.shape[1:]
+    if (turns, reply_tokens) != (config.max_turns, config.reply_tokens):
+        raise ValueError(
+            f"a record of {turns} turns with replies of {reply_tokens} tokens cannot be replayed by an engine of "
+            f"{config.max_turns} turns with {config.reply_tokens}; give the engine's configuration of its rollout"
+        )
+    row = jnp.arange(trajectory.num_turns.shape[0], dtype=jnp.int32)
+    settings = RolloutSettings(
+        temperature=temperature, horizon=jnp.max(trajectory.num_turns), max_actions=jnp.int32(0), env_params=()
+    )
+    state = engine.final_state(
+        params,
+        model,
+        RecordedWorld(trajectory),
+        # Where a reply ended is in the record.
+        dataclasses.replace(config, stop_at_answer=False),
+        jax.random.key(0),  # nothing is drawn
+        trajectory.ids.replace(task=row),
+        settings,
+        replies=trajectory.reply,
+        varying=varying,
+    )
+    return state.trajectory.reply.logprob
+
+
+class RecordedState(struct.PyTreeNode):
+    """What B slots replay.
+
+    Attributes:
+        row: i32[B] row of the record.
+        turn: i32[B] turns answered.
+    """
+
+    row: jax.Array
+    turn: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordedWorld:
+    """A `World` that answers with what was recorded. Every episode is a task of its own: its row of the record.
+
+    Attributes:
+        trajectory: the record, E episodes.
+    """
+
+    trajectory: Trajectory
+
+    @property
+    def prefix(self) -> jax.Array:
+        """i32[E, P]."""
+        return self.trajectory.prompt
+
+    @property
+    def prefix_length(self) -> jax.Array:
+        """i32[E]."""
+        return self.trajectory.prompt_length
+
+    @property
+    def grammars(self) -> tuple[()]:
+        """None: what a reply asked for is in the record."""
+        return ()
+
+    @property
+    def observation_tokens(self) -> int:
+        """O."""
+        return self.trajectory.observation.shape[2]
+
+    def begin(
+        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+    ) -> tuple[RecordedState, Message]:
+        """See `World.begin`."""
+        state = RecordedState(row=ids.task, turn=jnp.zeros_like(ids.task))
+        return state, self._message(state)
+
+    def act(
+        self,
+        settings: RolloutSettings,
+        state: RecordedState,
+        reply: Reply,
+        parsed: Any,
+        mask: jax.Array,
+        *,
+        opens: bool,
+    ) -> tuple[RecordedState, TurnResult, Message]:
+        """See `World.act`; an episode is over after its last recorded turn."""
+        state = state.replace(turn=state.turn + mask)
+        over = state.turn >= self.trajectory.num_turns[state.row]
+        return state, self.empty_result(mask.shape[0]).replace(terminated=over), self._message(state)
+
+    def empty_result(self, batch: int) -> TurnResult:
+        """See `World.empty_result`."""
+        return unplayed(batch, 0, ())
+
+    def _message(self, state: RecordedState) -> Message:
+        def at(x):
+            return x.at[state.row, state.turn].get(mode="clip")
+
+        nothing = jnp.zeros(state.row.shape, bool)
+        return Message(
+            tokens=at(self.trajectory.observation),
+            length=at(self.trajectory.observation_length),
+            overflow=nothing,
+            pending=nothing,
+        )

@@ -1,0 +1,114 @@
+"""Conversations on the host as token ids, for talking with a policy. Ids are only added, so its cache stays good."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from agentrl_jax.text.chat import Chat, chat_format
+from agentrl_jax.text.chat_segments import check_roles
+from agentrl_jax.text.chat_template import Message
+from agentrl_jax.text.edits import CUTS
+from agentrl_jax.text.pieces import Piece, Special
+from agentrl_jax.text.tokenizer import Tokenizer
+
+
+def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
+    """Returns a conversation as token ids, each segment and each content encoded by itself.
+
+    After a message of the user the header of the next reply follows, so that the policy can go on from there; after
+    one of the assistant nothing, as if it had ended its reply by itself.
+
+    Args:
+        tokenizer: the tokeniser.
+        messages: pairs (role, content): a system message or none, then user and assistant in turn.
+        thinking: as `chat.chat_format` takes it.
+
+    Raises:
+        ValueError: the roles are out of order, or the tokeniser has no format for conversations.
+    """
+    return encode_pieces(tokenizer, conversation_pieces(chat_format(tokenizer, thinking), messages))
+
+
+def following_ids(tokenizer: Tokenizer, content: str, *, reply_ended: bool, thinking: bool | None = None) -> list[int]:
+    """Returns what comes between a sampled reply and the next one: the end of the reply, the user's message, a header.
+
+    The ids so far, the sampled ids and these are the ids of the longer conversation. If the reply spells the tokens
+    that its text is encoded to, `conversation_ids` gives the same.
+
+    Args:
+        tokenizer: the tokeniser.
+        content: the user's next message.
+        reply_ended: the reply's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is inserted.
+        thinking: as for the ids so far.
+
+    Raises:
+        ValueError: the tokeniser has no format for conversations.
+    """
+    chat = chat_format(tokenizer, thinking)
+    closing = () if reply_ended else chat.unended
+    return encode_pieces(tokenizer, (*closing, *chat.after_end, *chat.user, *_asked(chat, content, "user")))
+
+
+def conversation_pieces(chat: Chat, messages: Sequence[Message]) -> tuple[Piece, ...]:
+    """Returns the pieces whose ids `conversation_ids` returns.
+
+    Raises:
+        ValueError: the roles are out of order.
+    """
+    check_roles([role for role, _ in messages])
+    pieces: list[Piece] = []
+    before, kind = chat.open_user, "user"
+    for role, content in messages:
+        if role == "system":
+            pieces += chat.system(CUTS[chat.cuts["system"]](content))
+            before, kind = chat.first_user, "first_user"
+        elif role == "user":
+            pieces += (*before, *_asked(chat, content, kind))
+            before, kind = (*chat.after_end, *chat.user), "user"
+        else:
+            pieces += (*chat.reply_lead, CUTS[chat.cuts["reply_earlier"]](content), *chat.unended)
+    return tuple(pieces)
+
+
+def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece], *, joined: bool = False) -> list[int]:
+    """Returns the token ids of pieces.
+
+    Args:
+        tokenizer: the tokeniser.
+        pieces: special tokens and text.
+        joined: encode the text between two special tokens as one, as if the whole conversation had been tokenised;
+            otherwise every piece by itself.
+    """
+    if joined:
+        runs = itertools.groupby(pieces, lambda piece: isinstance(piece, Special))
+        merged = [list(run) if special else ["".join(map(str, run))] for special, run in runs]
+        pieces = itertools.chain.from_iterable(merged)
+    return [
+        token
+        for piece in pieces
+        for token in ([tokenizer.special_id(piece.name)] if isinstance(piece, Special) else tokenizer.encode(piece))
+    ]
+
+
+def share_equal_to_whole(
+    tokenizer: Tokenizer, conversations: Iterable[Sequence[Message]], *, thinking: bool | None = None
+) -> float:
+    """Returns the share of conversations whose ids by segments are those of their whole text; 1 of none.
+
+    Segments are encoded by themselves because a policy's tokens must not depend on what comes after them. Where the
+    share is below 1, a model reads some borders otherwise than in its own training.
+
+    Args:
+        tokenizer: the tokeniser.
+        conversations: each as `conversation_ids` takes it.
+        thinking: as `chat.chat_format` takes it.
+    """
+    chat = chat_format(tokenizer, thinking)
+    rows = [conversation_pieces(chat, messages) for messages in conversations]
+    equal = [encode_pieces(tokenizer, row) == encode_pieces(tokenizer, row, joined=True) for row in rows]
+    return float(np.mean(equal)) if equal else 1.0
+
+
+def _asked(chat: Chat, content: str, kind: str) -> tuple[Piece, ...]:
+    return (CUTS[chat.cuts[kind]](content), *chat.user_end, *chat.reply)

@@ -1,0 +1,93 @@
+"""Strict log-probabilities: their values from a replay of the rollout, their gradient from the parallel forward pass.
+
+A policy gradient whose ratios start at 1 up to rounding is a little off-policy from its first step on. Here the values
+are the rollout's own, so that without a change of the parameters every ratio is 1 and every divergence 0, bit for bit.
+
+Letters: `E` episodes of the whole rollout, `T` turns, `L` reply tokens, `R` devices, `K` slots of a row as in
+`rollout.context.Sequences`.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.engine import EngineConfig
+from agentrl_jax.rollout.replay import replay_logprobs
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.train.settings import LearnerConfig
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Replayer:
+    """Replays one rollout batch under any parameters.
+
+    Attributes:
+        trajectory: all E episodes, replicated over the devices.
+        temperature: f32[E] the one each episode was sampled at.
+        model: shapes of policy and critic (static).
+        engine: how the rollout played (static).
+        shards: each device replays the block of episodes that it has played.
+    """
+
+    trajectory: Trajectory
+    temperature: jax.Array
+    model: ActorCritic
+    engine: EngineConfig
+    shards: Shards
+
+    def __call__(self, params: dict[str, Any]) -> jax.Array:
+        """Log-probabilities under the policy of `params` of every row that `assemble` makes of the E episodes.
+
+        Returns:
+            f32[E, K], or f32[E * T, K] for a context of single turns; nothing can be differentiated through it.
+        """
+        mine, temperature = self.shards.block((self.trajectory, self.temperature))
+        policy = policy_decoder(params, self.model)
+        replayed = replay_logprobs(policy, self.model.decoder, self.engine, mine, temperature, self.shards.varying)
+        replayed = jax.lax.stop_gradient(self.shards.join(replayed))
+        episodes, turns, _ = replayed.shape
+        return replayed.reshape(episodes if self.engine.context == "full" else episodes * turns, -1)
+
+
+def replayer(
+    trajectory: Trajectory,
+    temperature: jax.Array,
+    model: ActorCritic,
+    config: LearnerConfig,
+    engine: EngineConfig | None,
+    shards: Shards,
+) -> Replayer | None:
+    """The replayer of a rollout batch where `config` is strict, else None; arguments as those of `learner.update`.
+
+    Raises:
+        ValueError: strict without `engine`, or with one that is not that of the rollout.
+    """
+    if config.logprobs != "strict":
+        return None
+    if engine is None:
+        raise ValueError("logprobs is strict, which replays the rollout; give the rollout's EngineConfig")
+    rule, played = (config.context, config.members), (engine.context, engine.members)
+    if rule != played:
+        raise ValueError(
+            f"logprobs is strict and the learner's context and members are {rule}, but those of the rollout {played}; "
+            "use the same"
+        )
+    return Replayer(trajectory, temperature, model, engine, shards)
+
+
+@jax.custom_jvp
+def with_gradient_of(value: jax.Array, source: jax.Array) -> jax.Array:
+    """`value` itself, with the gradient of `source`.
+
+    The usual `stop_gradient(value - source) + source` rounds: its value would not be the bits of `value`.
+    """
+    del source
+    return value
+
+
+@with_gradient_of.defjvp
+def _gradient_of_source(primals, tangents):
+    return primals[0], tangents[1]

@@ -1,0 +1,101 @@
+"""What strict log-probabilities cost and change: the three updates side by side, measured in one run.
+
+    python benchmarks/replay.py experiments/demo.yaml
+    python benchmarks/replay.py experiments/demo.yaml --tasks.0.groups 16 --model.dtype bfloat16
+
+A fresh agent of the given configuration plays one batch; each update learns from it at unchanged parameters. Temporary
+memory is what the compiled program asks for; the gradient, that of the last minibatch, is compared with the parallel
+one.
+"""
+
+import dataclasses
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from agentrl_jax.config import load_config
+from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.train import build
+from agentrl_jax.train.programs import Programs
+from agentrl_jax.train.state import init_state, with_reference
+
+REPEATS = 5
+MODES = ("parallel", "strict", "truncated")
+
+
+def main(path: str, *overrides: str) -> None:
+    config = load_config(path, overrides)
+    tokenizer = build.load_tokenizer(config.model)
+    world = build.build_world(config, tokenizer)
+    model = build.build_model(config, tokenizer, common=world.common_prefix)
+    engine = build.engine_config(config, tokenizer, members=config.rollout.members, slots=config.rollout.slots)
+    programs = Programs(data_mesh(1))
+    key = jax.random.key(config.seed)
+    state = init_state(key, model, keep_gradient(), build.needs_reference(config))
+    state = with_reference(state) if build.needs_reference(config) else state
+    ids = build.training_ids(config)
+    settings = build.rollout_settings(config, world, ids.group.shape[0], config.rollout.temperature)
+
+    numbers = build.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
+    playing = state.whole(), key, ids, settings
+    compiled = {"rollout": programs.rollout("rollout", model, world, engine).lower(*playing).compile()}
+    trajectory, _ = compiled["rollout"](*playing)
+    learning = trajectory, settings.temperature, key, numbers
+    for mode in MODES:
+        rule = dataclasses.replace(build.learner_config(config), logprobs=mode)
+        program = programs.update(model, rule, keep_gradient(), engine)
+        compiled[mode] = program.lower(state, *learning).compile()
+
+    # The programs take turns, so that a busy machine slows all of them down.
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    results: dict[str, Any] = {}
+    for _ in range(REPEATS):
+        for name, program in compiled.items():
+            # An update donates its state.
+            inputs = playing if name == "rollout" else (jax.tree.map(jnp.copy, state), *learning)
+            jax.block_until_ready(inputs)
+            began = time.perf_counter()
+            results[name] = jax.block_until_ready(program(*inputs))
+            times[name].append(time.perf_counter() - began)
+
+    print(
+        f"{ids.group.shape[0]} episodes, {config.model.dtype}, {jax.devices()[0].device_kind}, least of {REPEATS} times"
+    )
+    names = (
+        f"{'':10s} {'seconds':>8s} {'times':>6s} {'temp MiB':>9s} {'bit-equal':>9s} {'gap mean':>9s} {'gap max':>9s}"
+    )
+    print(f"{names} {'gradient change':>16s} {'1 - cosine':>11s}")
+    plain = gradient_of(results["parallel"])
+    for name, program in compiled.items():
+        took, memory = min(times[name]), program.memory_analysis().temp_size_in_bytes / 2**20
+        cells = f"{name:10s} {took:8.2f} {took / min(times['parallel']):6.2f} {memory:9.1f}"
+        if name in MODES:
+            gradient, metrics = gradient_of(results[name]), results[name][1]
+            change = np.linalg.norm(gradient - plain) / np.linalg.norm(plain)
+            cosine = gradient @ plain / (np.linalg.norm(plain) * np.linalg.norm(gradient))
+            equal, mean, greatest = (metrics[f"rollout/logprob_{x}"] for x in ("bit_equal", "gap_mean", "gap_max"))
+            cells += f" {equal:9.1%} {mean:9.1e} {greatest:9.1e} {change:16.1e} {1 - cosine:11.1e}"
+        print(cells, flush=True)
+
+
+def keep_gradient() -> optax.GradientTransformation:
+    """An optimiser that moves nothing; its state is the last gradient."""
+    return optax.GradientTransformation(
+        init=lambda params: jax.tree.map(jnp.zeros_like, params),
+        update=lambda grads, state, params=None: (jax.tree.map(jnp.zeros_like, grads), grads),
+    )
+
+
+def gradient_of(result: Any) -> np.ndarray:
+    """The last minibatch's gradient, f64[parameters]."""
+    state, _ = result
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.opt_state)]).astype(np.float64)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,96 @@
+"""Every model family against the logits of torch and transformers, in one pass, in prefill and in cached steps.
+
+`parity/golden.npz` comes from `parity/make_golden.py`. Where torch is installed the comparison is made live as well.
+"""
+
+import functools
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentrl_jax.models import decoder
+from agentrl_jax.models.weights.load import load_pretrained
+
+HOME = Path(__file__).with_name("parity")
+sys.path.insert(0, str(HOME))
+import families  # noqa: E402
+
+RELATIVE = 1e-4
+
+# The machine code is not optimised, which saves most of its compilation.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return np.load(HOME / "golden.npz")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Function from a family to (shape, parameters), read from a folder in Hugging Face's layout."""
+
+    @functools.cache
+    def load(family):
+        found = load_pretrained(families.write_folder(family, tmp_path_factory.mktemp("models") / family))
+        return found.config.decoder, found.params
+
+    return load
+
+
+def assert_close(ours, theirs):
+    """To a share of the largest logit, because small ones are differences of large numbers."""
+    assert np.abs(np.asarray(ours) - theirs).max() <= RELATIVE * np.abs(theirs).max()
+
+
+@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+def forward(params, shape, tokens):
+    return decoder.logits(params, decoder.forward(params, shape, tokens))
+
+
+@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+def extend(params, shape, cache, tokens, start, count):
+    apart = decoder.unstack(params, shape)
+    hidden, cache = decoder.extend(apart, shape, cache, tokens, start, count)
+    return decoder.logits(apart, hidden), cache
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_one_pass(family, model, golden):
+    shape, params = model(family)
+    assert_close(forward(params, shape, families.tokens(family)), golden[family])
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_ragged_prefill_and_cached_steps(family, model, golden):
+    """Two rows at different positions: chunks of unequal length with padding, then token by token."""
+    shape, params = model(family)
+    tokens, expected = families.tokens(family), golden[family]
+    cache = decoder.init_cache(shape, families.BATCH, families.LENGTH + 2)
+    filled = np.zeros(families.BATCH, int)
+    for counts in ([6, 3], [2, 6], *([[1, 1]] * 4), [0, 5], [6, 4], *([[1, 0]] * 3)):
+        width = 6 if max(counts) > 1 else 1
+        chunk = np.full((families.BATCH, width), 7)
+        for row, count in enumerate(counts):
+            chunk[row, :count] = tokens[row, filled[row] : filled[row] + count]
+        logits, cache = extend(params, shape, cache, jnp.asarray(chunk), jnp.asarray(filled), jnp.asarray(counts))
+        for row, count in enumerate(counts):
+            if count:
+                assert_close(logits[row, :count], expected[row, filled[row] : filled[row] + count])
+        filled = filled + np.array(counts)
+    assert filled.min() > families.LENGTH - 4
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_live_comparison(family, tmp_path, golden):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = families.write_folder(family, tmp_path / family)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = theirs(torch.tensor(families.tokens(family)).long()).logits.numpy()
+    assert_close(golden[family], logits)

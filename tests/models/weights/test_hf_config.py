@@ -1,0 +1,207 @@
+"""Hugging Face's configurations: what each says, what is refused, and what is written."""
+
+import dataclasses
+import json
+
+import pytest
+from hf_models import FAMILIES, LLAMA3, config_of
+
+from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
+from agentrl_jax.models.weights import hf_config, hf_config_out
+from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.weights.hf_config import parse_config
+
+SMOLLM2 = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 576,
+    "initializer_range": 0.041666666666666664,
+    "intermediate_size": 1536,
+    "is_llama_config": True,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "pad_token_id": 2,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_interleaved": False,
+    "rope_scaling": None,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+    "transformers_version": "4.42.3",
+    "use_cache": True,
+    "vocab_size": 49152,
+}
+"""As the Hub has it."""
+
+
+def test_smollm2_as_the_hub_has_it():
+    config = parse_config(SMOLLM2)
+    assert config.decoder == DecoderConfig(
+        vocab_size=49152,
+        num_layers=30,
+        width=576,
+        num_heads=9,
+        num_kv_heads=3,
+        mlp_width=1536,
+        head_dim=64,
+        rope_theta=100_000.0,
+        norm_eps=1e-5,
+    )
+    assert (config.model_type, config.max_positions) == ("llama", 8192)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "expected"),
+    [
+        ("llama", {}, {"qkv_bias": False, "output_bias": False, "mlp_bias": False, "tied_embeddings": False}),
+        ("llama", {"attention_bias": True}, {"qkv_bias": True, "output_bias": True}),
+        ("llama", {"num_key_value_heads": None}, {"num_kv_heads": 4}),
+        ("llama", {"head_dim": None}, {"head_dim": 2}),
+        ("llama 3", {}, {"rope_theta": 100.0, "rope_scaling": Llama3Scaling(
+            factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=16)}),
+        ("llama", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, {"rope_theta": 5e5}),
+        ("llama", {"rope_scaling": {"type": "default"}}, {"rope_theta": 10_000.0, "rope_scaling": None}),
+        ("qwen2", {}, {"qkv_bias": True, "output_bias": False, "rope_theta": 1e6, "windows": ()}),
+        ("qwen2", {"sliding_window": 5}, {"windows": ()}),
+        ("qwen2 window", {}, {"windows": (0, 3)}),
+        ("qwen2 window", {"layer_types": ["sliding_attention", "full_attention"]}, {"windows": (3, 0)}),
+        ("qwen2 window", {"max_window_layers": 2}, {"windows": ()}),
+        ("qwen3", {}, {"qk_norm": True, "qkv_bias": False, "head_dim": 6, "tied_embeddings": True}),
+        ("qwen3", {"attention_bias": True}, {"qkv_bias": True, "output_bias": True}),
+        ("mistral", {}, {"windows": (2, 2)}),
+        ("mistral", {"sliding_window": None}, {"windows": ()}),
+    ],
+)  # fmt: skip
+def test_settings(family, changes, expected):
+    decoder = parse_config(config_of(family, **changes)).decoder
+    assert {name: getattr(decoder, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("kind", hf_config.ARCHITECTURES)
+def test_absent_keys_are_as_in_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoConfig.for_model(kind)
+    for key, value in hf_config.DEFAULTS[kind].items():
+        if key == "rope_theta":
+            assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": value}
+        elif key == "sliding_window" and kind != "mistral":
+            assert theirs.sliding_window is None  # because it is not in use
+        else:
+            assert getattr(theirs, key) == value, key
+    decoder = parse_config({"model_type": kind}).decoder
+    size = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
+    assert (decoder.num_kv_heads, decoder.head_dim) == (theirs.num_key_value_heads, size)
+    assert any(decoder.windows) == (kind == "mistral")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_own_files_are_read(family):
+    """All keys that transformers 5 writes are known, and mean the same."""
+    transformers = pytest.importorskip("transformers")
+    raw = config_of(family)
+    written = transformers.AutoConfig.for_model(**raw).to_dict()
+    assert parse_config(json.loads(json.dumps(written))).decoder == parse_config(raw).decoder
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("llama", {"model_type": "gemma2"}, "model_type is 'gemma2'"),
+        ("llama", {"model_type": ["llama"]}, "model_type is"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; expected 'silu'"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type is 'yarn'"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 4.0}}, "type is 'linear'"),
+        ("llama", {"rope_scaling": {"rope_type": 3}}, "rope_type is 3"),
+        ("llama", {"rope_scaling": {"type": "default", "factor": 4.0}}, "'factor': 4.0"),
+        ("llama", {"rope_scaling": "yarn"}, "rope_scaling is 'yarn'; expected an object"),
+        ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
+        ("llama", {"rope_parameters": LLAMA3, "rope_scaling": LLAMA3}, "nothing beside rope_parameters"),
+        ("llama", {"rope_parameters": {"rope_theta": 5.0}, "rope_theta": 6.0}, "rope_theta is 6.0; expected 5.0"),
+        ("llama", {"rope_scaling": {**LLAMA3, "type": "default"}}, "type is 'default'; expected 'llama3'"),
+        ("llama", {"rope_scaling": {**LLAMA3, "factor": "8"}}, "factor is '8'"),
+        ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}}, "low_freq_factor 4.0 must be below"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ("llama", {"quantization_config": {"bits": 4}}, "'quantization_config': {'bits': 4}"),
+        ("llama", {"pretraining_tp": 2}, "pretraining_tp is 2"),
+        ("llama", {"attention_dropout": 0.1}, "attention_dropout is 0.1"),
+        ("llama", {"sliding_window": 4}, "'sliding_window': 4"),
+        ("llama", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types is"),
+        ("llama", {"layer_types": ["full_attention"]}, "for each of 2 layers"),
+        ("llama", {"layer_types": ["full_attention", "sliding_attention"]}, "a list that agrees"),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "a list that agrees"),
+        ("qwen2", {"attention_bias": False}, "attention_bias is False"),
+        ("mistral", {"layer_types": ["full_attention"] * 2}, "a list that agrees"),
+        ("mistral", {"attention_bias": True}, "attention_bias is True"),
+        ("qwen2", {"dual_chunk_attention_config": {}, "zeal": 1}, "'dual_chunk_attention_config': {}, 'zeal': 1"),
+        ("llama", {"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
+        ("llama", {"hidden_size": 9}, "hidden_size is 9; expected a multiple of num_attention_heads, 4"),
+        ("llama", {"num_key_value_heads": 3}, "4 heads cannot be shared evenly by 3"),
+        ("llama", {"head_dim": 3}, "head dimension 3 must be even"),
+        ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; expected a whole number from 1"),
+        ("llama", {"vocab_size": 10**400}, "vocab_size is 1000"),
+        ("llama", {"vocab_size": True}, "vocab_size is True"),
+        ("llama", {"vocab_size": 11.0}, "vocab_size is 11.0"),
+        ("llama", {"rms_norm_eps": float("inf")}, "rms_norm_eps is inf"),
+        ("llama", {"rms_norm_eps": "1e-6"}, "rms_norm_eps is '1e-6'"),
+        ("llama", {"tie_word_embeddings": 1}, "tie_word_embeddings is 1; expected true or false"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(family, changes, words):
+    with pytest.raises(WeightsError) as caught:
+        parse_config(config_of(family, **changes), "folder/config.json")
+    message = str(caught.value)
+    assert words in message
+    assert message.startswith("folder/config.json")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_written_configurations_say_the_same(family):
+    read = parse_config(config_of(family))
+    made = hf_config_out.describe(read.decoder, max_positions=64)
+    assert (made.decoder, made.model_type, made.max_positions) == (read.decoder, read.model_type, 64)
+    transformers = pytest.importorskip("transformers")
+    again = transformers.AutoConfig.for_model(**made.raw).to_dict()
+    assert parse_config(json.loads(json.dumps(again))).decoder == read.decoder
+
+
+def test_an_unchanged_model_keeps_its_configuration():
+    written = hf_config_out.written_config(parse_config(SMOLLM2), dtype="float32")
+    assert written == SMOLLM2 | {"torch_dtype": "float32"}
+
+
+def test_a_changed_model_is_described_afresh():
+    config = parse_config(SMOLLM2)
+    decoder = dataclasses.replace(config.decoder, vocab_size=49200, dtype="bfloat16")
+    written = hf_config_out.written_config(dataclasses.replace(config, decoder=decoder), dtype="bfloat16")
+    assert parse_config(written).decoder == dataclasses.replace(decoder, dtype="float32")
+    assert (written["eos_token_id"], written["torch_dtype"]) == (2, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qk_norm": True, "mlp_bias": True},
+        {"qkv_bias": True, "mlp_bias": True},
+        {"output_bias": True},
+        {"windows": (0, 3), "mlp_bias": True},
+        {"windows": (0, 3)},
+        {"windows": (2, 3), "qk_norm": True},
+    ],
+)
+def test_what_no_model_type_has_is_refused(changes):
+    decoder = dataclasses.replace(parse_config(config_of("llama")).decoder, **changes)
+    with pytest.raises(WeightsError):
+        hf_config_out.describe(decoder, max_positions=64)

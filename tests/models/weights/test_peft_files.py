@@ -1,0 +1,117 @@
+"""Adapters in PEFT's format, written by hand with its names and [r, In], [Out, r] matrices."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hf_models import config_of
+from peft_models import SETTINGS, adapter_tensors, write
+from safetensors.numpy import load_file
+
+from agentrl_jax.models import lora
+from agentrl_jax.models.weights import hf_config, peft_files
+from agentrl_jax.models.weights.errors import WeightsError
+
+DECODER = hf_config.parse_config(config_of("qwen2")).decoder
+
+
+def fresh(size):
+    """An adapter of ours of the right shapes, with numbers of its own."""
+    shapes = jax.eval_shape(lambda: lora.init_adapter(jax.random.key(0), DECODER, size))
+    draw = np.random.default_rng(2)
+    return jax.tree.map(lambda x: jnp.asarray(draw.standard_normal(x.shape), x.dtype), shapes)
+
+
+@pytest.mark.parametrize("stabilised", [False, True])
+def test_the_product_is_that_of_peft(stabilised, tmp_path):
+    """x A^T B^T times alpha / r, or alpha / sqrt(r) where rank-stabilised."""
+    tensors = adapter_tensors()
+    adapter, size = peft_files.load_adapter(write(tmp_path, tensors, use_rslora=stabilised), DECODER)
+    assert size.targets == ("query", "down")
+    assert size.scale == pytest.approx(6 / math.sqrt(3) if stabilised else 2.0)
+    x = np.random.default_rng(1).standard_normal((4, 12)).astype(np.float32)
+    at = "base_model.model.model.layers.1.mlp.down_proj"
+    expected = x @ tensors[f"{at}.lora_A.weight"].T @ tensors[f"{at}.lora_B.weight"].T * size.scale
+    attached = lora.attach({"layers": {}}, adapter, size)["layers"]
+    made = x @ np.asarray(attached["down_lora_a"])[1] @ np.asarray(attached["down_lora_b"])[1]
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_saving_writes_peft_names(tmp_path):
+    tensors = adapter_tensors()
+    adapter, size = peft_files.load_adapter(write(tmp_path / "old", tensors), DECODER)
+    peft_files.save_adapter(tmp_path / "new", adapter, size, DECODER, base_model="base")
+    saved = load_file(tmp_path / "new" / "adapter_model.safetensors")
+    assert saved.keys() == tensors.keys()
+    for key, value in tensors.items():
+        np.testing.assert_array_equal(saved[key], value)
+    settings = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
+    kept = ("r", "lora_alpha", "use_rslora", "bias", "peft_type", "task_type")
+    assert {key: settings[key] for key in kept} == {key: SETTINGS[key] for key in kept}
+    assert settings["target_modules"] == ["down_proj", "q_proj"]
+    assert peft_files.load_adapter(tmp_path / "new", DECODER)[1] == size
+
+
+def test_a_fresh_adapter_of_ours_comes_back(tmp_path):
+    size = lora.LoraConfig(rank=2, alpha=3.0)
+    adapter = fresh(size)
+    peft_files.save_adapter(tmp_path / "new", adapter, size, DECODER)
+    again, size_again = peft_files.load_adapter(tmp_path / "new", DECODER)
+    assert size_again == size
+    jax.tree.map(np.testing.assert_array_equal, again, adapter)
+
+
+def test_all_linear_means_every_target(tmp_path):
+    size = lora.LoraConfig(rank=3, alpha=6.0)
+    peft_files.save_adapter(tmp_path / "new", fresh(size), size, DECODER)
+    file = tmp_path / "new" / "adapter_config.json"
+    file.write_text(json.dumps(SETTINGS | {"target_modules": "all-linear"}))
+    assert set(peft_files.load_adapter(tmp_path / "new", DECODER)[1].targets) == set(lora.TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"use_dora": True}, "use_dora is True"),
+        ({"bias": "lora_only"}, "bias is 'lora_only'; expected 'none'"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save is ['lm_head']"),
+        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern is {'q_proj': 4}"),
+        ({"alpha_pattern": {"q_proj": 4}}, "alpha_pattern is {'q_proj': 4}"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out is True"),
+        ({"layers_to_transform": [0]}, "'layers_to_transform': [0]"),
+        ({"layer_replication": [[0, 1]]}, "'layer_replication': [[0, 1]]"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"peft_type": None}, "peft_type is None; expected LORA"),
+        ({"new_config": {"on": True}}, "'new_config': {'on': True}"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "target_modules is"),
+        ({"target_modules": ".*_proj"}, "target_modules is '.*_proj'; expected all-linear, or some of q_proj"),
+        ({"target_modules": ["q_proj"]}, "unexpected base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"),
+        ({"target_modules": ["q_proj", "down_proj", "k_proj"]}, "missing base_model.model.model.layers.0.self_attn.k"),
+        ({"r": 4}, "lora_A.weight is [3, 8], expected [4, 8]"),
+        ({"r": 0}, "r is 0"),
+        ({"lora_alpha": -1}, "lora_alpha is -1"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(changes, words, tmp_path):
+    with pytest.raises(WeightsError) as caught:
+        peft_files.load_adapter(write(tmp_path, adapter_tensors(), **changes), DECODER)
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_pickle_is_never_read(tmp_path):
+    write(tmp_path, adapter_tensors())
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(WeightsError, match=r"adapter_model\.bin is a pickle, which is never read"):
+        peft_files.load_adapter(tmp_path, DECODER)
+
+
+def test_an_adapter_that_does_not_fit_is_not_saved(tmp_path):
+    size = lora.LoraConfig(rank=2, alpha=3.0, targets=("query",))
+    wrong = {"query": {"a": jnp.zeros((2, 8, 2)), "b": jnp.zeros((2, 3, 8))}}
+    with pytest.raises(WeightsError, match=r"mis-shaped query/b is \[2, 3, 8\], expected \[2, 2, 8\]"):
+        peft_files.save_adapter(tmp_path / "new", wrong, size, DECODER)

@@ -1,0 +1,100 @@
+"""Names of axes, rules and their collisions, on described meshes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as Spec
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.lora import LoraConfig
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.parallel import layout
+
+SHAPE = DecoderConfig(
+    vocab_size=32,
+    num_layers=2,
+    width=16,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    mlp_width=24,
+    tied_embeddings=False,
+    qkv_bias=True,
+    output_bias=True,
+    mlp_bias=True,
+    qk_norm=True,
+)
+
+
+def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
+    devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, tensor)
+    return Mesh(devices, layout.MESH_AXES)
+
+
+def specs(tree, mesh, rules):
+    return jax.tree.map(lambda x: x.spec, layout.shardings(tree, mesh, rules, head_dim=SHAPE.head_dim))
+
+
+@pytest.mark.parametrize("model", [{"lora": LoraConfig(rank=2, alpha=1.0)}, {"frozen_layers": 1}, {}], ids=str)
+def test_every_leaf_of_parameters_and_optimiser_has_a_place(model):
+    model = ActorCritic(decoder=SHAPE, critic="separate", **model)
+    params = jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
+    state = jax.eval_shape(optax.adamw(1.0).init, params)
+    for rules in (layout.UPDATE, layout.ROLLOUT):
+        placed = specs(params, mesh(2, 2, 2), rules)
+        for moments in (state[0].mu, state[0].nu):
+            assert specs(moments, mesh(2, 2, 2), rules) == placed
+    assert specs(state, mesh(2, 2, 2), layout.UPDATE)[0].count == Spec()
+
+
+def test_matrices_of_the_two_layouts():
+    params = jax.eval_shape(
+        lambda key: actor_critic.init_params(key, ActorCritic(decoder=SHAPE, critic="shared")), jax.random.key(0)
+    )
+    update = specs(params, mesh(2, 2, 2), layout.UPDATE)
+    assert update["policy"]["embedding"] == Spec("tensor", "fsdp")
+    assert update["policy"]["unembedding"] == Spec("fsdp", "tensor")
+    assert update["policy"]["layers"]["query"] == Spec(None, "fsdp", "tensor")
+    assert update["policy"]["layers"]["down"] == Spec(None, "tensor", "fsdp")
+    assert update["policy"]["layers"]["up_bias"] == Spec(None, "tensor")
+    assert update["policy"]["layers"]["query_norm"] == Spec()
+    assert update["critic"] == {"head": Spec("fsdp"), "bias": Spec()}
+    rollout = specs(params, mesh(2, 2, 2), layout.ROLLOUT)
+    assert rollout["policy"]["layers"]["down"] == Spec(None, "tensor")
+    wide = specs(params, mesh(1, 2, 2), layout.WIDE_ROLLOUT)
+    assert wide["policy"]["layers"]["gate"] == Spec(None, None, ("fsdp", "tensor"))
+    assert wide["policy"]["layers"]["key"] == Spec(), "two key-value heads cannot be shared by four devices"
+
+
+def test_axes_of_one_device_split_nothing():
+    params = jax.eval_shape(
+        lambda key: actor_critic.init_params(key, ActorCritic(decoder=SHAPE, critic="none")), jax.random.key(0)
+    )
+    assert set(jax.tree.leaves(specs(params, mesh(8, 1, 1), layout.UPDATE), is_leaf=lambda x: isinstance(x, Spec))) == {
+        Spec()
+    }
+
+
+def test_heads_are_never_cut():
+    """Four heads of eight numbers on eight devices: 32 columns could be parted, heads cannot."""
+    tree = {"query": jax.ShapeDtypeStruct((16, 32), jnp.float32), "gate": jax.ShapeDtypeStruct((16, 24), jnp.float32)}
+    placed = specs(tree, mesh(1, 1, 8), layout.UPDATE)
+    assert placed == {"query": Spec(), "gate": Spec(None, "tensor")}
+
+
+def test_two_axes_on_one_mesh_axis_are_refused():
+    rules = dataclasses.replace(layout.UPDATE, width="tensor")
+    with pytest.raises(ValueError, match=r"layers/query: the mesh axis 'tensor' would split both 'width' and 'heads'"):
+        specs({"layers": {"query": jax.ShapeDtypeStruct((2, 16, 32), jnp.float32)}}, mesh(1, 1, 2), rules)
+
+
+@pytest.mark.parametrize(("path", "rank"), [(("layers", "mouth"), 2), (("layers", "query"), 4), (("head",), 3)])
+def test_tensors_without_a_rule_are_refused(path, rank):
+    with pytest.raises(ValueError, match=f"no rule says how {'/'.join(path)}, of {rank} axes"):
+        layout.logical_axes(path, rank)

@@ -1,0 +1,86 @@
+"""A replay gives the rollout's own log-probabilities, bit for bit, and those of other parameters."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+from toy_agent import MEMBERS
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.replay import replay_logprobs
+
+KEY = jax.random.key(7)
+QUICK = {"xla_backend_optimization_level": 0}
+# Greedy members, whose log-probability is 0, and two temperatures.
+TEMPERATURE = jnp.asarray(
+    np.where(np.arange(64) % 5 == 0, 0.0, np.where(np.arange(64) % 3 == 0, 0.7, 1.0)), jnp.float32
+)
+WHOLE = {"members": MEMBERS}
+REFILLED = {"members": MEMBERS, "slots": 16, "wait_share": 0.3}
+SINGLE = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "wait_share": 0.5}
+
+
+@pytest.fixture(scope="module")
+def replay():
+    """Function (params, config, trajectory, temperature) -> log-probabilities, compiled once a configuration."""
+
+    @functools.cache
+    def program(config):
+        return jax.jit(
+            lambda *arguments: replay_logprobs(arguments[0], toy_agent.MODEL.decoder, config, *arguments[1:]),
+            compiler_options=QUICK,
+        )
+
+    return lambda params, config, *arguments: program(config)(params, *arguments)
+
+
+def bits(x):
+    return np.asarray(x).view(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "episodes"),
+    [(WHOLE, 64), (REFILLED, 64), pytest.param(SINGLE, 16, marks=pytest.mark.slow)],
+    ids=["whole", "refilled", "single"],
+)
+def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, changes, episodes):
+    """Ragged replies, shared openings, refilled slots, a barrier and none, several temperatures."""
+    config, temperature = toy_agent.engine_config(**changes), TEMPERATURE[:episodes]
+    ids = toy_agent.rows(toy_agent.mixed_ids(16, MEMBERS), np.arange(episodes))
+    settings = toy_agent.settings(episodes, temperature=temperature)
+    trajectory, _ = compiled(config)(policy, KEY, ids, settings)
+    lengths = np.asarray(trajectory.reply.length)[np.asarray(trajectory.played)]
+    assert len(np.unique(lengths)) >= 5
+    replayed = replay(policy, config, trajectory, temperature)
+    np.testing.assert_array_equal(bits(replayed), bits(trajectory.reply.logprob))
+    assert np.count_nonzero(np.asarray(replayed)[np.asarray(TEMPERATURE[:episodes]) > 0]) > episodes
+
+
+def test_other_parameters_give_their_own_log_probabilities(compiled, policy, replay):
+    """Against the parallel forward pass, for parameters that did not play."""
+    config = toy_agent.engine_config(**WHOLE)
+    ids, ones = toy_agent.mixed_ids(16, MEMBERS), jnp.ones(64)
+    trajectory, _ = compiled(config)(policy, KEY, ids, toy_agent.settings(64))
+    other = jax.tree.map(lambda x: 0.9 * x, policy)
+    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    expected = actor_critic.logprobs({"policy": other}, toy_agent.MODEL, rows.tokens, rows.position, ones)
+    replayed = np.asarray(replay(other, config, trajectory, ones)).reshape(64, -1)
+    sampled = np.asarray(rows.sampled)
+    np.testing.assert_allclose(replayed[sampled], np.asarray(expected)[sampled], atol=1e-4)
+    assert np.abs(replayed - np.asarray(rows.logprob))[sampled].max() > 0.1
+
+
+def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay):
+    config, ids = toy_agent.engine_config(**WHOLE), toy_agent.mixed_ids(16, MEMBERS)
+    trajectory, _ = compiled(config)(policy, KEY, ids, toy_agent.settings(64, horizon=jnp.int32(0)))
+    assert not np.asarray(replay(policy, config, trajectory, jnp.ones(64))).any()
+
+
+def test_a_record_of_another_shape_is_refused(policy, batch):
+    config = toy_agent.engine_config(reply_tokens=5)
+    with pytest.raises(ValueError, match="3 turns with replies of 7 tokens cannot be replayed by an engine of 3 turns"):
+        replay_logprobs(policy, toy_agent.MODEL.decoder, config, batch[1], jnp.ones(64))

@@ -1,0 +1,217 @@
+"""Growing conversations: what is inserted around contents, in prompts and in talk, for every family of templates."""
+
+import functools
+
+import chat_families
+import jax
+import numpy as np
+import pytest
+from chat_families import FAMILIES, family
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.text import chat, conversation, prompt
+from agentrl_jax.text.chat_segments import segment_names
+from agentrl_jax.text.conversation import conversation_ids, following_ids, share_equal_to_whole
+from agentrl_jax.text.styles import get_style
+
+CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
+PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
+"""Families whose templates never write the past anew."""
+
+CONTENT = st.lists(st.sampled_from(["Up", " ", "\n", "<|im_end|>", "√", "[INST]", "</s>", "a b"]), max_size=5).map(
+    "".join
+)
+
+
+@functools.cache
+def ours(name):
+    return family(name)
+
+
+def compiled(name, style, *, think=False, forced=True):
+    return prompt.compile_prompt(
+        get_style(style),
+        instruction="Push every box.",
+        legend=(("#", "wall"),),
+        actions=("Up", "Down"),
+        pieces=("#", "P"),
+        observation_pieces=3,
+        think=think,
+        forced=forced,
+        separator="||",
+        max_actions_budget=10,
+        max_turns=5,
+        response_words=50,
+        tokenizer=ours(name),
+    )
+
+
+def episode(form, turns):
+    """Text of an episode of canonical replies up to the next one, and its replies without the end of the turn."""
+    text, replies = prompt.prefix_text(form), []
+    for turn in range(turns):
+        fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
+        text += prompt.message_text(form, "#P", **fields, reply_ended=turn > 0)
+        if turn < turns - 1:
+            reply = prompt.reply_text(form, [turn % 2])
+            replies.append(reply)
+            text += reply
+    return text, replies
+
+
+@pytest.mark.parametrize("style", ["compact", "ragen"])
+@pytest.mark.parametrize("name", [name for name in PLAIN if name != "llama2"])
+def test_an_episode_is_a_conversation_of_the_template(name, style):
+    """The text of the template for the contents of three turns, and the forced tag."""
+    form, segments = compiled(name, style), chat.segments(ours(name))
+    text, replies = episode(form, 3)
+    end = chat.chat_format(ours(name)).end
+    assert all(reply.endswith(f"</answer>{end}") for reply in replies)
+    contents = []
+    shape = (["user"] if segments.system_refusal else ["system", "user"]) + ["assistant", "user"] * 2
+    first, *borders = [segments.texts[key] for key in segment_names(shape, generate=True)]
+    assert text.startswith(first)
+    rest = text.removeprefix(first)
+    for border in borders:
+        content, found, rest = rest.partition(border)
+        assert found
+        contents.append(content)
+    assert rest == "<answer>"
+    messages = list(zip(shape, contents))
+    assert [content for role, content in messages if role == "assistant"] == [
+        "<answer>" + reply.removesuffix(end) for reply in replies
+    ]
+    assert segments.template.render(messages, generate=True) + "<answer>" == text
+
+
+def test_every_family_compiles_both_styles():
+    for name in FAMILIES:
+        for style in ("compact", "ragen"):
+            form = compiled(name, style, think=name == "reasoner")
+            text, _ = episode(form, 2)
+            assert text.count("#P") == 2
+            assert text.startswith(prompt.prefix_text(form))
+            assert ours(name).decode(form.prefix.tolist(), skip_special=False) == prompt.prefix_text(form)
+
+
+def test_words_of_the_system_open_the_first_message_where_there_is_none():
+    form = compiled("mistral v3", "compact")
+    assert prompt.prefix_text(form) == "<s>[INST] # wall\nUp Down\n\n"
+    text, _ = episode(form, 2)
+    assert text.startswith("<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]")
+
+
+def test_llama2_opens_later_messages_in_another_way():
+    text, _ = episode(compiled("llama2", "compact"), 2)
+    system = "<s>[INST] <<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n"
+    assert text == f"{system}#P\n9 [/INST]<answer>Up</answer></s><s>[INST] #P\n8 [/INST]<answer>"
+    fields = {"turn": 1, "actions_left": 8, "reward": 0.5, "reply_ended": False}
+    written = jax.jit(functools.partial(prompt.message, compiled("llama2", "compact")))
+    for first, start in ((True, "#P"), (False, " </s><s>[INST] #P")):
+        tokens, length = written(np.array([0, 1, -1]), **fields, first=first)
+        assert (
+            ours("llama2").decode(tokens[: int(length)].tolist(), skip_special=False) == f"{start}\n8 [/INST]<answer>"
+        )
+
+
+def inserted_and_sampled(name, **options):
+    """What a turn inserts after the observation, and the canonical reply, which is what is trained; as text.
+
+    That the tokens are those of the text is tested with the prompts.
+    """
+    form = compiled(name, "compact", **options)
+    text = prompt.message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, reply_ended=False)
+    return text.partition("<|im_end|>\n")[2], prompt.reply_text(form, [1])
+
+
+def test_the_headers_of_replies_and_the_forced_tags_go_together():
+    opened, answer = "<|im_start|>assistant\n", "Down</answer><|im_end|>"
+    assert inserted_and_sampled("chatml") == (f"{opened}<answer>", answer)
+    assert inserted_and_sampled("chatml", forced=False) == (opened, f"<answer>{answer}")
+    # A reply without a think block is asked for by an empty one, which is inserted and never sampled.
+    empty = "<think>\n\n</think>\n\n"
+    assert inserted_and_sampled("qwen3") == (f"{opened}{empty}<answer>", answer)
+    assert inserted_and_sampled("qwen3", forced=False) == (f"{opened}{empty}", f"<answer>{answer}")
+    thought = f"</think><answer>{answer}"
+    assert inserted_and_sampled("qwen3", think=True) == (f"{opened}<think>", thought)
+    assert inserted_and_sampled("qwen3", think=True, forced=False) == (opened, f"<think>{thought}")
+    # Where the template itself opens the think block, no second tag is forced.
+    assert inserted_and_sampled("reasoner", think=True) == (f"{opened}<think>\n", thought)
+
+
+@pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, False)])
+def test_a_think_block_that_the_reply_format_lacks_is_refused(think, forced):
+    with pytest.raises(ValueError, match="the chat template opens a think block in front of every reply"):
+        compiled("reasoner", "compact", think=think, forced=forced)
+
+
+@pytest.mark.parametrize(("name", "thinking"), CASES)
+@settings(max_examples=20, deadline=None)
+@given(contents=st.lists(CONTENT, min_size=3, max_size=7), system=st.booleans(), ended=st.booleans())
+def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, ended):
+    model = ours(name)
+    form = chat.chat_format(model, thinking)
+    lead = [("system", contents[0])] if system else []
+    messages = [*lead, *zip(("user", "assistant") * 3, contents[1:])]
+    messages = messages if messages[-1][0] == "user" else messages[:-1]
+    first = 1 + len(lead)
+    ids = conversation_ids(model, messages[:first], thinking=thinking)
+    for (_, reply), (_, asked) in zip(messages[first::2], messages[first + 1 :: 2]):
+        # A reply given as text stands as the template writes it; what was sampled would stay as it is.
+        reply = conversation.CUTS[form.cuts["reply_earlier"]](reply)
+        ids += conversation.encode_pieces(model, (*form.reply_lead, reply))
+        if ended and len(form.unended) == 1:
+            ids += [model.end_of_turn_id, *following_ids(model, asked, reply_ended=True, thinking=thinking)]
+        else:
+            ids += following_ids(model, asked, reply_ended=False, thinking=thinking)
+    assert ids == conversation_ids(model, messages, thinking=thinking)
+    if (
+        name in PLAIN
+        and (name != "llama2" or all(content.strip() for content in contents))
+        and not (system and chat.segments(model).system_refusal)
+    ):
+        assert model.decode(ids, skip_special=False) == model.template.render(messages, generate=True)
+
+
+def test_a_reply_that_did_not_end_is_ended(small):
+    ids = conversation_ids(small, [("system", "s"), ("user", "u"), ("assistant", "a")])
+    assert small.decode(ids, skip_special=False) == "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
+    unended = small.decode(following_ids(small, "v", reply_ended=False), skip_special=False)
+    assert unended == "<|end|><|user|>v<|end|><|assistant|>"
+    assert small.decode(following_ids(small, "v", reply_ended=True), skip_special=False) == unended[7:]
+    with pytest.raises(ValueError, match="expected at most one system message"):
+        conversation_ids(small, [("assistant", "a")])
+
+
+def test_share_of_conversations_encoded_as_whole_texts(smollm2):
+    calm = [[("user", "How many?"), ("assistant", "Twelve."), ("user", "Sure?")], [("system", "Hi"), ("user", "x")]]
+    assert share_equal_to_whole(smollm2, calm) == 1.0
+    assert share_equal_to_whole(smollm2, []) == 1.0
+    lines = [("user", "\n\nHow many?")]  # the header's newline would join the content's
+    assert share_equal_to_whole(smollm2, [*calm, lines, lines]) == 0.5
+
+
+def test_what_a_growing_conversation_has_otherwise():
+    def subjects(name, thinking=None):
+        return [line.split(":")[0] for line in chat.differences(ours(name), thinking)]
+
+    trimmed = ["white space", "white space of replies"]
+    assert subjects("chatml") == subjects("chatml with default") == []
+    assert subjects("qwen3") == ["think blocks"]
+    assert subjects("qwen3", False) == ["earlier replies", "think blocks"]
+    assert subjects("llama3") == subjects("llama3.1") == trimmed
+    assert subjects("llama3.2") == ["date", *trimmed]
+    assert subjects("llama2") == [*trimmed, "ends of replies"]
+    assert subjects("mistral") == subjects("mistral v3") == ["system"]
+    assert subjects("reasoner") == ["earlier replies", "think blocks"]
+    with pytest.raises(ValueError, match="the tokeniser has no chat template"):
+        chat.differences(chat_families.tokenizer.load_small())
+
+
+def test_default_system_messages_are_the_templates_own():
+    asked = [("user", "x")]
+    text = ours("chatml with default").decode(conversation_ids(ours("chatml with default"), asked), skip_special=False)
+    assert text.startswith("<|im_start|>system\nYou are a small model and glad to help.<|im_end|>\n<|im_start|>user\nx")
+    dated = ours("llama3.2").decode(conversation_ids(ours("llama3.2"), asked), skip_special=False)
+    assert "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|>" in dated

@@ -1,0 +1,171 @@
+"""Segments against transformers' own rendering and encoding of whole conversations."""
+
+import functools
+
+import chat_families
+import pytest
+from chat_families import FAMILIES, family
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from agentrl_jax.text import chat
+from agentrl_jax.text.chat_template import ChatTemplate
+from agentrl_jax.text.conversation import encode_pieces
+from agentrl_jax.text.pieces import Special
+
+NO_SYSTEM = ("mistral", "mistral v3")
+CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
+SPELLINGS = ["<|im_end|>", "<|eot_id|>", "</s>", "[INST]", "<|im_start|>user\n", "<s>", "<|end|>"]
+WORDS = ["Up", " ", "\n", "\t", "<answer>", "||", "√", "12", "{{ x }}", "{%", "'", "\\n", "Push the box"]
+CONTENT = st.lists(st.sampled_from(WORDS + SPELLINGS) | st.text(max_size=3), max_size=6).map("".join)
+
+
+@st.composite
+def conversations(draw, system, blank):
+    """Messages, and whether the next reply is generated: 1 to 4 turns; without `blank` no content is white space."""
+    turns, ending = draw(st.integers(1, 4)), draw(st.sampled_from(["user", "generate", "assistant"]))
+    roles = ["user", "assistant"] * turns
+    roles = roles if ending == "assistant" else roles[:-1]
+    roles = ["system"] * (system and draw(st.booleans())) + roles
+    contents = [draw(CONTENT) for _ in roles]
+    contents = [content if blank or content.strip() else f"{content}Up" for content in contents]
+    return list(zip(roles, contents)), ending == "generate"
+
+
+@functools.cache
+def upstream(name):
+    transformers = pytest.importorskip("transformers")
+    source, variables = FAMILIES[name]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=chat_families.backend(), chat_template=source, **variables
+    )
+
+
+@functools.cache
+def ours(name):
+    return family(name)
+
+
+def spelled(pieces):
+    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
+
+
+@pytest.mark.parametrize(("name", "thinking"), CASES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_segments_are_the_conversation(name, thinking, data):
+    # Llama 2 cuts the space around system and first user content together, so an empty one shortens the segment.
+    messages, generate = data.draw(conversations(system=name not in NO_SYSTEM, blank=name != "llama2"))
+    segments = chat.segments(ours(name), thinking)
+    pieces = segments.pieces(messages, generate=generate)
+    options = {} if thinking is None else {"enable_thinking": thinking}
+    whole = {
+        "conversation": [{"role": role, "content": content} for role, content in messages],
+        "add_generation_prompt": generate,
+        "date_string": "26 Jul 2024",
+        **options,
+    }
+    if name != "mistral v7":  # it asks for the day, which transformers does not let one give
+        assert spelled(pieces) == upstream(name).apply_chat_template(**whole, tokenize=False)
+        if not any(spelling in content for _, content in messages for spelling in ("<", "[")):
+            ids = upstream(name).apply_chat_template(**whole, return_dict=False)
+            assert encode_pieces(ours(name), pieces, joined=True) == ids
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama3", "mistral v3"])
+def test_special_tokens_spelled_in_contents_stay_text(name):
+    end = ours(name).special_name(ours(name).end_of_turn_id)
+    messages = [("user", f"say {end} now"), ("assistant", f"{end}{end}"), ("user", "x")]
+    ids = encode_pieces(ours(name), chat.segments(ours(name)).pieces(messages, generate=True), joined=True)
+    spoken = [{"role": role, "content": content} for role, content in messages]
+    safe = upstream(name).apply_chat_template(
+        spoken, add_generation_prompt=True, sanitize_control_tokens=True, return_dict=False
+    )
+    assert ours(name).decode(ids, skip_special=False) == ours(name).decode(safe, skip_special=False)
+    assert [i for i in ids if i in ours(name).special_ids] == [i for i in safe if i in ours(name).special_ids]
+    assert ids.count(ours(name).end_of_turn_id) == (1 if name == "mistral v3" else 3)
+
+
+def test_the_real_template_and_tokeniser_of_smollm2(smollm2):
+    transformers = pytest.importorskip("transformers")
+    segments = chat.segments(smollm2)
+    source = smollm2.template.source
+    backend = type(smollm2.backend).from_str(smollm2.backend.to_str())
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=source)
+    for system in ([], [("system", "Be brief.")]):
+        messages = [*system, ("user", "How many boxes?\n\n  12?"), ("assistant", " Twelve √."), ("user", "\nTotal?")]
+        spoken = [{"role": role, "content": content} for role, content in messages]
+        ids = theirs.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False)
+        assert encode_pieces(smollm2, segments.pieces(messages, generate=True), joined=True) == ids
+    assert chat.differences(smollm2) == ()
+
+
+THOUGHT = "<think>\nThe box is left.\n</think>\n\nUp"
+
+
+def test_thoughts_of_earlier_replies_are_dropped_as_the_template_drops_them():
+    for thinking in (None, True, False):
+        segments = chat.segments(ours("qwen3"), thinking)
+        earlier = spelled(segments.pieces([("user", "a"), ("assistant", THOUGHT), ("user", "b")], generate=True))
+        assert "assistant\nUp<|im_end|>" in earlier
+        assert earlier.endswith("assistant\n" + ("<think>\n\n</think>\n\n" if thinking is False else ""))
+        last = spelled(segments.pieces([("user", "a"), ("assistant", THOUGHT)], generate=False))
+        assert last.endswith(f"assistant\n{THOUGHT}<|im_end|>\n")
+        plain = spelled(segments.pieces([("user", "a"), ("assistant", "Up")], generate=False))
+        assert plain.endswith("assistant\n<think>\n\n</think>\n\nUp<|im_end|>\n")
+    kept = chat.segments(ours("chatml")).pieces([("user", "a"), ("assistant", THOUGHT), ("user", "b")], generate=True)
+    assert THOUGHT in kept
+
+
+def test_a_conversation_that_the_template_rewrites_in_its_own_way_is_refused():
+    segments = chat.segments(ours("qwen3"))
+    with pytest.raises(ValueError, match=r"changes this conversation: it writes .*<think>"):
+        segments.pieces([("user", "a"), ("assistant", "Left</think>Up")], generate=False)
+
+
+def test_roles_out_of_order_are_refused():
+    segments = chat.segments(ours("chatml"))
+    for roles in ([], ["assistant"], ["user", "user"], ["system"], ["user", "system"], ["tool", "user"]):
+        with pytest.raises(ValueError, match="expected at most one system message, then user and assistant in turn"):
+            segments.pieces([(role, "x") for role in roles], generate=False)
+    with pytest.raises(ValueError, match=r"no system message with this chat template: .*roles must alternate"):
+        chat.segments(ours("mistral")).pieces([("system", "x"), ("user", "y")], generate=False)
+
+
+TURN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+ASK = "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (TURN.replace("m.role }}", "m.role }} {{ loop.index }}") + ASK, r"'.*assistant 4.*expected the same in every"),
+        ("{{ messages | length }}" + TURN + ASK, "what opens a conversation without a system message"),
+        (TURN.replace("m.content", "m.content[:2]") + ASK, "does not write message 1 of user once and in its place"),
+        (TURN.replace("m.content", "m.content ~ m.content") + ASK, "once and in its place"),
+        (TURN.replace("m.content", "m.content | replace('plain', 'PLAIN')") + ASK, "as content of the system"),
+        (TURN.replace("m.content", "m.content | replace('√', 'v')") + ASK, "changes this conversation"),
+        (TURN.replace("<|im_end|>", "###") + ASK, "expected both to begin with one special token that ends a reply"),
+        ("{{ messages[0].missing.thing }}", "refuses a conversation of user"),
+    ],
+)
+def test_templates_beyond_segments_are_refused_by_what_differs(source, message):
+    made = chat_families.with_template(source, {"eos_token": "<|im_end|>"})
+    with pytest.raises(ValueError, match=message):
+        chat.chat_format(made)
+
+
+def test_special_tokens_that_take_in_spaces_are_refused():
+    backend = chat_families.backend()
+    backend.add_special_tokens([AddedToken("<|sep|>", special=True, rstrip=True)])
+    greedy = chat_families.with_template(TURN.replace("<|im_end|>", "<|sep|>") + ASK, {}, backend)
+    with pytest.raises(ValueError, match=r"special token <\|sep\|> takes in the white space beside it"):
+        chat.chat_format(greedy)
+    assert chat.chat_format(chat_families.with_template(TURN + ASK, {}, backend)).end == "<|im_end|>"
+
+
+def test_segments_are_derived_once():
+    first = chat.segments(ours("llama3"))
+    assert chat.segments(family("llama3")) is first
+    assert isinstance(first.template, ChatTemplate)

@@ -1,0 +1,165 @@
+"""Chat templates: rendered as transformers renders them, kept in their place, found beside a tokeniser."""
+
+import datetime
+import json
+from types import SimpleNamespace
+
+import chat_families
+import pytest
+from chat_families import FAMILIES, family
+
+from agentrl_jax.text import chat_template, tokenizer
+from agentrl_jax.text.chat_template import ChatTemplate
+
+TALK = [("system", "Be kind."), ("user", " Hi!\n"), ("assistant", "<b>Hello</b>"), ("user", "Bye 'now' {{ x }} √")]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("thinking", [None, True, False])
+def test_text_is_that_of_transformers(name, thinking, monkeypatch):
+    pytest.importorskip("transformers")
+    from transformers.utils import chat_template_utils
+
+    source, variables = FAMILIES[name]
+    template = family(name).template
+    options = {} if thinking is None else {"enable_thinking": thinking}
+    today = datetime.datetime.combine(template.date, datetime.time())
+    monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda: today))
+    for messages in (TALK[1:], TALK[1:3], *([] if name == "mistral" else [TALK, TALK[:3]])):
+        generate = messages[-1][0] == "user"
+        spoken = [{"role": role, "content": content} for role, content in messages]
+        (expected,), _ = chat_template_utils.render_jinja_template(
+            conversations=[spoken], chat_template=source, add_generation_prompt=generate, **variables, **options
+        )
+        assert template.render(messages, generate=generate, thinking=thinking) == expected
+
+
+def test_the_real_template_of_smollm2(smollm2):
+    text = smollm2.template.render([("user", "Hi")], generate=True)
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert text.endswith("<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    assert dict(smollm2.template.variables) == {
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|im_end|>",
+    }
+    assert smollm2.stop_ids == (smollm2.special_id("<|im_end|>"),)
+    assert smollm2.special_name(smollm2.pad_id) == "<|endoftext|>"  # its own padding token ends turns
+
+
+def test_the_date_is_given():
+    template = family("llama3.2").template
+    assert "Today Date: 26 Jul 2024\n" in template.render(TALK, generate=True)
+    later = ChatTemplate(template.source, template.variables, datetime.date(2031, 2, 3))
+    assert "Today Date: 03 Feb 2031\n" in later.render(TALK, generate=True)
+    assert template.asks_for_date
+    assert not family("llama3.1").template.asks_for_date
+
+
+def test_filters_and_blocks_of_the_hub():
+    def written(source):
+        return ChatTemplate(source).render(TALK[:2], generate=False)
+
+    assert written("{{ messages[0] | tojson }}") == '{"role": "system", "content": "Be kind."}'
+    assert written("{{ {'a': '<√'} | tojson(indent=1) }}") == '{\n "a": "<√"\n}'
+    assert written("{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% break %}{% endfor %}") == (
+        "system"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% for m in %}", "no Jinja template: line 1"),
+        ("{{ raise_exception('only one turn') }}", "refuses a conversation of system, user: only one turn"),
+        ("{{ messages.append(1) }}", "refuses"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "refuses"),
+        ("{{ namespace.__init__.__globals__ }}", "refuses"),
+        ("{% for i in range(1000000) %}x{% endfor %}", "refuses"),
+        ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 16777216 characters"),
+        ("{{ 1 + messages[0].content }}", "refuses"),
+        (" " * ((1 << 20) + 1), "expected at most 1048576"),
+    ],
+)
+def test_templates_that_go_wrong_are_refusals(source, message):
+    with pytest.raises(ValueError, match=message):
+        ChatTemplate(source).render(TALK[:2], generate=False)
+
+
+def test_longest_special_token_is_found():
+    pattern = chat_template.special_pattern(["<a", "<a>", "b"])
+    assert pattern.findall("<a><ab") == ["<a>", "<a", "b"]
+    assert chat_template.special_pattern([]).findall("<a>") == []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Function that writes a folder with a tokeniser and other JSON files by their names."""
+
+    def write(**files):
+        (tmp_path / "tokenizer.json").write_text(chat_families.backend().to_str(), encoding="utf-8")
+        for name, content in files.items():
+            (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+        return tmp_path
+
+    return write
+
+
+def test_a_folder_brings_its_template_and_its_names(folder):
+    small = chat_families.backend()
+    bos = {"content": "<|begin_of_text|>", "lstrip": False}
+    stops = [small.token_to_id(name) for name in ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")]
+    config = {"chat_template": chat_families.LLAMA3, "bos_token": bos, "eos_token": "<|end_of_text|>"}
+    path = folder(tokenizer_config=config, generation_config={"eos_token_id": stops})
+    llama = tokenizer.load(path)
+    names = [llama.special_name(i) for i in llama.stop_ids]
+    assert names == ["<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"]
+    assert llama.end_of_turn_id == llama.stop_ids[0]
+    assert llama.special_name(llama.pad_id) == "<|pad|>"
+    assert llama.template.render([("user", "x")], generate=False).startswith("<|begin_of_text|><|start_header_id|>")
+    bare = tokenizer.load(path / "tokenizer.json")
+    assert bare.template is None
+    assert bare.stop_ids == (bare.end_of_turn_id,)
+    assert bare.fingerprint != llama.fingerprint
+    given = tokenizer.load(path, end_of_turn="<|eom_id|>")
+    assert [given.special_name(i) for i in given.stop_ids] == ["<|eom_id|>", "<|eot_id|>", "<|end_of_text|>"]
+
+
+def test_a_folder_without_a_template_still_names_its_end(folder):
+    path = folder(
+        tokenizer_config={"eos_token": "</s>", "pad_token": "</s>"}, special_tokens_map={"pad_token": "<|eom_id|>"}
+    )
+    loaded = tokenizer.load(path)
+    assert loaded.special_name(loaded.end_of_turn_id) == "</s>"
+    assert loaded.special_name(loaded.pad_id) == "<|pad|>"
+    (path / "tokenizer_config.json").write_text("{}")
+    assert tokenizer.load(path).special_name(tokenizer.load(path).pad_id) == "<|eom_id|>"
+
+
+def test_of_several_templates_the_default_is_taken(folder):
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": chat_families.CHATML}]
+    path = folder(tokenizer_config={"chat_template": several})
+    assert tokenizer.load(path).template.source == chat_families.CHATML
+    before = tokenizer.load(path).fingerprint
+    (path / "chat_template.jinja").write_text(chat_families.QWEN3, encoding="utf-8")
+    assert tokenizer.load(path).template.source == chat_families.QWEN3
+    assert tokenizer.load(path).fingerprint != before
+
+
+def test_damaged_files_are_named(folder):
+    path = folder(tokenizer_config={"chat_template": 3})
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: chat_template is neither text nor"):
+        tokenizer.load(path)
+    (path / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: a JSON list; expected an object"):
+        tokenizer.load(path)
+    (path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: not JSON \(line 1\)"):
+        tokenizer.load(path)
+    (path / "tokenizer_config.json").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: not UTF-8"):
+        tokenizer.load(path)
+    (path / "tokenizer_config.json").unlink()
+    (path / "generation_config.json").write_text('{"eos_token_id": ["</s>"]}')
+    with pytest.raises(ValueError, match=r"generation_config\.json: eos_token_id \['</s>'\]; expected ids"):
+        tokenizer.load(path)

@@ -1,0 +1,228 @@
+"""The strict learner: ratios of exactly 1 and divergences of exactly 0 until something moves; and the truncated one."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import made_up
+import numpy as np
+import pytest
+import toy_agent
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as Spec
+from made_up import QUICK
+from toy_agent import MEMBERS
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.parallel.shards import Shards, data_mesh
+from agentrl_jax.rollout.context import assemble
+from agentrl_jax.train import build
+from agentrl_jax.train import state as states
+from agentrl_jax.train.learner import update
+from agentrl_jax.train.programs import Programs
+from agentrl_jax.train.strict import with_gradient_of
+
+GROUPS = 8
+EPISODES = GROUPS * MEMBERS
+IDS = toy_agent.mixed_ids(GROUPS, MEMBERS)
+TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.float32)
+KEY = jax.random.key(7)
+MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
+RULE = dataclasses.replace(
+    build.learner_config(toy_agent.CONFIG),
+    **made_up.GRPO,
+    task_names=("short", "long"),
+    kl_where="loss",
+    kl_kind="k3",
+    epochs=2,
+    minibatches=1,
+)
+REFILLED = {"slots": 8, "wait_share": 0.5}
+
+
+def settings(**changes):
+    values = build.update_settings(toy_agent.CONFIG, 1.0)
+    return values.replace(**{name: jnp.float32(value) for name, value in changes.items()})
+
+
+class Iteration:
+    """Rollout and update of the toy agent, with the machine code of both not optimised."""
+
+    def __init__(self, devices, engine, **rule):
+        self.programs = Programs(data_mesh(devices))
+        self.engine = toy_agent.engine_config(members=MEMBERS, **engine)
+        self.rule = dataclasses.replace(RULE, context=self.engine.context, **rule)
+        self.compiled = {}
+        params = actor_critic.init_params(jax.random.key(0), MODEL)
+        params |= {"policy": toy_agent.talkative_params(5)["policy"]}
+        state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
+        state = states.with_reference(state.replace(params=params))
+        self.state = jax.device_put(state, NamedSharding(self.programs.mesh, Spec()))
+
+    @functools.cached_property
+    def trajectory(self):
+        program = self.programs.rollout("rollout", MODEL, toy_agent.WORLD, self.engine)
+        arguments = self.state.params, KEY, IDS, toy_agent.settings(EPISODES, temperature=TEMPERATURE)
+        return program.lower(*arguments).compile(compiler_options=QUICK)(*arguments)[0]
+
+    def learn(self, logprobs, *, state=None, trajectory=None, **numbers):
+        """State and metrics after the update; each program is compiled once."""
+        state = jax.tree.map(jnp.copy, self.state if state is None else state)  # the program donates it
+        trajectory = self.trajectory if trajectory is None else trajectory
+        arguments = state, trajectory, TEMPERATURE, KEY, settings(**numbers)
+        if logprobs not in self.compiled:
+            rule = dataclasses.replace(self.rule, logprobs=logprobs)
+            program = self.programs.update(MODEL, rule, made_up.PLAIN, self.engine)
+            self.compiled[logprobs] = program.lower(*arguments).compile(compiler_options=QUICK)
+        return jax.tree.map(np.asarray, self.compiled[logprobs](*arguments))
+
+
+@pytest.fixture(scope="module")
+def iteration():
+    return Iteration(1, {})
+
+
+def assert_exact(metrics):
+    """Ratios, divergences and the log-probabilities themselves are those of the rollout in every bit."""
+    assert metrics["update/trained_tokens"] > 50
+    assert metrics["actor/ratio_mean"] == 1.0
+    for name in ("actor/kl", "actor/ppo_kl", "rollout/logprob_gap_mean", "rollout/logprob_gap_max"):
+        assert metrics[name] == 0.0, name
+    assert metrics["rollout/logprob_bit_equal"] == 1.0
+
+
+def test_nothing_has_moved_bit_for_bit(iteration):
+    """Two gradient steps at rate 0, on the half of the groups that the filter keeps."""
+    _, metrics = iteration.learn("strict", lr=0.0, critic_lr=0.0, kl_coef=0.3)
+    assert_exact(metrics)
+    assert metrics["rollout/parallel_gap_max"] > 0
+    assert metrics["rollout/parallel_bit_equal"] < 1
+    assert metrics["actor/grad_norm"] > 0
+    assert metrics["update/skipped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "engine"),
+    [
+        pytest.param(2, {"context": "single_turn"}, marks=pytest.mark.slow),
+        pytest.param(2, REFILLED, marks=pytest.mark.slow),
+        pytest.param(4, {"context": "single_turn", **REFILLED, "slots": 4}, marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_has_moved_on_several_devices(devices, engine):
+    """Rollout and learner deal the rows in different ways; minibatches are shuffled."""
+    several = Iteration(devices, engine, epochs=1, minibatches=2)
+    _, metrics = several.learn("strict", lr=0.0, critic_lr=0.0, kl_coef=0.3)
+    assert_exact(metrics)
+
+
+def test_the_gradient_is_that_of_the_parallel_pass(iteration):
+    """Steps of the plain gradient are the same but for rounding, also after parameters and reference have parted."""
+    moved = iteration.state.replace(
+        params=iteration.state.params | {"policy": jax.tree.map(lambda x: 1.02 * x, iteration.state.params["policy"])}
+    )
+    numbers = {"lr": 0.05, "critic_lr": 0.05, "max_grad_norm": 1e9, "kl_coef": 0.3}
+    strict, parallel = (iteration.learn(mode, state=moved, **numbers) for mode in ("strict", "parallel"))
+    steps = [jax.tree.map(jnp.subtract, after.params, moved.params) for after, _ in (strict, parallel)]
+    made_up.assert_close(*steps, 1e-3)
+    for name in ("actor/kl", "actor/ratio_mean", "actor/ppo_kl", "rollout/ref_logprob_mean", "loss"):
+        np.testing.assert_allclose(strict[1][name], parallel[1][name], rtol=1e-3, atol=1e-5, err_msg=name)
+    assert strict[1]["actor/kl"] > 1e-4
+    assert strict[1]["actor/ratio_mean"] != 1.0
+
+
+def test_one_wrong_bit_is_seen(iteration):
+    """The share of equal log-probabilities and the largest difference tell of a single last bit."""
+    trajectory = iteration.trajectory
+    off = jnp.where(trajectory.sampled, jnp.nextafter(trajectory.reply.logprob, -jnp.inf), 0.0)
+    one_turn = jnp.arange(trajectory.sampled.shape[1])[:, None] == 0
+    reply = trajectory.reply.replace(logprob=jnp.where(one_turn, off, trajectory.reply.logprob))
+    _, metrics = iteration.learn("strict", trajectory=trajectory.replace(reply=reply), lr=0.0, critic_lr=0.0)
+    assert 0 < metrics["rollout/logprob_bit_equal"] < 1
+    assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-6
+
+
+def test_the_gap_of_the_parallel_pass(iteration):
+    """Mean and greatest difference over the trained tokens; a token far off is the greatest."""
+    trajectory = iteration.trajectory
+    _, metrics = iteration.learn("parallel")
+    assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-4
+    assert metrics["rollout/logprob_bit_equal"] < 1
+    assert "rollout/parallel_gap_max" not in metrics
+    shifted = trajectory.reply.replace(logprob=trajectory.reply.logprob.at[:, 0, 0].add(-0.75))
+    _, metrics = iteration.learn("parallel", trajectory=trajectory.replace(reply=shifted))
+    assert metrics["rollout/logprob_gap_max"] == pytest.approx(0.75, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        (None, "give the rollout's EngineConfig"),
+        ({"members": 2}, "context and members"),
+        ({"members": MEMBERS, "context": "single_turn"}, "context and members"),
+        ({"members": MEMBERS, "slots": 64}, "64 slots for 32 episodes"),
+        ({"members": MEMBERS, "max_turns": 2}, "cannot be replayed"),
+    ],
+)
+def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(
+            functools.partial(
+                update,
+                model=MODEL,
+                config=dataclasses.replace(RULE, logprobs="strict"),
+                optimise=made_up.PLAIN,
+                shards=Shards(),
+                engine=None if engine is None else toy_agent.engine_config(**engine),
+            ),
+            *(iteration.state, iteration.trajectory, TEMPERATURE, KEY, settings()),
+        )
+
+
+def test_value_of_one_and_gradient_of_the_other():
+    value, source = jnp.float32([-1.0000001, -3e-8]), jnp.float32([-7.3, -2.1])
+    out, pull = jax.vjp(lambda v, s: with_gradient_of(v, s) * 2, value, source)
+    np.testing.assert_array_equal(out, 2 * value)
+    of_value, of_source = pull(jnp.ones(2))
+    assert (np.asarray(of_value) == 0).all()
+    assert (np.asarray(of_source) == 2).all()
+
+
+def test_truncated_weights_stand_before_the_policy_gradient():
+    """At the first step it is that of -mean(weight x advantage x logprob), with NumPy's weights."""
+    cap = 1.25
+    model = dataclasses.replace(made_up.MODEL, critic="none")
+    rule = dataclasses.replace(made_up.BASE, logprobs="truncated", importance_cap=cap, **made_up.GRPO)
+    start, trajectory = made_up.fresh_state(model), made_up.TRAJECTORY
+    learn = functools.partial(update, model=model, config=rule, optimise=made_up.PLAIN, shards=Shards())
+    numbers = made_up.settings(entropy_coef=0.0, lr=1.0)
+    state, metrics = jax.jit(learn, compiler_options=QUICK)(start, trajectory, made_up.ONES, KEY, numbers)
+
+    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    sampled = np.asarray(rows.sampled)
+
+    def score(policy):
+        return actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, made_up.ONES)
+
+    own = jax.jit(score, compiler_options=QUICK)(start.params["policy"])
+    ratio = np.exp(np.asarray(own, np.float64) - np.asarray(rows.logprob))
+    weight = np.minimum(ratio, cap)
+    assert 0.1 < np.mean(ratio[sampled] > cap) < 0.9
+    assert metrics["rollout/importance_weight_mean"] == pytest.approx(weight[sampled].mean(), rel=1e-5)
+    assert metrics["rollout/importance_truncated"] == pytest.approx(np.mean(ratio[sampled] > cap))
+    assert metrics["rollout/logprob_mean"] == pytest.approx(np.asarray(rows.logprob)[sampled].mean(), rel=1e-5)
+    assert metrics["rollout/logprob_gap_mean"] == pytest.approx(np.abs(np.log(ratio))[sampled].mean(), rel=1e-4)
+    assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+
+    t = jax.tree.map(np.asarray, trajectory)
+    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(made_up.GROUPS, made_up.MEMBERS)
+    advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
+    factor = weight * advantage.reshape(-1, 1) / np.sum(t.reply.length)
+
+    def objective(policy):
+        return jnp.sum(jnp.where(rows.sampled, score(policy) * factor, 0.0))
+
+    expected = jax.jit(jax.grad(objective), compiler_options=QUICK)(start.params["policy"])
+    found = jax.tree.map(jnp.subtract, state.params, start.params)["policy"]
+    made_up.assert_close(expected, found, 1e-4)
