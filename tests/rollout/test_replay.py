@@ -44,7 +44,7 @@ def bits(x):
 
 @pytest.mark.parametrize(
     ("changes", "episodes"),
-    [(WHOLE, 64), (REFILLED, 64), pytest.param(SINGLE, 16, marks=pytest.mark.slow)],
+    [(WHOLE, 64), pytest.param(REFILLED, 64, marks=pytest.mark.slow), pytest.param(SINGLE, 16, marks=pytest.mark.slow)],
     ids=["whole", "refilled", "single"],
 )
 def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, changes, episodes):

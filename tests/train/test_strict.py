@@ -117,6 +117,7 @@ def test_nothing_has_moved_on_several_devices(devices, engine):
     assert_exact(metrics)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_parallel_pass(iteration):
     """Steps of the plain gradient are the same but for rounding, also after parameters and reference have parted."""
     moved = iteration.state.replace(
@@ -132,6 +133,7 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
     assert strict[1]["actor/ratio_mean"] != 1.0
 
 
+@pytest.mark.slow
 def test_one_wrong_bit_is_seen(iteration):
     """The share of equal log-probabilities and the largest difference tell of a single last bit."""
     trajectory = iteration.trajectory
@@ -143,6 +145,7 @@ def test_one_wrong_bit_is_seen(iteration):
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-6
 
 
+@pytest.mark.slow
 def test_the_gap_of_the_parallel_pass(iteration):
     """Mean and greatest difference over the trained tokens; a token far off is the greatest."""
     trajectory = iteration.trajectory
