@@ -13,6 +13,8 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.replay import replay_logprobs
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(7)
 QUICK = {"xla_backend_optimization_level": 0}
 # Greedy members, whose log-probability is 0, and two temperatures.

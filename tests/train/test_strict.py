@@ -23,6 +23,8 @@ from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.strict import with_gradient_of
 
+pytestmark = pytest.mark.slow
+
 GROUPS = 8
 EPISODES = GROUPS * MEMBERS
 IDS = toy_agent.mixed_ids(GROUPS, MEMBERS)

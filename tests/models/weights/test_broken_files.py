@@ -18,6 +18,8 @@ from peft_models import SETTINGS, adapter_tensors, write
 from agentrl_jax.models.weights import hf_config, load, peft_files
 from agentrl_jax.models.weights.errors import WeightsError
 
+pytestmark = pytest.mark.slow
+
 CONFIG = config_of("qwen3", num_hidden_layers=1)
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder
 
