@@ -19,6 +19,8 @@ HOME = Path(__file__).with_name("parity")
 sys.path.insert(0, str(HOME))
 import families  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 RELATIVE = 1e-4
 
 # The machine code is not optimised, which saves most of its compilation.
