@@ -45,7 +45,8 @@ def numpy_dtype(dtype: Any) -> np.dtype:
 def load_leaves(tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, placement: Placement) -> dict[str, Any]:
     """Nested arrays by the paths of `wanted`.
 
-    Each device's part is read on its own, so that the host never holds more than one array beyond those placed.
+    Each device's part is read on its own, so that the host never holds more than one array beyond those placed. (Pages
+    of a mapped file that were read count as resident too until the system wants them back.)
 
     Args:
         tensors: where they are read from; their shapes have been checked.
