@@ -21,6 +21,7 @@ from agentrl_jax.parallel.layout import Rules
 from agentrl_jax.parallel.mesh import FSDP, TENSOR
 from agentrl_jax.parallel.shards import Shards, on_mesh
 from agentrl_jax.rollout.engine import EngineConfig, rollout
+from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import World
 from agentrl_jax.train.learner import update
@@ -70,7 +71,15 @@ class Programs:
         """(params, key, ids, settings) -> (Trajectory, RolloutStats); every player plays its share of the episodes.
 
         `params` is that of `TrainState.whole`.
+
+        Raises:
+            ValueError: host environments on a mesh where several devices make one player.
         """
+        if isinstance(world, HostWorld) and self.players < self.mesh.size:
+            raise ValueError(
+                f"host environments need one device a player, but a mesh {dict(self.mesh.shape)} has {self.players} "
+                "players; use 1 for its tensor axis, and rows for the rollout's layout"
+            )
         rows = self.rollout_rules.row_axes
         hold = self._hold_cache(model.decoder)
 
@@ -137,12 +146,13 @@ class Programs:
             return tree
         return jax.lax.with_sharding_constraint(tree, self.placement(tree, shape, rules))
 
-    def _hold_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
-        """Lays the heads of the keys and values of a rollout over the devices that compute them."""
-        if self.mesh.size == 1:
-            return lambda state: state
+    def cache_spec(self, shape: DecoderConfig) -> Spec:
+        """How the keys and values [B, K, S, Dh] of a player lie over the devices that compute its heads."""
         counts = (1, shape.num_kv_heads, 1, 1)
-        spec = self.rollout_rules.spec((None, "kv_heads", None, None), counts, self.mesh, "the cache")
+        return self.rollout_rules.spec((None, "kv_heads", None, None), counts, self.mesh, "the cache")
+
+    def _hold_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
+        spec = self.cache_spec(shape)
         if not spec:
             return lambda state: state
         return lambda state: state.replace(cache=jax.lax.with_sharding_constraint(state.cache, spec))

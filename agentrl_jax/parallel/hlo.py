@@ -1,0 +1,95 @@
+"""What a compiled program does inside its loops, read from its text."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable
+
+COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+HOST = ("infeed", "outfeed", "send", "recv")
+
+_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8}
+_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
+_INSTRUCTION = re.compile(r"^(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_OPERATION = re.compile(r"^(\(.*?\)|\S+) ([a-z][\w\-]*)\(")
+_CALLED = re.compile(r"(condition|body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One instruction.
+
+    Attributes:
+        kind: its name in HLO, without `-start`.
+        size: bytes of its result; of an asynchronous one, those of its largest part.
+        depth: `while` loops around it.
+    """
+
+    kind: str
+    size: int
+    depth: int
+
+
+def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
+    """All operations of some kinds in a module, with the loops around them.
+
+    A computation that is called from several places counts at its deepest.
+
+    Args:
+        text: `compiled.as_text()`.
+        kinds: names in HLO; asynchronous starts count as the operation, their ends do not count.
+    """
+    bodies, entry = _computations(text)
+    depth = {entry: 0}
+    open_ends = [entry]
+    while open_ends:
+        name = open_ends.pop()
+        for line in bodies[name]:
+            for inner, deeper in _called(line):
+                if inner in bodies and depth[name] + deeper > depth.get(inner, -1):
+                    depth[inner] = depth[name] + deeper
+                    open_ends.append(inner)
+    wanted = set(kinds)
+    found = []
+    for name, lines in bodies.items():
+        for line in lines:
+            matched = _OPERATION.match(line)
+            kind = matched.group(2).removesuffix("-start") if matched else ""
+            if matched and kind in wanted and name in depth:
+                found.append(Operation(kind, _size(matched.group(1)), depth[name]))
+    return found
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Right-hand sides of the instructions of every computation, and the name of the entry."""
+    bodies: dict[str, list[str]] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            current = bodies.setdefault(header.group(1), [])
+            entry = header.group(1) if line.startswith("ENTRY") else entry
+        elif current is not None and (instruction := _INSTRUCTION.match(line.strip())):
+            current.append(instruction.group(2))
+    return bodies, entry
+
+
+def _called(line: str) -> list[tuple[str, int]]:
+    """Computations that an instruction calls, each with 1 if it is the body or condition of a loop."""
+    called = [(name, int(role in ("body", "condition"))) for role, name in _CALLED.findall(line)]
+    for names in _BRANCHES.findall(line):
+        called += [(name.strip().lstrip("%"), 0) for name in names.split(",")]
+    return called
+
+
+def _size(type_text: str) -> int:
+    return max((_array_size(*array) for array in _ARRAY.findall(type_text)), default=0)
+
+
+def _array_size(dtype: str, dims: str) -> int:
+    each = _BYTES.get(dtype)
+    if each is None:
+        bits = re.search(r"\d+$", dtype)
+        each = max(1, int(bits.group()) // 8) if bits else 1
+    return each * math.prod(int(n) for n in dims.split(",") if n)

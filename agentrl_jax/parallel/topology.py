@@ -1,0 +1,48 @@
+"""Devices that need not be there: TPU topologies that the compiler of `libtpu` knows."""
+
+import importlib.util
+import os
+
+import jax
+from jax.experimental import topologies
+
+GIB = 2**30
+HBM = {"v4": 32 * GIB, "v5e": 16 * GIB, "v5p": 95 * GIB, "v6e": 32 * GIB}
+"""Memory of a chip in bytes (Cloud TPU documentation, "System architecture")."""
+
+
+class TopologyError(ValueError):
+    """The topology cannot be described here."""
+
+
+def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
+    """Devices of a topology, and the memory of each in bytes, if it is known.
+
+    Args:
+        name: `local` for this process's own devices, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
+
+    Raises:
+        TopologyError: the name is unknown, or `libtpu` is not installed.
+    """
+    if name == "local":
+        devices = jax.devices()
+        stats = devices[0].memory_stats() or {}
+        return devices, stats.get("bytes_limit")
+    kind = name.partition(":")[0]
+    if kind not in HBM or ":" not in name:
+        raise TopologyError(
+            f"topology {name!r} is unknown; expected local, or one of {', '.join(HBM)} with its shape, e.g. v5e:4x4"
+        )
+    if importlib.util.find_spec("libtpu") is None:
+        raise TopologyError(
+            f"topology {name} needs the TPU compiler, which is not installed; pip install --no-deps libtpu, or give "
+            "the topology local"
+        )
+    # Without it the library asks for the metadata of the machine that it runs on, and waits.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    try:
+        described = topologies.get_topology_desc(platform="tpu", topology_name=name)
+    except Exception as error:  # whatever the plug-in raises
+        reason = " ".join(str(error).split())[:200]
+        raise TopologyError(f"topology {name} is not one that libtpu describes ({reason}); e.g. v5e:4x4") from error
+    return list(described.devices), HBM[kind]

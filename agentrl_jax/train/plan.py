@@ -1,0 +1,248 @@
+"""What a run would take on devices that need not be there, from its own programs, compiled ahead of time."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+
+from agentrl_jax.config import Config, validate
+from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.published import PUBLISHED
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.parallel import hlo, layout
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
+from agentrl_jax.train import build, state
+from agentrl_jax.train.programs import Programs
+
+TOKEN_LOOP = 2
+"""Loops around what is done for every token of a rollout: turns, tokens."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramPlan:
+    """One compiled program on one device.
+
+    Attributes:
+        seconds: time to lower and compile it.
+        arguments: bytes of what it is given and what it returns, where both share memory counted once.
+        temporaries: bytes that it needs besides.
+        code: bytes of the program.
+        flops: operations that the compiler counts; loops whose length it does not know count once.
+        accessed: bytes read and written, counted likewise.
+        estimate: the compiler's own estimate in seconds, counted likewise; None where it makes none.
+        operations: collectives and copies with the loops around them.
+    """
+
+    seconds: float
+    arguments: int
+    temporaries: int
+    code: int
+    flops: float
+    accessed: float
+    estimate: float | None
+    operations: tuple[hlo.Operation, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a run takes on each device, in bytes.
+
+    Attributes:
+        mesh: devices by axis.
+        tokenizer: where the prompts' lengths are from.
+        context: positions of the cache.
+        rows: episodes that each player plays at a time.
+        parameters: number of the model's parameters.
+        update_parameters: of the layout in which a run keeps them (f32 where they are trained).
+        rollout_parameters: of the rollout's layout, which stands beside it while a rollout runs.
+        optimiser: state of the optimiser.
+        cache: keys and values.
+        rollout: the program.
+        update: the program.
+    """
+
+    mesh: dict[str, int]
+    tokenizer: str
+    context: int
+    rows: int
+    parameters: int
+    update_parameters: int
+    rollout_parameters: int
+    optimiser: int
+    cache: int
+    rollout: ProgramPlan
+    update: ProgramPlan
+
+    @property
+    def state(self) -> int:
+        """Bytes of the state that stands on each device all the time."""
+        return self.update_parameters + self.optimiser
+
+    @property
+    def rollout_peak(self) -> int:
+        """Bytes while a rollout runs: the state, both layouts of the parameters, cache and temporaries."""
+        return self.optimiser + self.rollout.arguments + self.rollout.temporaries + self.rollout.code
+
+    @property
+    def update_peak(self) -> int:
+        """Bytes while an update runs."""
+        return self.update.arguments + self.update.temporaries + self.update.code
+
+
+def make_plan(
+    config: Config,
+    devices: list[jax.Device],
+    model: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Plan:
+    """Compiles the rollout and the update of a run for some devices.
+
+    Args:
+        config: the run; `mesh` lays the devices, `devices` is not read.
+        devices: from `topology.described_devices`.
+        model: name in `models.published.PUBLISHED` instead of the configuration's model; its vocabulary is that of the
+            model, its prompts have the lengths that the project's own tokeniser gives them.
+        report: told what goes on.
+
+    Raises:
+        UserError: the configuration does not fit the devices.
+        ValueError: likewise, or the model is unknown.
+    """
+    mesh = make_mesh(devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+    config = dataclasses.replace(config, devices=mesh.size)
+    validate(config)
+    shape, tokenizer, source = _model(config, model)
+    world = build.build_world(config, tokenizer)
+    whole = build.build_model(config, tokenizer, common=world.common_prefix)
+    whole = dataclasses.replace(whole, decoder=dataclasses.replace(shape, dtype=whole.decoder.dtype))
+    programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
+    made = _Parts(config, mesh, programs, whole, world, tokenizer)
+
+    report(f"compiling the rollout for {mesh.size} devices")
+    rollout, trajectory = made.rollout()
+    report(f"compiling the update for {mesh.size} devices")
+    update = made.update(trajectory)
+    policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.whole())
+    cast = jax.eval_shape(lambda p: decoder.as_activations(p, whole.decoder), policy)
+    rows = made.engine.slots or made.episodes // programs.players
+    length = engine.cache_length(world, made.engine)
+    cache = jax.eval_shape(lambda: decoder.init_cache(whole.decoder, rows, length))
+    heads = programs.cache_spec(whole.decoder)
+    return Plan(
+        mesh={str(name): size for name, size in mesh.shape.items()},
+        tokenizer=source,
+        context=length,
+        rows=rows,
+        parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
+        update_parameters=_bytes_each(made.state.whole(), programs.placement(made.state.whole(), shape)),
+        rollout_parameters=_bytes_each(cast, programs.placement(cast, shape, programs.rollout_rules)),
+        optimiser=_bytes_each(made.state.opt_state, programs.placement(made.state.opt_state, shape)),
+        cache=_bytes_each(cache, jax.tree.map(lambda _: NamedSharding(mesh, heads), cache)),
+        rollout=rollout,
+        update=update,
+    )
+
+
+def _model(config: Config, name: str | None) -> tuple[DecoderConfig, Tokenizer, str]:
+    if name is not None:
+        if name not in PUBLISHED:
+            raise ValueError(f"model {name!r} is unknown; expected one of {', '.join(PUBLISHED)}")
+        shape = PUBLISHED[name]
+        return shape, padded(load_small(), shape.vocab_size), "the project's own"
+    pretrained = build.load_model(config.model)
+    tokenizer = build.load_tokenizer(config.model, pretrained)
+    return build.build_model(config, tokenizer, pretrained).decoder, tokenizer, "the model's"
+
+
+class _Parts:
+    """A run's programs with the shapes and places of what they are given."""
+
+    def __init__(
+        self,
+        config: Config,
+        mesh: Mesh,
+        programs: Programs,
+        model: ActorCritic,
+        world: CompiledWorld,
+        tokenizer: Tokenizer,
+    ):
+        self.config, self.mesh, self.programs, self.model, self.world = config, mesh, programs, model, world
+        self.engine = build.engine_config(config, tokenizer, members=config.rollout.members, slots=config.rollout.slots)
+        self.episodes = sum(task.groups for task in config.tasks) * config.rollout.members
+        self.optimise = build.build_optimiser(config)
+        frozen = jnp.bfloat16 if config.model.precision == "bfloat16" else jnp.float32
+
+        def start(key):
+            pretrained = decoder.init_params(key, model.decoder)
+            pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
+            return state.init_state(key, model, self.optimise, build.needs_reference(config), pretrained)
+
+        self.state = jax.eval_shape(start, jax.random.key(0))
+
+    def rollout(self) -> tuple[ProgramPlan, Any]:
+        """The program, and the shapes of its trajectory."""
+        program = self.programs.rollout("rollout", self.model, self.world, self.engine)
+        rows = Spec(self.programs.rollout_rules.row_axes)
+        params = self._placed(self.state.whole())
+        ids = self._at(jax.eval_shape(lambda: build.training_ids(self.config)), rows)
+        settings = jax.eval_shape(
+            lambda: build.rollout_settings(self.config, self.world, self.episodes, self.config.rollout.temperature)
+        )
+        settings = self._at(settings, Spec()).replace(temperature=self._at(settings.temperature, rows))
+        arguments = (params, self._key(), ids, settings)
+        # A rollout is given the policy alone, the rest of the state stands beside it.
+        trajectory = self._at(jax.eval_shape(program, *arguments)[0], rows)
+        return _compiled(program, *arguments), trajectory
+
+    def update(self, trajectory: Any) -> ProgramPlan:
+        program = self.programs.update(self.model, build.learner_config(self.config), self.optimise, self.engine)
+        temperature = self._at(jax.ShapeDtypeStruct((self.episodes,), jnp.float32), Spec())
+        settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
+        return _compiled(program, self._placed(self.state), trajectory, temperature, self._key(), settings)
+
+    def _key(self) -> Any:
+        return self._at(jax.eval_shape(lambda: jax.random.key(0)), Spec())
+
+    def _placed(self, tree: Any) -> Any:
+        places = self.programs.placement(tree, self.model.decoder)
+        return jax.tree.map(lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places)
+
+    def _at(self, tree: Any, spec: Spec) -> Any:
+        place = NamedSharding(self.mesh, spec)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
+
+
+def _compiled(program: Any, *arguments: Any) -> ProgramPlan:
+    began = time.monotonic()
+    compiled = program.lower(*arguments).compile()
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    aliased = memory.alias_size_in_bytes
+    return ProgramPlan(
+        seconds=time.monotonic() - began,
+        arguments=memory.argument_size_in_bytes + memory.output_size_in_bytes - aliased,
+        temporaries=memory.temp_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        flops=float(cost.get("flops", math.nan)),
+        accessed=float(cost.get("bytes accessed", math.nan)),
+        estimate=cost.get("optimal_seconds"),
+        operations=tuple(hlo.operations(compiled.as_text(), (*hlo.COLLECTIVES, *hlo.HOST, "copy"))),
+    )
+
+
+def _bytes_each(shapes: Any, places: Any) -> int:
+    """Bytes of a tree on one device."""
+    sizes = jax.tree.map(
+        lambda x, place: math.prod(place.shard_shape(x.shape)) * np.dtype(x.dtype).itemsize, shapes, places
+    )
+    return sum(jax.tree.leaves(sizes))
