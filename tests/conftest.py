@@ -3,6 +3,9 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling takes most of the suite's time, more than optimised machine code would save. An environment variable,
+# because processes that tests start have to make the same machine code: their bits are compared with those made here.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 import hypothesis
 import jax
@@ -15,9 +18,17 @@ hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Whole runs, which take longest, go first, so that two processes are busy to the end."""
-    items.sort(key=lambda item: not {"train", "evaluate"} & set(item.path.parts))
+    """Deals the tests to processes: a file stays in one of them, and all that use the finished run in the same.
+
+    What takes longest goes first, so that two processes are busy to the end.
+    """
+    finished = {item.path for item in items if "finished" in item.fixturenames}
+    for item in items:
+        group = "finished" if item.path in finished else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (item.path not in finished, not {"train", "evaluate"} & set(item.path.parts)))
 
 
 @pytest.fixture(scope="session")

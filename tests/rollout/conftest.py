@@ -8,9 +8,6 @@ import toy_agent
 
 from agentrl_jax.rollout import engine
 
-# Optimisation of the machine code changes no result that is tested here and is half of the time of a compilation.
-QUICK = {"xla_backend_optimization_level": 0}
-
 
 @pytest.fixture(scope="session")
 def policy():
@@ -28,7 +25,7 @@ def compiled():
         def play(params, key, ids, settings):
             return function(params, toy_agent.MODEL.decoder, toy_agent.WORLD, config, key, ids, settings)
 
-        return jax.jit(play, compiler_options=QUICK)
+        return jax.jit(play)
 
     return build
 

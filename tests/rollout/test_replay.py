@@ -13,10 +13,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.replay import replay_logprobs
 
-pytestmark = pytest.mark.slow
-
 KEY = jax.random.key(7)
-QUICK = {"xla_backend_optimization_level": 0}
 # Greedy members, whose log-probability is 0, and two temperatures.
 TEMPERATURE = jnp.asarray(
     np.where(np.arange(64) % 5 == 0, 0.0, np.where(np.arange(64) % 3 == 0, 0.7, 1.0)), jnp.float32
@@ -34,7 +31,6 @@ def replay():
     def program(config):
         return jax.jit(
             lambda *arguments: replay_logprobs(arguments[0], toy_agent.MODEL.decoder, config, *arguments[1:]),
-            compiler_options=QUICK,
         )
 
     return lambda params, config, *arguments: program(config)(params, *arguments)
