@@ -3,9 +3,11 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling takes most of the suite's time, more than optimised machine code would save. An environment variable,
-# because processes that tests start have to make the same machine code: their bits are compared with those made here.
+# Compiling takes most of the suite's time, more than optimised machine code would save; XLA's fusion emitters take most
+# of that. Environment variables, because processes that tests start have to make the same machine code: their bits are
+# compared with those made here.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
 
 import hypothesis
 import jax
