@@ -20,17 +20,30 @@ hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Deals the tests to processes: a file stays in one of them, and all that use the finished run in the same.
+WITH_FINISHED_RUN = ("test_panel.py", "test_loop.py", "test_resume.py")
+"""Files whose tests ask for `finished`, which costs each process that makes it the time of a whole run."""
 
-    What takes longest goes first, so that two processes are busy to the end.
-    """
-    finished = {item.path for item in items if "finished" in item.fixturenames}
-    for item in items:
-        group = "finished" if item.path in finished else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (item.path not in finished, not {"train", "evaluate"} & set(item.path.parts)))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Deals whole files to processes, because tests of a file share compiled programs; `finished` is made in one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FinishedRunOnce(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "finished" if file.endswith(WITH_FINISHED_RUN) else file
+
+    return FinishedRunOnce(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """What takes longest, `finished` and other whole runs, goes first, so that no process is idle at the end."""
+
+    def rank(item):
+        return item.path.name not in WITH_FINISHED_RUN, not {"train", "evaluate"} & set(item.path.parts)
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")
