@@ -89,9 +89,7 @@ def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks):
         hidden, cache = extend(params, CONFIG, cache, tokens[:, seen : seen + size], start, count)
         parts.append(hidden)
         seen += size
-    np.testing.assert_allclose(
-        jnp.concatenate(parts, axis=1), forward(params, CONFIG, tokens), atol=2e-5, rtol=2e-5
-    )
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), forward(params, CONFIG, tokens), atol=2e-5, rtol=2e-5)
 
 
 def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):

@@ -108,7 +108,7 @@ class Stage:
 
         rows = RolloutSettings(temperature=Spec(AXIS), horizon=Spec(), max_actions=Spec(), env_params=Spec())
         sharded = on_mesh(play, mesh, (Spec(), Spec(AXIS), rows), Spec(AXIS), replicated_results=False)
-        return jax.jit(sharded)
+        return jax.jit(sharded, compiler_options=toy_agent.SAME_BITS)
 
     def run(self, program, kind=Courier):
         self.kind = kind
@@ -304,6 +304,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
         lambda trajectory: replay_logprobs(
             policy(), toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature
         ),
+        compiler_options=toy_agent.SAME_BITS,
     )
     stage.calls.clear()
     for trajectory in (played[0], troubled[1]):

@@ -63,7 +63,7 @@ class Iteration:
     def trajectory(self):
         program = self.programs.rollout("rollout", MODEL, toy_agent.WORLD, self.engine)
         arguments = self.state.params, KEY, IDS, toy_agent.settings(EPISODES, temperature=TEMPERATURE)
-        return program.lower(*arguments).compile()(*arguments)[0]
+        return program.lower(*arguments).compile(toy_agent.SAME_BITS)(*arguments)[0]
 
     def learn(self, logprobs, *, state=None, trajectory=None, **numbers):
         """State and metrics after the update; each program is compiled once."""
@@ -73,7 +73,7 @@ class Iteration:
         if logprobs not in self.compiled:
             rule = dataclasses.replace(self.rule, logprobs=logprobs)
             program = self.programs.update(MODEL, rule, made_up.PLAIN, self.engine)
-            self.compiled[logprobs] = program.lower(*arguments).compile()
+            self.compiled[logprobs] = program.lower(*arguments).compile(toy_agent.SAME_BITS)
         return jax.tree.map(np.asarray, self.compiled[logprobs](*arguments))
 
 
