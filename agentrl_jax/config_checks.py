@@ -151,19 +151,39 @@ def validate(config: Config) -> None:
         f"({kept} of {groups} groups x {rollout.members} members"
         f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
     )
+    fsdp, tensor = config.mesh.fsdp, config.mesh.tensor
     need(
-        config.devices == 0 or (groups % config.devices == 0 and rows % (parts * config.devices) == 0),
-        f"devices is {config.devices}, which does not divide the {groups} groups of a batch and the "
-        f"{rows // parts} rows of a part of a minibatch; use a divisor of both",
+        config.devices % (fsdp * tensor) == 0,
+        f"mesh.fsdp x mesh.tensor is {fsdp} x {tensor}, which does not divide devices {config.devices}; use a divisor",
     )
     need(
-        rollout.slots * max(config.devices, 1) <= episodes,
-        f"rollout.slots is {rollout.slots} on each of {config.devices} devices, more than the {episodes} episodes of a "
+        algo.logprobs != "strict" or (tensor == 1 and config.mesh.rollout == "rows"),
+        f"algo.logprobs is strict, but mesh.tensor is {tensor} and mesh.rollout {config.mesh.rollout}: learner and "
+        "rollout would compute in different shapes; use 1 and rows, or algo.logprobs truncated",
+    )
+    # With 0 devices their number is not known yet; a run checks again when it is.
+    learners = max(config.devices // tensor, 1)
+    players = max(learners // fsdp, 1) if config.mesh.rollout == "wide" else learners
+    need(
+        groups % players == 0,
+        f"{players} devices (of {config.devices}) play episodes of their own, and do not divide the {groups} groups of "
+        "a batch; change devices, mesh, or the groups of the tasks",
+    )
+    need(
+        rows % (parts * learners) == 0,
+        f"{learners} devices (of {config.devices}) share the rows of a learner, and do not divide the {rows // parts} "
+        "rows of a part of a minibatch; change devices, mesh.tensor, groups or members, algo.minibatches or "
+        "algo.accumulation",
+    )
+    need(
+        rollout.slots * players <= episodes,
+        f"rollout.slots is {rollout.slots} on each of {players} devices, more than the {episodes} episodes of a "
         "batch; use fewer, or 0 for one slot per episode",
     )
     need(
-        config.imitation.levels == 0 or config.devices == 0 or config.imitation.batch % config.devices == 0,
-        f"devices is {config.devices}, which does not divide imitation.batch = {config.imitation.batch}; use a divisor",
+        config.imitation.levels == 0 or config.imitation.batch % learners == 0,
+        f"{learners} devices (of {config.devices}) share imitation.batch = {config.imitation.batch} and do not divide "
+        "it; use a multiple",
     )
     need(
         (config.imitation.levels > 0) == (config.imitation.steps > 0),

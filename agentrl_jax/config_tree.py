@@ -307,6 +307,20 @@ class EvalConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How the devices of a run share parameters; see `parallel.layout`."""
+
+    __pydantic_config__ = _STRICT
+
+    fsdp: Positive = 1
+    """Devices that share parameters, optimiser state and rows while learning."""
+    tensor: Positive = 1
+    """Devices that share each matrix and its heads."""
+    rollout: Literal["rows", "wide"] = "rows"
+    """What the fsdp devices do in a rollout: play episodes of their own (rows), or share each matrix too (wide)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that decides a run."""
 
@@ -317,7 +331,9 @@ class Config:
     run_dir: str = ""
     """Folder of the run; empty: runs/<name of the YAML file>."""
     devices: Count = 1
-    """Devices that share the batch (the data axis of the mesh); 0: all there are."""
+    """Devices of the run; 0: all there are. What `mesh` leaves over shares the batch."""
+    mesh: MeshConfig = MeshConfig()
+    """How devices share parameters."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
     """Tasks of the batch, each with its groups and its metrics."""
     prompt: PromptConfig = PromptConfig()

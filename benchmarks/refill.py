@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.evaluate.panel import newest_params
-from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import read_config
@@ -37,7 +37,7 @@ def main(run: str) -> None:
     _, params = newest_params(config, run, model, pretrained)
     ids = build.evaluation_ids(0, EPISODES, 0, 0)
     settings = build.rollout_settings(config, world, EPISODES, 1.0)
-    programs = Programs(data_mesh(1))
+    programs = Programs(make_mesh(1))
     key = jax.random.key(1)
 
     base = None

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 from agentrl_jax.config import load_config
-from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.state import init_state, with_reference
@@ -34,7 +34,7 @@ def main(path: str, *overrides: str) -> None:
     world = build.build_world(config, tokenizer)
     model = build.build_model(config, tokenizer, common=world.common_prefix)
     engine = build.engine_config(config, tokenizer, members=config.rollout.members, slots=config.rollout.slots)
-    programs = Programs(data_mesh(1))
+    programs = Programs(make_mesh(1))
     key = jax.random.key(config.seed)
     state = init_state(key, model, keep_gradient(), build.needs_reference(config))
     state = with_reference(state) if build.needs_reference(config) else state

@@ -14,6 +14,7 @@ from flax import struct
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
 from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.world import CompiledWorld, Task
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
@@ -120,9 +121,9 @@ def vocabulary(text: str) -> list[int]:
     return [int(token) for token in TOKENIZER.encode(text)]
 
 
-def talkative_params(seed: int):
+def talkative_params(seed: int, model: ActorCritic = MODEL):
     """Parameters of an agent that mostly utters tokens of the reply format."""
-    params = actor_critic.init_params(jax.random.key(seed), MODEL)
+    params = actor_critic.init_params(jax.random.key(seed), model)
     policy = params["policy"]
     draw = np.random.default_rng(seed)
 
@@ -133,7 +134,7 @@ def talkative_params(seed: int):
     scales = {name: 0.12 if name in ("output", "down") else 0.24 for name in policy["layers"]}
     layers = {name: leaf if leaf.ndim == 2 else normal(leaf, scales[name]) for name, leaf in policy["layers"].items()}
     embedding = normal(policy["embedding"], 0.5).at[:, 0].set(3.0)
-    bias = np.zeros(MODEL.decoder.vocab_size, np.float32)
+    bias = np.zeros(model.decoder.vocab_size, np.float32)
     for odds, text in ((8.0, "UpDown"), (6.5, "||"), (8.5, "</answer>")):
         bias[vocabulary(text)] = odds
     bias[END] = 8.0

@@ -18,7 +18,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.weights.load import Pretrained
-from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.world import CompiledWorld
@@ -168,7 +168,7 @@ def _panel_of_run(
     world = build.build_world(config, tokenizer)
     engine = build.engine_config(config, tokenizer, members=1, slots=0)
     panel = Panel(
-        program=Programs(data_mesh(1)).rollout("evaluation", model, world, engine),
+        program=Programs(make_mesh(1)).rollout("evaluation", model, world, engine),
         chunk=config.train.validation_episodes,
         world=world,
         config=config,

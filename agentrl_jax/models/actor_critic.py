@@ -5,6 +5,7 @@ token at `position` and are computed from the tokens before it. Vocabulary logit
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder, lora
+from agentrl_jax.models.decoder import whole
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 
@@ -32,6 +34,7 @@ class ActorCritic:
         lora: with it the policy and a separate critic are adapters of one frozen decoder.
         frozen_layers: number of first layers that are frozen, and the embedding with them; 0 trains everything.
         remat: what the backward pass recomputes, see `decoder.REMAT`.
+        gather: puts parameters together that devices keep in parts, see `decoder.forward`.
     """
 
     decoder: DecoderConfig
@@ -40,6 +43,7 @@ class ActorCritic:
     lora: LoraConfig | None = None
     frozen_layers: int = 0
     remat: str = "none"
+    gather: Callable[[Any], Any] = whole
 
     def __post_init__(self):
         if self.critic not in CRITICS:
@@ -128,7 +132,7 @@ def score_tokens(
         position: i32[N, K] positions of the tokens to score, each at least 1.
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
     """
-    policy = policy_decoder(params, model)
+    policy = _gathered(policy_decoder(params, model), model)
     hidden = _hidden(policy, model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
     logprob, entropy = _logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))
@@ -154,8 +158,9 @@ def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
         backbone = _whole(critic.get("decoder", params["policy"]), params, model)
-        hidden = _hidden(backbone, model, tokens, position)
-    return hidden.astype(jnp.float32) @ critic["head"] + critic["bias"]
+        hidden = _hidden(_gathered(backbone, model), model, tokens, position)
+    head = model.gather({"head": critic["head"]})["head"]
+    return hidden.astype(jnp.float32) @ head + critic["bias"]
 
 
 def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.Params:
@@ -164,9 +169,15 @@ def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.
     return {**params["base"], **trained} if model.frozen_layers else trained
 
 
+def _gathered(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
+    """The decoder with what stands outside its layers put together, once for all of its uses."""
+    outer = {name: leaf for name, leaf in backbone.items() if name not in decoder.STACKS}
+    return {**backbone, **model.gather(outer)}
+
+
 def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
     """States [N, K, D] from which the tokens at `position` are predicted."""
-    hidden = decoder.forward(policy, model.decoder, tokens, common=model.common, remat=model.remat)
+    hidden = decoder.forward(policy, model.decoder, tokens, common=model.common, remat=model.remat, gather=model.gather)
     return jnp.take_along_axis(hidden, position[..., None] - 1, axis=1)
 
 
@@ -177,8 +188,7 @@ def _logprob_and_entropy(
 
     def score(hidden, token, temperature):
         logprobs = jax.nn.log_softmax(decoder.logits(policy, hidden) / temperature[..., None])
-        chosen = jnp.take_along_axis(logprobs, token[..., None], axis=-1)[..., 0]
-        return chosen, -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+        return decoder.at_token(logprobs, token), -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
 
     temperature = jnp.broadcast_to(temperature[:, None], token.shape)
     at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])

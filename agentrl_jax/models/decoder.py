@@ -30,6 +30,19 @@ REMAT: dict[str, Callable[..., Any] | None] = {
 """What the backward pass recomputes of each layer: nothing; all but its products with parameters; everything."""
 
 
+GATHERED = "gathered"
+"""Name of parameters that were put together from the parts of several devices; the backward pass does it again."""
+
+
+def whole(params: Any) -> Any:
+    """What `forward` does to the parameters of a layer before it reads them where nothing is kept in parts."""
+    return params
+
+
+STACKS = ("first_layers", "layers")
+"""Stacked layers in order; those that are frozen stand apart from those that are trained."""
+
+
 class Decoder(nn.Module):
     """Declares the parameters; the mathematics are the functions below. Used only through `init` and `apply`."""
 
@@ -99,22 +112,37 @@ def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
     return KVCache(keys=buffers(), values=buffers())
 
 
+def as_activations(params: Any, config: DecoderConfig) -> Any:
+    """Parameters of the type they are multiplied in; norms are computed in f32 and keep their scales."""
+
+    def cast(path, leaf):
+        return leaf if str(path[-1].key).endswith("_norm") else leaf.astype(config.dtype)
+
+    return jax.tree_util.tree_map_with_path(cast, params)
+
+
 def unstack(params: Params, config: DecoderConfig) -> Params:
     """The parameters as `extend` reads them: of the activations' type, each layer a tree of its own.
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
+    params = as_activations(params, config)
     apart = [
         {name: leaf[i] for name, leaf in stack.items()}
-        for stack in _stacks(params, config)
+        for stack in _stacks(params)
         for i in range(stack["attention_norm"].shape[0])
     ]
-    outer = {name: leaf.astype(config.dtype) for name, leaf in params.items() if name.endswith("embedding")}
-    return {"final_norm": params["final_norm"], **outer, "layers": tuple(apart)}
+    return {**{name: params[name] for name in params if name not in STACKS}, "layers": tuple(apart)}
 
 
 def forward(
-    params: Params, config: DecoderConfig, tokens: jax.Array, *, common: int = 0, remat: str = "none"
+    params: Params,
+    config: DecoderConfig,
+    tokens: jax.Array,
+    *,
+    common: int = 0,
+    remat: str = "none",
+    gather: Callable[[Any], Any] = whole,
 ) -> jax.Array:
     """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
 
@@ -124,9 +152,10 @@ def forward(
         tokens: i32[B, S].
         common: number of first tokens, less than S, that are the same in every row; they are computed once for all.
         remat: name in `REMAT`.
+        gather: puts the parameters of a layer together, see `parallel.fsdp`; those outside the layers are whole.
     """
     batch, length = tokens.shape
-    table = params["embedding"].astype(config.dtype)
+    params = as_activations(params, config)
     positions = jnp.arange(length)
     cos, sin = layers.rotary_angles(positions[None], config)
     visible = layers.visible(positions[None], length)
@@ -136,6 +165,7 @@ def forward(
 
     def layer(chunks, layer_inputs):
         weights, window = layer_inputs
+        weights = gather(weights)
         seen = visible if window is None else visible & layers.within(window, positions[None], length)
         after, keys, values = [], [], []
         for x, span in zip(chunks, spans):
@@ -151,11 +181,14 @@ def forward(
         return after, None
 
     rows = [tokens[:1], tokens] if common else [tokens]
-    chunks = [table[some[:, span]] for some, span in zip(rows, spans)]
+    chunks = [params["embedding"][some[:, span]] for some, span in zip(rows, spans)]
     windows = np.array(config.windows, np.int32) if any(config.windows) else None
     recomputed = REMAT[remat]
+    if gather is not whole and recomputed is None:
+        forgetful = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+        recomputed = functools.partial(jax.checkpoint, policy=forgetful)
     first = 0
-    for stack in _stacks(params, config):
+    for stack in _stacks(params):
         last = first + stack["attention_norm"].shape[0]
         inputs = (stack, None if windows is None else windows[first:last])
         chunks, _ = jax.lax.scan(layer if recomputed is None else recomputed(layer), chunks, inputs)
@@ -206,10 +239,12 @@ def logits(params: Params, hidden: jax.Array) -> jax.Array:
     return jnp.matmul(hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 
-def _stacks(params: Params, config: DecoderConfig) -> list[dict[str, jax.Array]]:
-    """The stacks of layers in order, of the activations' type; norms are computed in f32 and keep their scales."""
-    return [
-        {name: x if name.endswith("_norm") else x.astype(config.dtype) for name, x in params[part].items()}
-        for part in ("first_layers", "layers")
-        if part in params
-    ]
+def at_token(scores: jax.Array, token: jax.Array) -> jax.Array:
+    """The score [...] of a token i32[...] among those of the vocabulary [..., V]."""
+    # By comparison, so that devices which hold a part of the vocabulary each need not gather it.
+    return jnp.sum(jnp.where(jnp.arange(scores.shape[-1]) == token[..., None], scores, 0.0), axis=-1)
+
+
+def _stacks(params: Params) -> list[dict[str, jax.Array]]:
+    """The stacks of layers in order."""
+    return [params[part] for part in STACKS if part in params]

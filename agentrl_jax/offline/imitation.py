@@ -69,9 +69,17 @@ def imitation_steps(
             )
             return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
-        loss, grads = shards.sum(jax.value_and_grad(loss_of)(params))
+        loss, grads = jax.value_and_grad(loss_of)(params)
         state, norms, good = apply_gradients(
-            state, optimise, loss, grads, tokens=count, lr=lr, critic_lr=jnp.float32(0), max_grad_norm=max_grad_norm
+            state,
+            optimise,
+            shards.sum(loss),
+            shards.sum_of_gradients(grads, state.params),
+            tokens=count,
+            lr=lr,
+            critic_lr=jnp.float32(0),
+            max_grad_norm=max_grad_norm,
+            norm=shards.norm,
         )
         state = state.replace(imitation_step=state.imitation_step + 1)
         metrics = {"imitation/loss": loss, "imitation/grad_norm": norms["policy"]}

@@ -12,8 +12,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-MESH_AXES = (DATA, FSDP, TENSOR)
+from agentrl_jax.parallel.mesh import DATA, FSDP, TENSOR
 
 Axis = str | tuple[str, ...] | None
 """Axes of the mesh that split a logical axis; None leaves it whole."""
@@ -38,6 +37,11 @@ class Rules:
     kv_heads: Axis
     mlp: Axis
     rows: Axis
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """Axes of the mesh that the rows are laid over."""
+        return _as_tuple(self.rows)
 
     def spec(self, axes: Sequence[str | None], counts: Sequence[int], mesh: Mesh, name: str = "a tensor") -> Spec:
         """Lays one tensor over the mesh.
@@ -106,7 +110,7 @@ def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
     """Names of the axes of a parameter, an optimiser moment of it, or a low-rank part of it.
 
     Args:
-        path: its keys in the tree, from the root.
+        path: its keys in the tree, from the root; a low-rank part is `query/a`, or `query_lora_a` where it is attached.
         rank: number of its axes; one more than a matrix of one layer has where layers are stacked.
 
     Raises:
@@ -123,6 +127,10 @@ def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
         axes = _OUTER[name]
     elif name in _MATRICES:
         axes = _MATRICES[name]
+    elif name.removesuffix("_lora_a") in _MATRICES:
+        axes = (_MATRICES[name.removesuffix("_lora_a")][0], None)
+    elif name.removesuffix("_lora_b") in _MATRICES:
+        axes = (None, _MATRICES[name.removesuffix("_lora_b")][1])
     elif name.removesuffix("_bias") in _MATRICES:
         axes = _MATRICES[name.removesuffix("_bias")][1:]
     elif name in ("attention_norm", "mlp_norm"):
@@ -156,6 +164,16 @@ def shardings(tree: Any, mesh: Mesh, rules: Rules, *, head_dim: int) -> Any:
         return NamedSharding(mesh, rules.spec(axes, counts, mesh, "/".join(names)))
 
     return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def specs_over(shardings: Any, axes: Sequence[str]) -> Any:
+    """What the shardings say of some axes of the mesh, as `jax.shard_map` over these wants to know it."""
+
+    def keep(entry: Axis) -> Axis:
+        kept = tuple(axis for axis in _as_tuple(entry) if axis in axes)
+        return (kept if len(kept) > 1 else kept[0]) if kept else None
+
+    return jax.tree.map(lambda sharding: Spec(*(keep(entry) for entry in sharding.spec)), shardings)
 
 
 def _as_tuple(axis: Axis) -> tuple[str, ...]:

@@ -1,143 +1,164 @@
-"""The `data` axis of the mesh, as seen from inside `jax.shard_map`.
+"""The rows of a batch over the devices, as seen from inside `jax.shard_map`.
 
-Letters: `N` rows of the whole batch, `R` devices of the axis.
+Letters: `N` rows of the whole batch, `R` shares of it.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, Mesh
+import optax
+from jax.sharding import Mesh
 
-AXIS = "data"
-
-
-def data_mesh(devices: int) -> Mesh:
-    """A mesh of the first `devices` devices along `data`; 0 takes all.
-
-    Raises:
-        ValueError: there are fewer devices.
-    """
-    available = jax.devices()
-    count = devices or len(available)
-    if count > len(available):
-        raise ValueError(f"devices is {count}, but this host has {len(available)}; set devices to at most that or 0")
-    return Mesh(np.array(available[:count]), (AXIS,), axis_types=(AxisType.Auto,))
+from agentrl_jax.parallel.mesh import DATA
 
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch are shared out. With one device every method is the identity.
+    """How the rows of a batch are shared out. With one share every method is the identity.
 
     Attributes:
-        count: R, static. Above 1 the methods must run inside `jax.shard_map` over `AXIS`.
+        count: R, static. Above 1 the methods must run inside `jax.shard_map` over `axes`.
+        axes: axes of the mesh that the shares are laid over.
     """
 
     count: int = 1
+    axes: tuple[str, ...] = (DATA,)
 
     def local(self, tree: Any) -> Any:
-        """This device's share of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
+        """This share of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
 
         Rows with nothing to learn from stand at the end of a batch and are shared out evenly like this.
 
         Raises:
             ValueError: R does not divide N.
         """
-        if self.count == 1:
-            return tree
-        index = jax.lax.axis_index(AXIS)
-
-        def share(x):
-            if x.shape[0] % self.count:
-                raise ValueError(f"{x.shape[0]} rows cannot be shared by {self.count} devices; use a multiple")
-            dealt = x.reshape(-1, self.count, *x.shape[1:])
-            return jax.lax.dynamic_index_in_dim(dealt, index, axis=1, keepdims=False)
-
-        return jax.tree.map(share, tree)
+        return self._cut(tree, axis=1)
 
     def replicate(self, tree: Any) -> Any:
-        """Every device's rows on all of them, in the order that `local` found: leaves [N / R, ...] -> [N, ...]."""
-        if self.count == 1:
-            return tree
-        index = jax.lax.axis_index(AXIS)
-
-        def collect(x):
-            # A sum of disjoint parts, because its result is known to be equal on all devices.
-            dealt = jnp.zeros((x.shape[0], self.count, *x.shape[1:]), x.dtype)
-            dealt = jax.lax.psum(jax.lax.dynamic_update_index_in_dim(dealt, x, index, axis=1), AXIS)
-            return dealt.reshape(-1, *x.shape[1:])
-
-        return jax.tree.map(collect, tree)
+        """Every share's rows on all of them, in the order that `local` found: leaves [N / R, ...] -> [N, ...]."""
+        return self._collect(tree, axis=1)
 
     def block(self, tree: Any) -> Any:
-        """This device's contiguous block of replicated rows, the one that a rollout gives it: [N, ...] -> [N / R, ...].
+        """This share's contiguous block of replicated rows, the one that a rollout gives it: [N, ...] -> [N / R, ...].
 
         Raises:
             ValueError: R does not divide N.
         """
-        if self.count == 1:
-            return tree
-        index = jax.lax.axis_index(AXIS)
-
-        def cut(x):
-            if x.shape[0] % self.count:
-                raise ValueError(f"{x.shape[0]} rows are no whole blocks for {self.count} devices; use a multiple")
-            blocks = x.reshape(self.count, -1, *x.shape[1:])
-            return jax.lax.dynamic_index_in_dim(blocks, index, axis=0, keepdims=False)
-
-        return jax.tree.map(cut, tree)
+        return self._cut(tree, axis=0)
 
     def join(self, tree: Any) -> Any:
-        """Every device's block on all of them, in the order of `block`: leaves [N / R, ...] -> [N, ...]."""
-        if self.count == 1:
-            return tree
-        index = jax.lax.axis_index(AXIS)
-
-        def collect(x):
-            # As in `replicate`, a sum of disjoint parts.
-            blocks = jnp.zeros((self.count, *x.shape), x.dtype)
-            blocks = jax.lax.psum(jax.lax.dynamic_update_index_in_dim(blocks, x, index, axis=0), AXIS)
-            return blocks.reshape(-1, *x.shape[1:])
-
-        return jax.tree.map(collect, tree)
+        """Every share's block on all of them, in the order of `block`: leaves [N / R, ...] -> [N, ...]."""
+        return self._collect(tree, axis=0)
 
     def sum(self, tree: Any) -> Any:
-        """Sum over devices."""
-        return tree if self.count == 1 else jax.lax.psum(tree, AXIS)
+        """Sum over shares."""
+        return tree if self.count == 1 else jax.lax.psum(tree, self.axes)
+
+    def sum_of_gradients(self, grads: Any, params: Any) -> Any:
+        """Sum over shares of gradients with respect to parameters, as they came, not marked as varying.
+
+        A parameter that devices keep in parts has the sum over those devices already.
+        """
+        if self.count == 1:
+            return grads
+
+        def add(grad, param):
+            return jax.lax.psum(grad, tuple(axis for axis in self.axes if axis not in _varying(param)))
+
+        return jax.tree.map(add, grads, params)
+
+    def norm(self, tree: Any) -> jax.Array:
+        """Euclidean norm f32[] of all leaves, of which devices may keep parts."""
+        if self.count == 1:
+            return optax.tree.norm(tree)
+        by_axes: dict[tuple[str, ...], Any] = {}
+        for leaf in jax.tree.leaves(tree):
+            by_axes.setdefault(tuple(sorted(_varying(leaf))), []).append(leaf)
+        squares = (jax.lax.psum(optax.tree.norm(part, squared=True), axes) for axes, part in by_axes.items())
+        return jnp.sqrt(sum(squares, jnp.float32(0)))
 
     def largest(self, tree: Any) -> Any:
-        """Greatest over devices."""
-        return tree if self.count == 1 else jax.lax.pmax(tree, AXIS)
+        """Greatest over shares."""
+        return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
     def varying(self, tree: Any) -> Any:
-        """Marks replicated values as this device's own, so that loops and gradients treat them as such."""
+        """Marks replicated values as this share's own, so that loops and gradients treat them as such."""
         if self.count == 1:
             return tree
 
         def mark(x):
-            known = AXIS in jax.typeof(x).manual_axis_type.varying
-            return x if known else jax.lax.pcast(x, AXIS, to="varying")
+            missing = tuple(axis for axis in self.axes if axis not in _varying(x))
+            return jax.lax.pcast(x, missing, to="varying") if missing else x
 
         return jax.tree.map(mark, tree)
 
+    def _cut(self, tree: Any, axis: int) -> Any:
+        """This share of rows that are numbered (share, row) for `axis` 0 and (row, share) for 1."""
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(self.axes)
+
+        def cut(x):
+            if x.shape[0] % self.count:
+                raise ValueError(f"{x.shape[0]} rows cannot be shared by {self.count} devices; use a multiple")
+            numbered = x.reshape(*((self.count, -1) if axis == 0 else (-1, self.count)), *x.shape[1:])
+            return jax.lax.dynamic_index_in_dim(numbered, index, axis=axis, keepdims=False)
+
+        return jax.tree.map(cut, tree)
+
+    def _collect(self, tree: Any, axis: int) -> Any:
+        """The inverse of `_cut`, on every device."""
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(self.axes)
+
+        def collect(x):
+            # A sum of disjoint parts, because its result is known to be equal on all devices.
+            numbered = jnp.zeros((*x.shape[:axis], self.count, *x.shape[axis:]), x.dtype)
+            numbered = jax.lax.dynamic_update_index_in_dim(numbered, x, index, axis=axis)
+            return jax.lax.psum(numbered, self.axes).reshape(-1, *x.shape[1:])
+
+        return jax.tree.map(collect, tree)
+
+
+def _varying(x: jax.Array) -> frozenset[str]:
+    """Axes over which devices may hold different values of `x`."""
+    return jax.typeof(x).manual_axis_type.varying
+
 
 def on_mesh(
-    function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, *, replicated_results: bool
+    function: Callable[..., Any],
+    mesh: Mesh,
+    in_specs: Any,
+    out_specs: Any,
+    *,
+    axes: Sequence[str],
+    replicated_results: bool,
 ) -> Callable[..., Any]:
-    """`jax.shard_map` over `data`, or the function itself on one device.
+    """`jax.shard_map` over some axes of the mesh, or the function itself on one device.
 
     Args:
-        function: runs once per device.
-        mesh: from `data_mesh`.
-        in_specs: as for `jax.shard_map`.
-        out_specs: as for `jax.shard_map`.
-        replicated_results: some result is claimed to be equal on all devices, which is then checked. The check asks
+        function: runs once per share; what the other axes of the mesh do inside it is the compiler's business.
+        mesh: from `make_mesh`.
+        in_specs: as for `jax.shard_map`, of `axes` alone.
+        out_specs: as for `jax.shard_map`, of `axes` alone.
+        axes: axes of the mesh that the shares are laid over.
+        replicated_results: some result is claimed to be equal in all shares, which is then checked. The check asks
             that loops start from values marked as varying. Environments know nothing of devices and start theirs from
-            constants, so a function whose results are all per device, which claims nothing, is not checked.
+            constants, so a function whose results are all per share, which claims nothing, is not checked.
     """
     if mesh.size == 1:
         return function
-    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=replicated_results)
+    # An axis of one device is no one's business; left to the compiler it would only hinder callbacks.
+    manual = {axis for axis, size in mesh.shape.items() if axis in axes or size == 1}
+    return jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=manual,
+        check_vma=replicated_results,
+    )

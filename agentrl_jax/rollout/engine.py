@@ -114,6 +114,7 @@ def rollout(
     key: jax.Array,
     ids: EpisodeIds,
     settings: RolloutSettings,
+    hold: Callable[[Any], Any] = lambda state: state,
 ) -> tuple[Trajectory, RolloutStats]:
     """Plays E episodes with the policy `params`. Pure; meant to be compiled whole.
 
@@ -125,6 +126,7 @@ def rollout(
         key: key of this rollout.
         ids: E episodes; with members > 1, rows of a group are contiguous.
         settings: traced settings.
+        hold: see `final_state`.
 
     Returns:
         The trajectory and counters.
@@ -132,7 +134,7 @@ def rollout(
     Raises:
         ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
     """
-    state = final_state(params, model, world, config, key, ids, settings)
+    state = final_state(params, model, world, config, key, ids, settings, hold=hold)
     return state.trajectory, state.stats
 
 
@@ -146,7 +148,7 @@ def final_state(
     settings: RolloutSettings,
     *,
     replies: Reply | None = None,
-    varying: Callable[[Any], Any] = lambda tree: tree,
+    hold: Callable[[Any], Any] = lambda state: state,
 ) -> LoopState:
     """As `rollout`, but returns the whole state of the loop when it ends.
 
@@ -159,7 +161,8 @@ def final_state(
         ids: E episodes.
         settings: traced settings.
         replies: [E, T] replies that are given instead of drawn ones; each is scored as if it had been drawn.
-        varying: inside a checked `jax.shard_map`, `Shards.varying`: loops start from constants, which it marks.
+        hold: marks every new state with what devices must know of it: inside a checked `jax.shard_map`, whose loops
+            start from constants, `Shards.varying`; where the compiler parts the cache over devices, its layout.
     """
     episodes = ids.group.shape[0]
     slots = config.slots or episodes
@@ -171,14 +174,14 @@ def final_state(
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
-    engine = _Engine(decoder.unstack(params, model), model, world, config, key, ids, settings, replies, varying)
+    engine = _Engine(decoder.unstack(params, model), model, world, config, key, ids, settings, replies, hold)
 
     def cycle(state: LoopState) -> LoopState:
-        state = jax.lax.while_loop(engine.may_decode, lambda s: varying(engine.decode(s)), state)
-        state = varying(engine.interact(state))
-        return jax.lax.cond(jnp.any(state.active), lambda s: varying(engine.prefill(s)), lambda s: s, state)
+        state = jax.lax.while_loop(engine.may_decode, lambda s: hold(engine.decode(s)), state)
+        state = hold(engine.interact(state))
+        return jax.lax.cond(jnp.any(state.active), lambda s: hold(engine.prefill(s)), lambda s: s, state)
 
-    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, varying(engine.start(slots)))
+    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, hold(engine.start(slots)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -193,7 +196,7 @@ class _Engine:
     ids: EpisodeIds
     settings: RolloutSettings
     replies: Reply | None
-    varying: Callable[[Any], Any]
+    hold: Callable[[Any], Any]
 
     def start(self, slots: int) -> LoopState:
         """First observations of the first `slots` episodes, prefilled once a group."""
@@ -345,7 +348,7 @@ class _Engine:
                 position=jnp.where(refilled, prefix_length, state.position),
                 cache=cache,
             )
-            return self.varying(state)
+            return self.hold(state)
 
         state = jax.lax.cond(jnp.any(refilled), take, lambda s: s, state)
         return state.replace(

@@ -70,7 +70,7 @@ def replay_logprobs(
         trajectory.ids.replace(task=row),
         settings,
         replies=trajectory.reply,
-        varying=varying,
+        hold=varying,
     )
     return state.trajectory.reply.logprob
 

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.models.decoder import at_token
+
 
 def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws by the Gumbel maximum: argmax(logits / temperature + noise).
@@ -30,5 +32,5 @@ def score(logits: jax.Array, temperature: jax.Array, token: jax.Array) -> jax.Ar
     """Log-probability f32[B] of tokens i32[B] under softmax(logits / temperature), 0 where greedy; see `sample`."""
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
-    logprob = jnp.take_along_axis(jax.nn.log_softmax(scaled), token[:, None], axis=-1)[:, 0]
+    logprob = at_token(jax.nn.log_softmax(scaled), token)
     return jnp.where(greedy, 0.0, logprob)

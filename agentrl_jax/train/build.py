@@ -14,6 +14,8 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
+from agentrl_jax.models.weights.stacked import Placement
+from agentrl_jax.parallel import layout
 from agentrl_jax.rollout.engine import EngineConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task
@@ -27,16 +29,24 @@ from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState
 from envs_jax.environment import TextEnvironment
 
+ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
+"""Layouts of a rollout by the names of the configuration."""
 
-def load_model(config: ModelConfig) -> Pretrained | None:
+
+def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | None:
     """The pretrained model that a configuration names, its parameters of the type that frozen ones have.
+
+    Args:
+        config: names it.
+        sharding: where its parameters go.
 
     Raises:
         WeightsError: it is not there, broken or not supported.
     """
     if not config.pretrained:
         return None
-    return load_pretrained(config.pretrained, dtype="bfloat16" if config.precision == "bfloat16" else "float32")
+    dtype = "bfloat16" if config.precision == "bfloat16" else "float32"
+    return load_pretrained(config.pretrained, dtype=dtype, sharding=sharding)
 
 
 def load_tokenizer(config: ModelConfig, pretrained: Pretrained | None = None) -> Tokenizer:
@@ -127,19 +137,30 @@ def _fresh_shape(c: ModelConfig, vocab_size: int) -> DecoderConfig:
 
 
 def initial_state(
-    config: Config, model: ActorCritic, pretrained: Pretrained | None
+    config: Config,
+    model: ActorCritic,
+    pretrained: Pretrained | None,
+    place: Callable[[TrainState], Any] = lambda shapes: None,
 ) -> Callable[[jax.Array], TrainState]:
     """The state before the first step as a function of a key.
 
     It takes the pretrained parameters over instead of copying them, so that it can be called once.
+
+    Args:
+        config: the run.
+        model: shapes.
+        pretrained: where it starts; None for a fresh decoder.
+        place: gives the shardings of a state from its shapes; None leaves them to the compiler.
     """
     optimise, reference = build_optimiser(config), needs_reference(config)
 
     def start(key, decoder):
         return state.init_state(key, model, optimise, reference, decoder)
 
-    compiled = jax.jit(start, donate_argnums=1)
-    return lambda key: compiled(key, None if pretrained is None else pretrained.params)
+    given = None if pretrained is None else pretrained.params
+    places = place(jax.eval_shape(start, jax.random.key(0), given))
+    compiled = jax.jit(start, donate_argnums=1, out_shardings=places)
+    return lambda key: compiled(key, given)
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:

@@ -106,6 +106,7 @@ def _learn(
             lr=settings.lr,
             critic_lr=settings.critic_lr,
             max_grad_norm=settings.max_grad_norm,
+            norm=shards.norm,
         )
         metrics["loss"] = loss
         metrics["actor/grad_norm"] = norms["policy"]
@@ -152,7 +153,9 @@ def _gradient(
         return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 
     (added, peaks), _ = jax.lax.scan(accumulate, zeros, parts)
-    loss, grads, sums = shards.sum(added)
+    loss, grads, sums = added
+    loss, sums = shards.sum((loss, sums))
+    grads = shards.sum_of_gradients(grads, state.params)
     tokens = jnp.maximum(denominators.tokens, 1.0)
     metrics = {name: x / tokens for name, x in sums.items()} | shards.largest(peaks)
     return loss, grads, metrics

@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, SingleDeviceSharding
-from jax.sharding import PartitionSpec as Spec
 from rich.console import Console
 
 from agentrl_jax.config import Config, validate
@@ -22,7 +20,7 @@ from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.evaluate.statistics import paired_interval, success_interval
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations
-from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.transcript import transcripts
@@ -95,18 +93,18 @@ class _Run:
     view: LiveView
 
     def __init__(self, config: Config):
-        mesh = data_mesh(config.devices)
+        mesh = make_mesh(config.devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
         validate(dataclasses.replace(config, devices=mesh.size))
         self.config = config
         self.key = jax.random.key(config.seed)
         self.started = time.monotonic()
-        self.pretrained = build.load_model(config.model)
+        self.programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
+        self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.world = build.build_world(config, self.tokenizer)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, common=self.world.common_prefix)
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.label for task in config.tasks)
-        self.programs = Programs(mesh)
         self.rates = build.learning_rates(config)
         self.totals = Totals()
         self.before = 0.0
@@ -117,7 +115,7 @@ class _Run:
         self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
-        chunk = -(-chunk // mesh.size) * mesh.size
+        chunk = -(-chunk // self.programs.players) * self.programs.players
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         self.panels = [
             Panel(
@@ -146,16 +144,12 @@ class _Run:
         return self._finish(state)
 
     def _resume(self) -> TrainState:
-        start = build.initial_state(self.config, self.model, self.pretrained)
-        mesh = self.programs.mesh
-        # Several devices hold the state as the programs leave it; a state on one of them would be refused.
-        place = NamedSharding(mesh, Spec()) if mesh.size > 1 else SingleDeviceSharding(jax.devices()[0])
+        start = build.initial_state(self.config, self.model, self.pretrained, self._places)
         key = jax.random.fold_in(self.key, _INIT)
         step = self.checkpoints.latest_step()
         self.folder.truncate(-1 if step is None else step)
         if step is None:
-            state = start(key)
-            return jax.device_put(state, place) if mesh.size > 1 else state
+            return start(key)
         meta = self.checkpoints.meta(step)
         self.totals = Totals(**meta["totals"])
         self.before = self.totals.seconds
@@ -164,11 +158,15 @@ class _Run:
         known = len(self.folder.metrics())
         if known < step:
             self.view.note(f"metrics.jsonl has {known} of the {step} rows before it; the others are lost")
+        shapes = jax.eval_shape(start, key)
         like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), jax.eval_shape(start, key)
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, self._places(shapes)
         )
         state = self.checkpoints.restore(step, like.replace(base=None))
-        return state if like.base is None else state.replace(base=jax.device_put(start(key).base, place))
+        return state if like.base is None else state.replace(base=start(key).base)
+
+    def _places(self, shapes: Any) -> Any:
+        return self.programs.placement(shapes, self.model.decoder)
 
     def _seconds(self) -> float:
         return self.before + time.monotonic() - self.started

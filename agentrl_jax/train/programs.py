@@ -1,5 +1,6 @@
 """The compiled programs of a run: a fixed list, each compiled once and counted."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
+from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
+from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.offline.imitation import imitation_steps
-from agentrl_jax.parallel.shards import AXIS, Shards, on_mesh
+from agentrl_jax.parallel import layout
+from agentrl_jax.parallel.fsdp import Gather
+from agentrl_jax.parallel.layout import Rules
+from agentrl_jax.parallel.mesh import FSDP, TENSOR
+from agentrl_jax.parallel.shards import Shards, on_mesh
 from agentrl_jax.rollout.engine import EngineConfig, rollout
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import World
@@ -25,33 +32,61 @@ RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSetting
 class Programs:
     """Makes programs and keeps them, so that the number compiled can be told.
 
+    A run has two layouts. Its state lies in that of the update; a rollout lays the policy anew, of the type it computes
+    in, once before its loop.
+
     Attributes:
         compiled: programs by name.
+        players: number of shares of the episodes, each played by devices of its own.
     """
 
-    def __init__(self, mesh: Mesh):
+    def __init__(self, mesh: Mesh, *, rollout_rules: Rules = layout.ROLLOUT):
         """Starts an empty list of programs for the devices of `mesh`."""
         self.mesh = mesh
-        self.shards = Shards(mesh.size)
+        self.rollout_rules = rollout_rules
+        self.players = _size(mesh, rollout_rules.row_axes)
+        rows = layout.UPDATE.row_axes
+        self.shards = Shards(_size(mesh, rows), rows)
         self.compiled: dict[str, Any] = {}
 
     def count(self) -> int:
         """Programs compiled so far; a second shape of the same program counts again."""
         return sum(program._cache_size() for program in self.compiled.values())
 
+    def placement(self, tree: Any, shape: DecoderConfig, rules: Rules = layout.UPDATE) -> Any:
+        """The sharding of every leaf of a state, of parameters or of their shapes; by default that of learning."""
+        if self.mesh.size == 1:
+            return jax.tree.map(lambda _: SingleDeviceSharding(self.mesh.devices.item()), tree)
+        return layout.shardings(tree, self.mesh, rules, head_dim=shape.head_dim)
+
+    def parameter(self, shape: DecoderConfig, path: str, array_shape: tuple[int, ...]) -> Sharding:
+        """The sharding of one parameter of a decoder while learning, see `weights.stacked.Placement`."""
+        tree: Any = jax.ShapeDtypeStruct(array_shape, jnp.float32)
+        for name in reversed(path.split("/")):
+            tree = {name: tree}
+        return jax.tree.leaves(self.placement(tree, shape))[0]
+
     def rollout(self, name: str, model: ActorCritic, world: World, config: EngineConfig) -> RolloutProgram:
-        """(params, key, ids, settings) -> (Trajectory, RolloutStats); every device plays its share of the episodes.
+        """(params, key, ids, settings) -> (Trajectory, RolloutStats); every player plays its share of the episodes.
 
         `params` is that of `TrainState.whole`.
         """
+        rows = self.rollout_rules.row_axes
+        hold = self._hold_cache(model.decoder)
 
-        def play(params, key, ids, settings):
-            trajectory, stats = rollout(policy_decoder(params, model), model.decoder, world, config, key, ids, settings)
+        def play(policy, key, ids, settings):
+            trajectory, stats = rollout(policy, model.decoder, world, config, key, ids, settings, hold)
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
-        settings: Any = {"temperature": Spec(AXIS), "horizon": Spec(), "max_actions": Spec(), "env_params": Spec()}
-        specs = (Spec(), Spec(), Spec(AXIS), RolloutSettings(**settings))
-        return self._keep(name, on_mesh(play, self.mesh, specs, Spec(AXIS), replicated_results=False))
+        settings: Any = {"temperature": Spec(rows), "horizon": Spec(), "max_actions": Spec(), "env_params": Spec()}
+        specs = (Spec(), Spec(), Spec(rows), RolloutSettings(**settings))
+        shared = on_mesh(play, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
+
+        def program(params, key, ids, settings):
+            policy = decoder.as_activations(policy_decoder(params, model), model.decoder)
+            return shared(self._laid(policy, model.decoder, self.rollout_rules), key, ids, settings)
+
+        return self._keep(name, program)
 
     def update(
         self,
@@ -59,22 +94,58 @@ class Programs:
         config: LearnerConfig,
         optimise: optax.GradientTransformation,
         engine: EngineConfig | None = None,
-    ):
+    ) -> Any:
         """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state.
 
         A strict learner replays the rollout and needs its `engine`.
+
+        Raises:
+            ValueError: strict on a mesh that splits matrices, where learner and rollout compute in different shapes.
         """
-        alone = functools.partial(
-            update, model=model, config=config, optimise=optimise, shards=self.shards, engine=engine
-        )
-        function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
-        return self._keep("update", function, donate_argnums=(0,))
+        if config.logprobs == "strict" and self.mesh.shape[TENSOR] > 1:
+            raise ValueError(f"logprobs is strict on a mesh {dict(self.mesh.shape)}; use 1 for its tensor axis")
+        return self._learning("update", update, model, config=config, optimise=optimise, engine=engine)
 
     def imitation(self, model: ActorCritic, optimise: optax.GradientTransformation, *, batch: int):
         """(state, rows, key, steps, lr, max_grad_norm) -> (state, metrics); donates the state."""
-        alone = functools.partial(imitation_steps, batch=batch, model=model, optimise=optimise, shards=self.shards)
-        function = on_mesh(alone, self.mesh, Spec(), Spec(), replicated_results=True)
-        return self._keep("imitation", function, donate_argnums=(0,))
+        return self._learning("imitation", imitation_steps, model, batch=batch, optimise=optimise)
+
+    def _learning(self, name: str, function: Callable[..., Any], model: ActorCritic, **options: Any) -> Any:
+        """A program that changes the state, which keeps its layout."""
+        if self.mesh.shape[FSDP] > 1:
+            model = dataclasses.replace(model, gather=Gather(model.decoder.width))
+        alone = functools.partial(function, model=model, shards=self.shards, **options)
+
+        def program(state, *arguments):
+            places = self.placement(state, model.decoder)
+            specs = layout.specs_over(places, self.shards.axes) if self.mesh.size > 1 else None
+            shared = on_mesh(
+                lambda state, arguments: alone(state, *arguments),
+                self.mesh,
+                (specs, Spec()),
+                (specs, Spec()),
+                axes=self.shards.axes,
+                replicated_results=True,
+            )
+            state, metrics = shared(state, arguments)
+            return self._laid(state, model.decoder, layout.UPDATE), metrics
+
+        return self._keep(name, program, donate_argnums=(0,))
+
+    def _laid(self, tree: Any, shape: DecoderConfig, rules: Rules) -> Any:
+        if self.mesh.size == 1:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, self.placement(tree, shape, rules))
+
+    def _hold_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
+        """Lays the heads of the keys and values of a rollout over the devices that compute them."""
+        if self.mesh.size == 1:
+            return lambda state: state
+        counts = (1, shape.num_kv_heads, 1, 1)
+        spec = self.rollout_rules.spec((None, "kv_heads", None, None), counts, self.mesh, "the cache")
+        if not spec:
+            return lambda state: state
+        return lambda state: state.replace(cache=jax.lax.with_sharding_constraint(state.cache, spec))
 
     def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:
         self.compiled[name] = jax.jit(function, **options)
@@ -84,3 +155,7 @@ class Programs:
 def total_stats(stats: RolloutStats) -> dict[str, int]:
     """Counters summed over devices, on the host."""
     return {name: int(jnp.sum(value)) for name, value in vars(stats).items()}
+
+
+def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    return functools.reduce(lambda size, axis: size * mesh.shape[axis], axes, 1)

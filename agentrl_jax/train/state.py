@@ -1,5 +1,6 @@
 """`TrainState`: everything a run needs to go on."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,6 +79,7 @@ def apply_gradients(
     lr: jax.Array,
     critic_lr: jax.Array,
     max_grad_norm: jax.Array,
+    norm: Callable[[Any], jax.Array] = optax.tree.norm,
 ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
     """One optimiser step, skipped whole if loss, gradient or step is not finite, or no token stands behind them.
 
@@ -90,23 +92,24 @@ def apply_gradients(
         lr: f32[] rate of the policy.
         critic_lr: f32[] rate of the critic.
         max_grad_norm: f32[] the gradients of policy and critic are each scaled down to this global norm.
+        norm: of a tree; `Shards.norm` where devices keep parts of it.
 
     Returns:
         The state, the global norms f32[] of both gradients before scaling by name, and whether the step was applied,
         bool[]. Where the critic shares the policy's decoder, the policy's norm holds its share of the value loss.
     """
-    norms = {name: optax.tree.norm(tree) for name, tree in grads.items()}
+    norms = {name: norm(tree) for name, tree in grads.items()}
     good = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values())))) & (tokens > 0)
 
-    def scaled(tree, norm):
-        scale = jnp.minimum(1.0, max_grad_norm / (norm + 1e-6))
+    def scaled(tree, size):
+        scale = jnp.minimum(1.0, max_grad_norm / (size + 1e-6))
         return jax.tree.map(lambda g: jnp.where(good, g * scale, 0.0), tree)
 
     scaled_grads = {name: scaled(tree, norms[name]) for name, tree in grads.items()}
     updates, opt_state = optimise.update(scaled_grads, state.opt_state, state.params)
     rates = {"policy": lr, "critic": critic_lr}
     updates = {name: jax.tree.map(lambda u, r=rates[name]: r * u, tree) for name, tree in updates.items()}
-    good &= jnp.isfinite(optax.tree.norm(updates))
+    good &= jnp.isfinite(norm(updates))
     params = optax.apply_updates(state.params, updates)
     params, opt_state = jax.tree.map(
         lambda new, old: jnp.where(good, new, old), (params, opt_state), (state.params, state.opt_state)

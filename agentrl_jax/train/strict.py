@@ -45,7 +45,7 @@ class Replayer:
             f32[E, K], or f32[E * T, K] for a context of single turns; nothing can be differentiated through it.
         """
         mine, temperature = self.shards.block((self.trajectory, self.temperature))
-        policy = policy_decoder(params, self.model)
+        policy = self.model.gather(policy_decoder(params, self.model))
         replayed = replay_logprobs(policy, self.model.decoder, self.engine, mine, temperature, self.shards.varying)
         replayed = jax.lax.stop_gradient(self.shards.join(replayed))
         episodes, turns, _ = replayed.shape

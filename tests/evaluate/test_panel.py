@@ -12,7 +12,7 @@ import tiny_run
 from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.models import actor_critic
-from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 from envs_jax.frozen_lake.levels import parse_maps
@@ -169,7 +169,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     engine = build.engine_config(config, tokenizer, members=1, slots=0)
 
     def play(chunk, episodes):
-        program = Programs(data_mesh(1)).rollout("evaluation", model, world, engine)
+        program = Programs(make_mesh(1)).rollout("evaluation", model, world, engine)
         panel = Panel(program=program, chunk=chunk, world=world, config=config, task=0, seed=9)
         return [panel.play(params, n, 1.0) for n in episodes]
 

@@ -15,6 +15,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
+from agentrl_jax.parallel.mesh import MESH_AXES
 
 SHAPE = DecoderConfig(
     vocab_size=32,
@@ -34,7 +35,7 @@ SHAPE = DecoderConfig(
 
 def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
     devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, tensor)
-    return Mesh(devices, layout.MESH_AXES)
+    return Mesh(devices, MESH_AXES)
 
 
 def specs(tree, mesh, rules):

@@ -7,7 +7,7 @@ import pytest
 import toy_agent
 from toy_agent import MEMBERS, TURNS
 
-from agentrl_jax.parallel.shards import data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -129,7 +129,7 @@ def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, po
 @pytest.mark.parametrize("devices", [2, 8])
 def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     ids, trajectory, _ = batch
-    programs = Programs(data_mesh(devices))
+    programs = Programs(make_mesh(devices))
     program = programs.rollout("rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(members=MEMBERS))
     spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
     assert len(spread.num_turns.sharding.device_set) == devices

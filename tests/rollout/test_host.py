@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
-from agentrl_jax.parallel.shards import AXIS, Shards, data_mesh, on_mesh
+from agentrl_jax.parallel.mesh import DATA, make_mesh
+from agentrl_jax.parallel.shards import Shards, on_mesh
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
 from agentrl_jax.rollout.host_environment import host_task
@@ -106,8 +106,8 @@ class Stage:
         def play(params, ids, settings):
             return engine.rollout(params, toy_agent.MODEL.decoder, self.world, config, KEY, ids, settings)[0]
 
-        rows = RolloutSettings(temperature=Spec(AXIS), horizon=Spec(), max_actions=Spec(), env_params=Spec())
-        sharded = on_mesh(play, mesh, (Spec(), Spec(AXIS), rows), Spec(AXIS), replicated_results=False)
+        rows = RolloutSettings(temperature=Spec(DATA), horizon=Spec(), max_actions=Spec(), env_params=Spec())
+        sharded = on_mesh(play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False)
         return jax.jit(sharded, compiler_options=toy_agent.SAME_BITS)
 
     def run(self, program, kind=Courier):
@@ -138,7 +138,7 @@ def stage():
 
 @pytest.fixture(scope="module")
 def program(stage):
-    return stage.program(data_mesh(1))
+    return stage.program(make_mesh(1))
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_the_same_rollout_again_is_equal_in_every_bit(stage, program, played):
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_devices_do_not_matter(stage, played, devices):
-    trajectory, calls = stage.run(stage.program(data_mesh(devices)))
+    trajectory, calls = stage.run(stage.program(make_mesh(devices)))
     assert calls["begin"] == devices
     assert calls["act"] == played[0].num_turns.reshape(devices, -1).max(axis=1).sum()
     assert_equal(trajectory, played[0])
@@ -238,7 +238,7 @@ def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
             started.append(seed)
             return super().reset(seed)
 
-    trajectory, _ = stage.run(stage.program(data_mesh(1), slots=4), Counted)
+    trajectory, _ = stage.run(stage.program(make_mesh(1), slots=4), Counted)
     assert len(started) == EPISODES
     assert stage.world.desk.live == 0
     assert_equal(trajectory, played[0])
@@ -358,8 +358,8 @@ def test_large_arguments_do_not_stall_many_devices():
 
         return jax.lax.while_loop(lambda carry: carry[1] < 20, body, (x, 0))[0]
 
-    mesh = Mesh(np.array(jax.devices()), (AXIS,))
-    function = jax.jit(on_mesh(loop, mesh, Spec(AXIS), Spec(AXIS), replicated_results=False))
+    mesh = make_mesh()
+    function = jax.jit(on_mesh(loop, mesh, Spec(DATA), Spec(DATA), axes=(DATA,), replicated_results=False))
     total = rows * mesh.size
     assert function(jnp.zeros(total, jnp.int32)).tolist() == [20] * total
     assert len(received) == 20 * mesh.size

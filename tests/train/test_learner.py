@@ -29,7 +29,8 @@ from made_up import (
 )
 
 from agentrl_jax.models import actor_critic
-from agentrl_jax.parallel.shards import Shards, data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
@@ -76,7 +77,7 @@ def step_of(state, model=MODEL):
 @pytest.mark.parametrize("devices", [2, 8])
 def test_devices_change_nothing(base, devices):
     """Half of the devices hold long replies, half short ones, so that local means would not do."""
-    programs = Programs(data_mesh(devices))
+    programs = Programs(make_mesh(devices))
     program = programs.update(MODEL, BASE, PLAIN)
     arguments = (fresh_state(), TRAJECTORY, ONES, KEY, settings())
     compiled = program.lower(*arguments).compile()

@@ -9,7 +9,8 @@ import pytest
 from made_up import KEY, MODEL, TRAJECTORY, assert_close, fresh_state
 
 from agentrl_jax.offline.imitation import imitation_steps
-from agentrl_jax.parallel.shards import Shards, data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.train import state as states
 from agentrl_jax.train.programs import Programs
@@ -49,7 +50,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     assert last["imitation/loss"] < 0.8 * first["imitation/loss"]
     assert int(late.imitation_step) == 61
     assert program._cache_size() == 1
-    two = Programs(data_mesh(2)).imitation(MODEL, optimise, batch=8)
+    two = Programs(make_mesh(2)).imitation(MODEL, optimise, batch=8)
     spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert int(spread.imitation_step) == 1

@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as Spec
 from toy_agent import MEMBERS
 
 from agentrl_jax.models import actor_critic
-from agentrl_jax.parallel.shards import Shards, data_mesh
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.train import build
 from agentrl_jax.train import state as states
@@ -49,7 +50,7 @@ class Iteration:
     """Rollout and update of the toy agent, with the machine code of both not optimised."""
 
     def __init__(self, devices, engine, **rule):
-        self.programs = Programs(data_mesh(devices))
+        self.programs = Programs(make_mesh(devices))
         self.engine = toy_agent.engine_config(members=MEMBERS, **engine)
         self.rule = dataclasses.replace(RULE, context=self.engine.context, **rule)
         self.compiled = {}

@@ -60,7 +60,7 @@ def load_gguf(
     wanted = leaves(config.decoder, "gguf")
     expected = {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
     check_shapes(expected, tensors.shapes, str(path), {_ROPE_FACTORS})
-    return config, load_leaves(tensors, wanted, numpy_dtype(dtype), placement), files
+    return config, load_leaves(tensors, wanted, numpy_dtype(dtype), placement, config.decoder), files
 
 
 def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConfig:

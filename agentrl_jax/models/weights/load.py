@@ -56,7 +56,7 @@ def load_pretrained(
             `online` the name of a repository on the Hugging Face Hub.
         dtype: of the parameters: float32, bfloat16 or float16. The activations' type is `config.decoder.dtype`,
             float32 until it is replaced.
-        sharding: one for all arrays, a function of path (`layers/query`) and shape, or None for the first device.
+        sharding: one for all arrays, a function as in `stacked.Placement`, or None for the first device.
         online: download from the Hub what is not there: safetensors files, configuration and tokeniser, no code.
         revision: branch, tag or commit on the Hub.
 

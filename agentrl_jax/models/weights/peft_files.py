@@ -74,7 +74,7 @@ def load_adapter(folder: Path, config: DecoderConfig, *, placement: Placement = 
     with open_files(folder, [TENSORS]) as tensors:
         expected = {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
         check_shapes(expected, tensors.shapes, tensors.where)
-        return load_leaves(tensors, wanted, np.dtype(np.float32), placement), lora
+        return load_leaves(tensors, wanted, np.dtype(np.float32), placement, config), lora
 
 
 def save_adapter(

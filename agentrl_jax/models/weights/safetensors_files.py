@@ -126,7 +126,7 @@ def load_folder(folder: Path, config: DecoderConfig, *, dtype: Any, placement: P
         check_shapes(expected, tensors.shapes, tensors.where, harmless)
         if tied:
             _refuse_unless_equal(tensors, wanted["embedding"].keys[0], TIED_HEAD)
-        return load_leaves(tensors, wanted, numpy_dtype(dtype), placement)
+        return load_leaves(tensors, wanted, numpy_dtype(dtype), placement, config)
 
 
 def _parts(folder: Path) -> tuple[list[str], dict[str, str] | None]:

@@ -7,11 +7,13 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.errors import WeightsError
 from agentrl_jax.models.weights.names import Leaf
 
-Placement = Sharding | Callable[[str, tuple[int, ...]], Sharding] | None
-"""Where arrays go: one sharding, a function of path (`layers/query`) and shape to one, or None for the first device."""
+Placement = Sharding | Callable[[DecoderConfig, str, tuple[int, ...]], Sharding] | None
+"""Where arrays go: one sharding; a function of the decoder, the array's path (`layers/query`) and its shape to one; or
+None for the first device."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 """Types that weights are kept in."""
@@ -42,7 +44,9 @@ def numpy_dtype(dtype: Any) -> np.dtype:
     return made
 
 
-def load_leaves(tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, placement: Placement) -> dict[str, Any]:
+def load_leaves(
+    tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, placement: Placement, config: DecoderConfig
+) -> dict[str, Any]:
     """Nested arrays by the paths of `wanted`.
 
     Each device's part is read on its own, so that the host never holds more than one array beyond those placed. (Pages
@@ -53,6 +57,7 @@ def load_leaves(tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, p
         wanted: the arrays.
         dtype: of the result.
         placement: sharding of the result.
+        config: shape of the decoder, for `placement`.
 
     Raises:
         WeightsError: a value is too large for `dtype`.
@@ -63,14 +68,14 @@ def load_leaves(tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, p
         *parents, name = path.split("/")
         for parent in parents:
             place = place.setdefault(parent, {})
-        place[name] = _load_leaf(tensors, leaf, dtype, _sharding(placement, path, leaf.shape))
+        place[name] = _load_leaf(tensors, leaf, dtype, _sharding(placement, config, path, leaf.shape))
     return made
 
 
-def _sharding(placement: Placement, path: str, shape: tuple[int, ...]) -> Sharding:
+def _sharding(placement: Placement, config: DecoderConfig, path: str, shape: tuple[int, ...]) -> Sharding:
     if placement is None:
         return SingleDeviceSharding(jax.local_devices()[0])
-    return placement if isinstance(placement, Sharding) else placement(path, shape)
+    return placement if isinstance(placement, Sharding) else placement(config, path, shape)
 
 
 def _load_leaf(tensors: Tensors, leaf: Leaf, dtype: np.dtype, sharding: Sharding) -> jax.Array:

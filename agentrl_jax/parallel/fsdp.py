@@ -1,0 +1,33 @@
+"""Parameters kept in parts by several devices, and put together where they are read (ZeRO, Rajbhandari et al. 2020)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from agentrl_jax.models.decoder import GATHERED
+from agentrl_jax.parallel.layout import logical_axes
+from agentrl_jax.parallel.mesh import FSDP
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather:
+    """Puts the parts of parameters together, inside a `jax.shard_map` over `fsdp`; gradients go back in parts.
+
+    Attributes:
+        width: D; an axis called "width" that is shorter is a part of it.
+    """
+
+    width: int
+
+    def __call__(self, params: Any) -> Any:
+        """Whole parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
+        return jax.tree_util.tree_map_with_path(self._whole, params)
+
+    def _whole(self, path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        axes = logical_axes([str(key.key) for key in path], leaf.ndim)
+        for index, axis in enumerate(axes):
+            if axis == "width" and leaf.shape[index] < self.width:
+                return checkpoint_name(jax.lax.all_gather(leaf, FSDP, axis=index, tiled=True), GATHERED)
+        return leaf

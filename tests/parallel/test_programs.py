@@ -1,0 +1,219 @@
+"""The programs of a run on meshes of `data` x `fsdp` x `tensor` give what one device gives."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import made_up
+import numpy as np
+import optax
+import pytest
+import toy_agent
+from jax.sharding import PartitionSpec as Spec
+from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
+
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.lora import LoraConfig
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
+from agentrl_jax.rollout.context import Sequences
+from agentrl_jax.text.tokenizer import padded
+from agentrl_jax.train import build
+from agentrl_jax.train import state as states
+from agentrl_jax.train.programs import Programs, total_stats
+
+SHAPE = DecoderConfig(
+    vocab_size=24,
+    num_layers=2,
+    width=16,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=4,
+    mlp_width=24,
+    tied_embeddings=False,
+    qkv_bias=True,
+    qk_norm=True,
+)
+WHOLE = ActorCritic(decoder=SHAPE, critic="separate")
+ADAPTERS = ActorCritic(decoder=SHAPE, critic="separate", lora=LoraConfig(rank=2, alpha=3.0), remat="dots")
+FROZEN = ActorCritic(
+    decoder=dataclasses.replace(SHAPE, tied_embeddings=True), critic="shared", frozen_layers=1, common=2, remat="full"
+)
+MODELS = {"whole": WHOLE, "adapters": ADAPTERS, "frozen": FROZEN}
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
+
+def drawn_state(model, optimise=PLAIN):
+    """Small random numbers everywhere, so that no gradient is zero."""
+    state = states.init_state(jax.random.key(1), model, optimise, reference=False)
+    draw = np.random.default_rng(2)
+
+    def normal(x):
+        return jnp.asarray(0.1 * draw.standard_normal(x.shape) + (x.ndim == 1), x.dtype)
+
+    params = jax.tree.map(normal, state.params)
+    if "critic" in params:
+        params["critic"]["bias"] = jnp.float32(0.1)
+    return state.replace(params=params, base=jax.tree.map(normal, state.base))
+
+
+def step_on(devices, fsdp, tensor, model, optimise=PLAIN, **changes):
+    """What one update adds to the parameters, its metrics, and the state that it leaves."""
+    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+    before = drawn_state(model, optimise)
+    state = jax.device_put(drawn_state(model, optimise), programs.placement(before, model.decoder))
+    program = programs.update(model, dataclasses.replace(BASE, **changes), optimise)
+    after, metrics = program(state, TRAJECTORY, ONES, KEY, made_up.settings())
+    step = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), after.params, before.params)
+    return step, metrics, after
+
+
+@functools.cache
+def on_one_device(name, **changes):
+    return step_on(1, 1, 1, MODELS[name], **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "fsdp", "tensor"),
+    [
+        ("whole", 8, 2, 2),
+        slow("whole", 2, 2, 1),
+        slow("whole", 2, 1, 2),
+        slow("whole", 4, 4, 1),
+        slow("whole", 4, 2, 2),
+        slow("whole", 4, 1, 2),
+        slow("whole", 8, 1, 2),
+        slow("whole", 8, 4, 2),
+        slow("whole", 8, 2, 4),
+        slow("whole", 8, 8, 1),
+        slow("adapters", 8, 2, 2),
+        slow("adapters", 4, 4, 1),
+        slow("frozen", 8, 2, 2),
+        slow("frozen", 4, 1, 2),
+    ],
+)
+def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
+    """Half of the episodes hold long replies, half short ones. Rounding: 1e-5 of each leaf's norm."""
+    step, metrics, after = step_on(devices, fsdp, tensor, MODELS[name])
+    wanted, known, _ = on_one_device(name)
+    made_up.assert_close(wanted, step)
+    for key, value in known.items():
+        np.testing.assert_allclose(metrics[key], value, rtol=3e-5, atol=3e-6, err_msg=key)
+    _check_layout(after, fsdp, tensor)
+
+
+def _check_layout(state, fsdp, tensor):
+    """The state keeps its layout: matrices lie in fsdp x tensor parts, as far as their sizes allow."""
+    for tree in (state.params["policy"], state.base or {}):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            parts = leaf.size // leaf.addressable_shards[0].data.size
+            names = jax.tree_util.keystr(path)
+            if names.endswith("['gate']"):
+                assert parts == fsdp * tensor, names
+
+
+@pytest.mark.slow
+def test_minibatches_parts_and_adam_on_a_mesh():
+    """The optimiser's moments lie as the parameters do; its norm and its clip read all parts."""
+    options = {"minibatches": 2, "accumulation": 1, "epochs": 2}
+    optimise = states.optimiser(0.9, 0.99, 0.01)
+    _, known, one = step_on(1, 1, 1, WHOLE, optimise, **options)
+    _, metrics, after = step_on(4, 2, 2, WHOLE, optimise, **options)
+    up, known_up = (np.asarray(state.params["policy"]["layers"]["up"]) for state in (after, one))
+    np.testing.assert_allclose(up, known_up, atol=1e-3)
+    np.testing.assert_allclose(metrics["grad_norm"], known["grad_norm"], rtol=1e-4)
+    moments = after.opt_state[0].mu["policy"]["layers"]["up"]
+    assert moments.sharding.spec == Spec(None, "fsdp", "tensor")
+
+
+@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [slow(8, 2, 2), slow(2, 2, 1)])
+def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
+    draw = np.random.default_rng(0)
+    rows = Sequences(
+        tokens=jnp.asarray(draw.integers(0, 24, (EPISODES, 9)), jnp.int32),
+        position=jnp.tile(jnp.arange(1, 9), (EPISODES, 1)),
+        sampled=jnp.asarray(draw.random((EPISODES, 8)) < 0.5),
+        logprob=jnp.zeros((EPISODES, 8)),
+        turn_last=jnp.zeros((EPISODES, 2), jnp.int32),
+        turn_reward=jnp.zeros((EPISODES, 2)),
+        episode=jnp.arange(EPISODES),
+        length=jnp.full(EPISODES, 9),
+    )
+
+    def imitate(devices, fsdp, tensor):
+        programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+        state = drawn_state(WHOLE)
+        state = jax.device_put(state, programs.placement(state, SHAPE))
+        program = programs.imitation(WHOLE, PLAIN, batch=8)
+        return program(state, rows, KEY, jnp.int32(3), jnp.float32(0.1), jnp.float32(1e9))
+
+    (one, known), (spread, metrics) = imitate(1, 1, 1), imitate(devices, fsdp, tensor)
+    made_up.assert_close(jax.tree.map(np.asarray, one.params), jax.tree.map(np.asarray, spread.params))
+    np.testing.assert_allclose(metrics["imitation/grad_norm"], known["imitation/grad_norm"], rtol=1e-5)
+
+
+# Rollouts
+
+CONFIG = dataclasses.replace(toy_agent.CONFIG, model=dataclasses.replace(toy_agent.CONFIG.model, heads=4, kv_heads=2))
+TOKENIZER = padded(toy_agent.TOKENIZER, 480)
+"""Its vocabulary can be parted; 473 tokens could not."""
+
+
+@pytest.fixture(scope="module")
+def play():
+    """Function (devices, fsdp, tensor, rollout) -> (trajectory, stats, players): replies of unequal lengths."""
+    model = build.build_model(CONFIG, TOKENIZER)
+    params = toy_agent.talkative_params(5, model)
+    ids = toy_agent.mixed_ids(16, toy_agent.MEMBERS)
+
+    @functools.cache
+    def run(devices, fsdp, tensor, rollout):
+        mesh = make_mesh(devices, fsdp=fsdp, tensor=tensor)
+        programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[rollout])
+        program = programs.rollout(
+            "rollout", model, toy_agent.WORLD, toy_agent.engine_config(members=toy_agent.MEMBERS)
+        )
+        placed = jax.device_put(params, programs.placement(params, model.decoder))
+        trajectory, stats = program(placed, jax.random.key(7), ids, toy_agent.settings(64))
+        return trajectory, stats, programs.players
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "tensor", "rollout", "players"),
+    [
+        (8, 2, 2, "rows", 4),
+        slow(2, 2, 1, "rows", 2),
+        slow(2, 1, 2, "rows", 1),
+        slow(4, 2, 2, "rows", 2),
+        slow(8, 2, 4, "rows", 2),
+        slow(8, 2, 2, "wide", 2),
+        slow(4, 2, 2, "wide", 1),
+    ],
+)
+def test_a_rollout_is_that_of_one_device(play, devices, fsdp, tensor, rollout, players):
+    trajectory, stats, played_by = play(devices, fsdp, tensor, rollout)
+    known, _, _ = play(1, 1, 1, "rows")
+    assert (played_by, stats.decode_steps.shape) == (players, (players,))
+    assert total_stats(stats)["sampled_tokens"] == np.sum(known.reply.length)
+    for name in ("num_turns", "observation", "level_key"):
+        np.testing.assert_array_equal(getattr(trajectory, name), getattr(known, name))
+    np.testing.assert_array_equal(trajectory.reply.tokens, known.reply.tokens)
+    np.testing.assert_allclose(trajectory.reply.logprob, known.reply.logprob, atol=1e-4)
+
+
+def test_devices_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"fsdp x tensor is 3 x 1, which does not divide the 8 devices"):
+        make_mesh(8, fsdp=3)
+    with pytest.raises(ValueError, match=r"devices is 99, but this host has 8"):
+        make_mesh(99)
+    assert dict(make_mesh(8, fsdp=2, tensor=2).shape) == dict(zip(MESH_AXES, (2, 2, 2)))
+
+
+def test_a_strict_learner_refuses_parted_matrices():
+    programs = Programs(make_mesh(2, tensor=2))
+    with pytest.raises(ValueError, match=r"strict on a mesh .*'tensor': 2.*; use 1"):
+        programs.update(WHOLE, dataclasses.replace(BASE, logprobs="strict"), optax.sgd(1.0))
