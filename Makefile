@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-# Two processes; a file stays in one of them, because its fixtures compile programs that its tests share.
+# Two processes; tests/conftest.py tells which tests stay in one of them, because they share compiled programs.
 PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Compiled programs are kept between runs; tests that start processes of their own share them.

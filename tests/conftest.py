@@ -3,6 +3,11 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling takes most of the suite's time, more than optimised machine code would save; XLA's fusion emitters take most
+# of that. Environment variables, because processes that tests start have to make the same machine code: their bits are
+# compared with those made here.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
 
 import hypothesis
 import jax
@@ -15,9 +20,30 @@ hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
 
+WITH_FINISHED_RUN = ("test_panel.py", "test_loop.py", "test_resume.py")
+"""Files whose tests ask for `finished`, which costs each process that makes it the time of a whole run."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Deals whole files to processes, because tests of a file share compiled programs; `finished` is made in one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FinishedRunOnce(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "finished" if file.endswith(WITH_FINISHED_RUN) else file
+
+    return FinishedRunOnce(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    """Whole runs, which take longest, go first, so that two processes are busy to the end."""
-    items.sort(key=lambda item: not {"train", "evaluate"} & set(item.path.parts))
+    """What takes longest, `finished` and other whole runs, goes first, so that no process is idle at the end."""
+
+    def rank(item):
+        return item.path.name not in WITH_FINISHED_RUN, not {"train", "evaluate"} & set(item.path.parts)
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from agentrl_jax.rollout.world import unplayed
 from agentrl_jax.train import state as states
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
-QUICK = {"xla_backend_optimization_level": 0}
 GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
 EPISODES = GROUPS * MEMBERS
 SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)

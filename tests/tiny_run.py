@@ -41,10 +41,6 @@ evaluation: {episodes: 12}
 """Checkpoints of steps 2 (imitation), 3 (before learning), 5 and 7; the first task's levels come from a file."""
 
 
-QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""Environment of processes that make the same machine code as `command`."""
-
-
 class Finished(NamedTuple):
     """A run that came to its end: its YAML file, its folder and what the terminal showed."""
 
@@ -62,17 +58,10 @@ def write_config(folder: Path, text: str = CONFIG) -> str:
 
 
 def command(*words: str) -> tuple[int, str, str]:
-    """Runs `agentrl` in this process: exit code, standard output, standard error.
-
-    Machine code is not optimised, which saves half of the time; whoever compares bits compares runs made like this.
-    """
+    """Runs `agentrl` in this process: exit code, standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-            cli.main(words)
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        cli.main(words)
     return end.value.code or 0, out.getvalue(), err.getvalue()
 
 

@@ -109,6 +109,9 @@ def make_world(**changes: Any) -> CompiledWorld:
     return CompiledWorld(tasks=tasks, shared_noise=shared_noise)
 
 
+SAME_BITS = {"xla_cpu_use_fusion_emitters": True}
+"""XLA's default, which conftest.py turns off. Only with it has a replay the bits of its rollout on a CPU."""
+
 WORLD = make_world()
 MODEL = build.build_model(CONFIG, TOKENIZER)
 

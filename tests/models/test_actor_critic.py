@@ -108,7 +108,6 @@ def test_a_fresh_adapter_changes_no_bit(params, tokens):
     np.testing.assert_array_equal(*scores)
 
 
-@pytest.mark.slow
 def test_adapters_are_low_rank_changes_of_the_matrices(adapted, tokens):
     """Attached and merged agree with the formula, for the policy and for the critic's own decoder."""
     model, params = adapted
@@ -132,7 +131,6 @@ def test_adapters_are_low_rank_changes_of_the_matrices(adapted, tokens):
     )
 
 
-@pytest.mark.slow
 def test_steps_through_the_cache_read_the_adapter(adapted, tokens):
     model, params = adapted
     attached = actor_critic.policy_decoder(params, model)
@@ -150,7 +148,6 @@ def test_impossible_adapters_are_refused(rank, targets, words):
         LoraConfig(rank=rank, alpha=1.0, targets=targets)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_frozen_layers_have_no_gradient_and_the_others_the_same(tokens, tied):
     config = dataclasses.replace(CONFIG, num_layers=3, tied_embeddings=tied, windows=(0, 4, 0))
@@ -171,7 +168,6 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(tokens, tied):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4), grads, wanted)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [23, 4 * 23, 5 * 23])
 def test_chunks_of_tokens_change_no_score_and_no_gradient(params, tokens, at_once, monkeypatch):
     """With one token at a time, and with a last chunk that is full or not."""

@@ -21,6 +21,10 @@ def tokens():
     return jax.random.randint(jax.random.key(1), (ROWS, LENGTH), 0, CONFIG.vocab_size)
 
 
+forward = jax.jit(decoder.forward, static_argnums=1, static_argnames=("remat", "common"))
+"""Compiled once a shape; called as it is, it would compile its loop over the layers at every call."""
+
+
 @pytest.fixture(scope="module")
 def extend():
     def run(params, config, *args):
@@ -34,7 +38,7 @@ def extend():
 def test_forward_equals_the_slow_decoder(tied, kv_heads, tokens):
     config = dataclasses.replace(CONFIG, tied_embeddings=tied, num_kv_heads=kv_heads)
     params = lively_params(config, seed=3)
-    fast = decoder.logits(params, decoder.forward(params, config, tokens))
+    fast = decoder.logits(params, forward(params, config, tokens))
     assert fast.dtype == jnp.float32
     slow = np.stack([slow_logits(params, config, row) for row in np.asarray(tokens)])
     np.testing.assert_allclose(fast, slow, atol=2e-4)
@@ -48,7 +52,7 @@ def test_declared_module_gives_the_same_logits(params, tokens):
 @pytest.mark.parametrize("remat", ["dots", "full"])
 def test_recomputation_changes_no_gradient(params, tokens, remat):
     def loss(params, remat):
-        return jnp.sum(jnp.square(decoder.forward(params, CONFIG, tokens, remat=remat)))
+        return jnp.sum(jnp.square(forward(params, CONFIG, tokens, remat=remat)))
 
     kept, again = (jax.grad(loss)(params, remat) for remat in ("none", remat))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), kept, again)
@@ -61,7 +65,7 @@ def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, common
     weight = jnp.linspace(-1.0, 1.0, LENGTH)[:, None]
 
     def run(params, common):
-        hidden = decoder.forward(params, CONFIG, alike, common=common)
+        hidden = forward(params, CONFIG, alike, common=common)
         return jnp.sum(weight * jnp.square(hidden)), hidden
 
     whole, shared = (jax.grad(run, has_aux=True)(params, size) for size in (0, common))
@@ -70,7 +74,7 @@ def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, common
 
 def test_what_comes_later_changes_nothing_before(params, tokens):
     changed = tokens.at[:, 7:].set(0)
-    before, after = (decoder.forward(params, CONFIG, x) for x in (tokens, changed))
+    before, after = (forward(params, CONFIG, x) for x in (tokens, changed))
     np.testing.assert_array_equal(before[:, :7], after[:, :7])
     assert not np.allclose(before[:, 7:], after[:, 7:])
 
@@ -85,16 +89,14 @@ def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks):
         hidden, cache = extend(params, CONFIG, cache, tokens[:, seen : seen + size], start, count)
         parts.append(hidden)
         seen += size
-    np.testing.assert_allclose(
-        jnp.concatenate(parts, axis=1), decoder.forward(params, CONFIG, tokens), atol=2e-5, rtol=2e-5
-    )
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), forward(params, CONFIG, tokens), atol=2e-5, rtol=2e-5)
 
 
 def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):
     """Rows at different positions with different counts, padding filled with other tokens."""
     cache = decoder.init_cache(CONFIG, ROWS, LENGTH + 3)
     filled = np.zeros(ROWS, int)
-    expected = decoder.forward(params, CONFIG, tokens)
+    expected = forward(params, CONFIG, tokens)
     for counts in ([5, 2, 0], [0, 4, 1], [4, 0, 4], [2, 5, 4], [0, 0, 2]):
         chunk = np.full((ROWS, 5), 22)
         for row, count in enumerate(counts):
@@ -131,11 +133,11 @@ def test_old_entries_beyond_the_position_are_not_read(params, tokens, extend):
 
 def test_bfloat16_activations_stay_close(params, tokens):
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
-    hidden = decoder.forward(params, config, tokens)
+    hidden = forward(params, config, tokens)
     assert hidden.dtype == jnp.bfloat16
     assert decoder.logits(params, hidden).dtype == jnp.float32
     assert decoder.init_cache(config, 1, 2).keys[0].dtype == jnp.bfloat16
-    exact = np.asarray(decoder.forward(params, CONFIG, tokens))
+    exact = np.asarray(forward(params, CONFIG, tokens))
     assert np.mean(np.abs(np.asarray(hidden, np.float32) - exact)) < 0.05 * np.mean(np.abs(exact))
 
 

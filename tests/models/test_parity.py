@@ -19,12 +19,7 @@ HOME = Path(__file__).with_name("parity")
 sys.path.insert(0, str(HOME))
 import families  # noqa: E402
 
-pytestmark = pytest.mark.slow
-
 RELATIVE = 1e-4
-
-# The machine code is not optimised, which saves most of its compilation.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +44,12 @@ def assert_close(ours, theirs):
     assert np.abs(np.asarray(ours) - theirs).max() <= RELATIVE * np.abs(theirs).max()
 
 
-@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=1)
 def forward(params, shape, tokens):
     return decoder.logits(params, decoder.forward(params, shape, tokens))
 
 
-@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=1)
 def extend(params, shape, cache, tokens, start, count):
     apart = decoder.unstack(params, shape)
     hidden, cache = decoder.extend(apart, shape, cache, tokens, start, count)
@@ -67,10 +62,7 @@ def test_one_pass(family, model, golden):
     assert_close(forward(params, shape, families.tokens(family)), golden[family])
 
 
-@pytest.mark.parametrize(
-    "family",
-    [f if f in ("qwen3", "qwen2-windows") else pytest.param(f, marks=pytest.mark.slow) for f in families.FAMILIES],
-)
+@pytest.mark.parametrize("family", families.FAMILIES)
 def test_ragged_prefill_and_cached_steps(family, model, golden):
     """Two rows at different positions: chunks of unequal length with padding, then token by token."""
     shape, params = model(family)

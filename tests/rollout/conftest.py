@@ -8,9 +8,6 @@ import toy_agent
 
 from agentrl_jax.rollout import engine
 
-# Optimisation of the machine code changes no result that is tested here and is half of the time of a compilation.
-QUICK = {"xla_backend_optimization_level": 0}
-
 
 @pytest.fixture(scope="session")
 def policy():
@@ -22,13 +19,13 @@ def compiled():
     """Function from an `EngineConfig` to the jitted rollout (params, key, ids, settings) of the toy world."""
 
     @functools.cache
-    def build(config, whole_state=False):
+    def build(config, whole_state=False, same_bits=False):
         function = engine.final_state if whole_state else engine.rollout
 
         def play(params, key, ids, settings):
             return function(params, toy_agent.MODEL.decoder, toy_agent.WORLD, config, key, ids, settings)
 
-        return jax.jit(play, compiler_options=QUICK)
+        return jax.jit(play, compiler_options=toy_agent.SAME_BITS if same_bits else None)
 
     return build
 

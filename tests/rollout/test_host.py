@@ -29,7 +29,6 @@ from agentrl_jax.train.learner import update
 TURNS, MEMBERS, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
 TOKENIZER = toy_agent.TOKENIZER
 KEY = jax.random.key(3)
-QUICK = {"xla_backend_optimization_level": 0}
 SETTINGS = RolloutSettings(
     temperature=jnp.ones(EPISODES), horizon=jnp.int32(TURNS), max_actions=jnp.int32(BUDGET), env_params=()
 )
@@ -109,7 +108,7 @@ class Stage:
 
         rows = RolloutSettings(temperature=Spec(DATA), horizon=Spec(), max_actions=Spec(), env_params=Spec())
         sharded = on_mesh(play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False)
-        return jax.jit(sharded, compiler_options=QUICK)
+        return jax.jit(sharded, compiler_options=toy_agent.SAME_BITS)
 
     def run(self, program, kind=Courier):
         self.kind = kind
@@ -305,7 +304,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
         lambda trajectory: replay_logprobs(
             policy(), toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature
         ),
-        compiler_options=QUICK,
+        compiler_options=toy_agent.SAME_BITS,
     )
     stage.calls.clear()
     for trajectory in (played[0], troubled[1]):
@@ -335,7 +334,7 @@ def test_the_learner_takes_such_a_trajectory(troubled):
             shards=Shards(1),
         )
 
-    after, metrics = jax.jit(learn, compiler_options=QUICK)(start, trajectory)
+    after, metrics = jax.jit(learn)(start, trajectory)
     assert int(after.gradient_steps) > 0
     assert metrics["update/skipped"] == 0
     assert all(np.isfinite(value).all() for value in metrics.values())

@@ -12,7 +12,6 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.train import build
 
-QUICK = {"xla_backend_optimization_level": 0}
 GROUPS = 16
 NEAR_TIE = 1e-4
 
@@ -30,7 +29,7 @@ def play(*names):
         return engine.rollout(params, toy_agent.MODEL.decoder, world, toy_agent.engine_config(), key, ids, settings)[0]
 
     params = toy_agent.talkative_params(0)["policy"]
-    return jax.tree.map(np.asarray, jax.jit(run, compiler_options=QUICK)(params, jax.random.key(5)))
+    return jax.tree.map(np.asarray, jax.jit(run)(params, jax.random.key(5)))
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.replay import replay_logprobs
 
-pytestmark = pytest.mark.slow
-
 KEY = jax.random.key(7)
-QUICK = {"xla_backend_optimization_level": 0}
 # Greedy members, whose log-probability is 0, and two temperatures.
 TEMPERATURE = jnp.asarray(
     np.where(np.arange(64) % 5 == 0, 0.0, np.where(np.arange(64) % 3 == 0, 0.7, 1.0)), jnp.float32
@@ -34,7 +31,7 @@ def replay():
     def program(config):
         return jax.jit(
             lambda *arguments: replay_logprobs(arguments[0], toy_agent.MODEL.decoder, config, *arguments[1:]),
-            compiler_options=QUICK,
+            compiler_options=toy_agent.SAME_BITS,
         )
 
     return lambda params, config, *arguments: program(config)(params, *arguments)
@@ -54,7 +51,7 @@ def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, change
     config, temperature = toy_agent.engine_config(**changes), TEMPERATURE[:episodes]
     ids = toy_agent.rows(toy_agent.mixed_ids(16, MEMBERS), np.arange(episodes))
     settings = toy_agent.settings(episodes, temperature=temperature)
-    trajectory, _ = compiled(config)(policy, KEY, ids, settings)
+    trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, settings)
     lengths = np.asarray(trajectory.reply.length)[np.asarray(trajectory.played)]
     assert len(np.unique(lengths)) >= 5
     replayed = replay(policy, config, trajectory, temperature)
@@ -66,7 +63,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
     """Against the parallel forward pass, for parameters that did not play."""
     config = toy_agent.engine_config(**WHOLE)
     ids, ones = toy_agent.mixed_ids(16, MEMBERS), jnp.ones(64)
-    trajectory, _ = compiled(config)(policy, KEY, ids, toy_agent.settings(64))
+    trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64))
     other = jax.tree.map(lambda x: 0.9 * x, policy)
     rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
     expected = actor_critic.logprobs({"policy": other}, toy_agent.MODEL, rows.tokens, rows.position, ones)
@@ -78,7 +75,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
 
 def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay):
     config, ids = toy_agent.engine_config(**WHOLE), toy_agent.mixed_ids(16, MEMBERS)
-    trajectory, _ = compiled(config)(policy, KEY, ids, toy_agent.settings(64, horizon=jnp.int32(0)))
+    trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64, horizon=jnp.int32(0)))
     assert not np.asarray(replay(policy, config, trajectory, jnp.ones(64))).any()
 
 

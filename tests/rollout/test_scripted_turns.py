@@ -74,7 +74,7 @@ def play_script(policy):
             def run(key):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, world, config, key, ids, settings)[0]
 
-            trajectory = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})(jax.random.key(3))
+            trajectory = jax.jit(run)(jax.random.key(3))
         rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
         return Play(world, *jax.tree.map(np.asarray, (trajectory, rows)))
 

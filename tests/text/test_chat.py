@@ -15,8 +15,6 @@ from agentrl_jax.text.chat_segments import segment_names
 from agentrl_jax.text.conversation import conversation_ids, following_ids, share_equal_to_whole
 from agentrl_jax.text.styles import get_style
 
-pytestmark = pytest.mark.slow
-
 CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
 PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
 """Families whose templates never write the past anew."""

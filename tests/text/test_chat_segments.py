@@ -14,8 +14,6 @@ from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.conversation import encode_pieces
 from agentrl_jax.text.pieces import Special
 
-pytestmark = pytest.mark.slow
-
 NO_SYSTEM = ("mistral", "mistral v3")
 CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
 SPELLINGS = ["<|im_end|>", "<|eot_id|>", "</s>", "[INST]", "<|im_start|>user\n", "<s>", "<|end|>"]

@@ -18,7 +18,6 @@ from made_up import (
     MODEL,
     ONES,
     PLAIN,
-    QUICK,
     SAID,
     SEEN,
     TRAJECTORY,
@@ -54,7 +53,6 @@ def learn():
     def program(model, optimise, config):
         return jax.jit(
             functools.partial(update, model=model, config=config, optimise=optimise, shards=Shards()),
-            compiler_options=QUICK,
         )
 
     def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, optimise=PLAIN, **changes):
@@ -82,7 +80,7 @@ def test_devices_change_nothing(base, devices):
     programs = Programs(make_mesh(devices))
     program = programs.update(MODEL, BASE, PLAIN)
     arguments = (fresh_state(), TRAJECTORY, ONES, KEY, settings())
-    compiled = program.lower(*arguments).compile(compiler_options=QUICK)
+    compiled = program.lower(*arguments).compile()
     state, metrics = compiled(*arguments)
     assert_close(step_of(base[0]), step_of(state))
     for name, value in base[1].items():

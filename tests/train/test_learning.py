@@ -21,7 +21,6 @@ CONFIG = dataclasses.replace(
     tasks=(TaskConfig(env="Climb", groups=16),),
     optim=OptimConfig(lr=0.01, critic_lr=0.01),
 )
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 class Climb(toy_agent.Ladder):
@@ -43,7 +42,7 @@ def play():
     world = CompiledWorld(tasks=(task,))
     settings = build.rollout_settings(CONFIG, world, len(ids.group), 1.0)
     run = functools.partial(engine.rollout, model=toy_agent.MODEL.decoder, world=world, config=config)
-    return jax.jit(lambda params, key: run(params, key=key, ids=ids, settings=settings)[0], compiler_options=QUICK)
+    return jax.jit(lambda params, key: run(params, key=key, ids=ids, settings=settings)[0])
 
 
 @pytest.mark.parametrize("preset", ["starpo_s", "starpo_grpo"])
@@ -59,7 +58,6 @@ def test_returns_rise(play, preset):
         functools.partial(
             learner.update, model=model, config=build.learner_config(config), optimise=optimise, shards=Shards()
         ),
-        compiler_options=QUICK,
     )
     temperature = jnp.ones(len(build.training_ids(config).group))
     returns = []

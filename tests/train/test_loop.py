@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_run
+import toy_agent
 
 from agentrl_jax.config import load_config
 from agentrl_jax.train.programs import Programs
@@ -341,6 +342,12 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
 @pytest.mark.slow
 def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
     """On two devices with refilled slots; where a bit differs, the run stops."""
+
+    def keep(self, name, function, **options):
+        self.compiled[name] = jax.jit(function, **options, compiler_options=toy_agent.SAME_BITS)
+        return self.compiled[name]
+
+    monkeypatch.setattr(Programs, "_keep", keep)
     file = tiny_run.write_config(tmp_path)
     words = ("--algo.logprobs", "strict", "--devices", "2", "--rollout.slots", "4", "--rollout.wait_share", "0.5")
     run = tmp_path / "run"

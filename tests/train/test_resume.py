@@ -15,7 +15,7 @@ SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 @pytest.fixture
 def lives(finished, tmp_path):
     """Function (moment, nth) that starts the command of the finished run for another folder; gives its exit code."""
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ, **tiny_run.QUICK}
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
 
     def live(moment, nth=0):
         words = [sys.executable, SCRIPT, moment, str(nth), "train", finished.file, "--run_dir", str(tmp_path / "run")]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from made_up import KEY, MODEL, QUICK, TRAJECTORY, assert_close, fresh_state
+from made_up import KEY, MODEL, TRAJECTORY, assert_close, fresh_state
 
 from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel.mesh import make_mesh
@@ -39,7 +39,6 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     numbers = (jnp.float32(0.01), jnp.float32(1.0))
     program = jax.jit(
         functools.partial(imitation_steps, batch=8, model=MODEL, optimise=optimise, shards=Shards()),
-        compiler_options=QUICK,
     )
 
     def run(steps, state):

@@ -11,7 +11,6 @@ import pytest
 import toy_agent
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
-from made_up import QUICK
 from toy_agent import MEMBERS
 
 from agentrl_jax.models import actor_critic
@@ -23,8 +22,6 @@ from agentrl_jax.train import state as states
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.strict import with_gradient_of
-
-pytestmark = pytest.mark.slow
 
 GROUPS = 8
 EPISODES = GROUPS * MEMBERS
@@ -67,7 +64,7 @@ class Iteration:
     def trajectory(self):
         program = self.programs.rollout("rollout", MODEL, toy_agent.WORLD, self.engine)
         arguments = self.state.params, KEY, IDS, toy_agent.settings(EPISODES, temperature=TEMPERATURE)
-        return program.lower(*arguments).compile(compiler_options=QUICK)(*arguments)[0]
+        return program.lower(*arguments).compile(toy_agent.SAME_BITS)(*arguments)[0]
 
     def learn(self, logprobs, *, state=None, trajectory=None, **numbers):
         """State and metrics after the update; each program is compiled once."""
@@ -77,7 +74,7 @@ class Iteration:
         if logprobs not in self.compiled:
             rule = dataclasses.replace(self.rule, logprobs=logprobs)
             program = self.programs.update(MODEL, rule, made_up.PLAIN, self.engine)
-            self.compiled[logprobs] = program.lower(*arguments).compile(compiler_options=QUICK)
+            self.compiled[logprobs] = program.lower(*arguments).compile(toy_agent.SAME_BITS)
         return jax.tree.map(np.asarray, self.compiled[logprobs](*arguments))
 
 
@@ -203,7 +200,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     start, trajectory = made_up.fresh_state(model), made_up.TRAJECTORY
     learn = functools.partial(update, model=model, config=rule, optimise=made_up.PLAIN, shards=Shards())
     numbers = made_up.settings(entropy_coef=0.0, lr=1.0)
-    state, metrics = jax.jit(learn, compiler_options=QUICK)(start, trajectory, made_up.ONES, KEY, numbers)
+    state, metrics = jax.jit(learn)(start, trajectory, made_up.ONES, KEY, numbers)
 
     rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
     sampled = np.asarray(rows.sampled)
@@ -211,7 +208,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     def score(policy):
         return actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, made_up.ONES)
 
-    own = jax.jit(score, compiler_options=QUICK)(start.params["policy"])
+    own = jax.jit(score)(start.params["policy"])
     ratio = np.exp(np.asarray(own, np.float64) - np.asarray(rows.logprob))
     weight = np.minimum(ratio, cap)
     assert 0.1 < np.mean(ratio[sampled] > cap) < 0.9
@@ -229,6 +226,6 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     def objective(policy):
         return jnp.sum(jnp.where(rows.sampled, score(policy) * factor, 0.0))
 
-    expected = jax.jit(jax.grad(objective), compiler_options=QUICK)(start.params["policy"])
+    expected = jax.jit(jax.grad(objective))(start.params["policy"])
     found = jax.tree.map(jnp.subtract, state.params, start.params)["policy"]
     made_up.assert_close(expected, found, 1e-4)

@@ -11,8 +11,6 @@ import pytest
 from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.weights import load, peft_files
 
-pytestmark = pytest.mark.slow
-
 torch = pytest.importorskip("torch", reason="torch is not installed; it runs the models that ours are compared with")
 transformers = pytest.importorskip("transformers")
 

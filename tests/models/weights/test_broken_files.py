@@ -11,8 +11,6 @@ from hf_models import config_of, tensors_of, write_folder
 from agentrl_jax.models.weights import load
 from agentrl_jax.models.weights.errors import WeightsError
 
-pytestmark = pytest.mark.slow
-
 CONFIG = config_of("qwen3", num_hidden_layers=1)
 
 

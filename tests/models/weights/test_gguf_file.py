@@ -20,8 +20,6 @@ from agentrl_jax.models.weights import gguf_format, load  # noqa: E402
 from agentrl_jax.models.weights.errors import WeightsError  # noqa: E402
 from agentrl_jax.text import tokenizer  # noqa: E402
 
-pytestmark = pytest.mark.slow
-
 Kind = gguf.GGMLQuantizationType
 
 

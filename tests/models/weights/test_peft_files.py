@@ -15,8 +15,6 @@ from agentrl_jax.models import lora
 from agentrl_jax.models.weights import hf_config, peft_files
 from agentrl_jax.models.weights.errors import WeightsError
 
-pytestmark = pytest.mark.slow
-
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder
 
 

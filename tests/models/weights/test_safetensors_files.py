@@ -17,8 +17,6 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.weights import hf_config, load
 from agentrl_jax.models.weights.errors import WeightsError
 
-pytestmark = pytest.mark.slow
-
 
 def assert_holds(params, tensors, dtype=np.float32):
     """Every array holds the tensors of its name, matrices turned round."""
