@@ -29,16 +29,12 @@ class Pretrained:
     Attributes:
         config: its shape and the configuration that it came with.
         params: its parameters, as `decoder.init_params` makes them.
-        files: the files of its tokeniser, by name.
-        tokenizer_json: the text of `tokenizer.json`, for `text.tokenizer.from_json`; None where there is none.
-        chat_template: Jinja text that turns messages into a prompt; None where there is none.
+        files: the files of its tokeniser, by name; `text.tokenizer.from_files` reads them.
     """
 
     config: PretrainedConfig
     params: Params = dataclasses.field(repr=False)
     files: Mapping[str, bytes] = dataclasses.field(repr=False)
-    tokenizer_json: str | None = dataclasses.field(repr=False)
-    chat_template: str | None = dataclasses.field(repr=False)
 
 
 def load_pretrained(
@@ -77,8 +73,7 @@ def load_pretrained(
         config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding)
     else:
         raise WeightsError(f"{path}: is no folder and no .gguf file; expected one of them")
-    tokenizer_json = tokenizer_files.tokenizer_json(files, str(path))
-    return Pretrained(config, params, files, tokenizer_json, tokenizer_files.chat_template(files, str(path)))
+    return Pretrained(config, params, files)
 
 
 def save_pretrained(
