@@ -125,8 +125,9 @@ def _packaged() -> Path:
 def _download(name: str, online: bool, revision: str | None) -> Path:
     if not online:
         raise WeightsError(
-            f"{name}: no such folder or .gguf file; give one, or the name {SMOLLM2}, or pass online=True to download "
-            "a repository of the Hugging Face Hub"
+            f"{name}: no such folder or .gguf file; give one, or the name {SMOLLM2}, or allow the download of a "
+            "repository of the Hugging Face Hub (model.online: true in a run, --online on the command line, "
+            "online=True in Python)"
         )
     import huggingface_hub
 

@@ -54,7 +54,9 @@ def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[
     turns = []
     for message in messages:
         spoken.append({"role": "user", "content": message})
-        prompt = tokenizer.apply_chat_template(spoken, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        prompt = tokenizer.apply_chat_template(
+            spoken, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
         with torch.no_grad():
             found = model.generate(
                 **prompt,

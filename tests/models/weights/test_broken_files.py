@@ -168,10 +168,16 @@ def test_broken_configurations(content, words, folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tokenizer_config.json": b'{"chat_template": 3}'}, "tokenizer_config.json: chat_template is '3', neither text"),
+        (
+            {"tokenizer_config.json": b'{"chat_template": 3}'},
+            "tokenizer_config.json: chat_template is '3', neither text",
+        ),
         ({"chat_template.json": b'{"chat_template": 3}'}, "chat_template.json: chat_template is '3', neither text"),
         ({"tokenizer_config.json": b"{"}, "tokenizer_config.json: not valid JSON"),
-        ({"tokenizer_config.json": b'{"a": 1, "a": 2}'}, "tokenizer_config.json: not valid JSON (key 'a' stands twice)"),
+        (
+            {"tokenizer_config.json": b'{"a": 1, "a": 2}'},
+            "tokenizer_config.json: not valid JSON (key 'a' stands twice)",
+        ),
         ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: not UTF-8"),
         ({"tokenizer.json": b"\xff"}, "tokenizer.json: not UTF-8"),
     ],
