@@ -181,5 +181,5 @@ def test_a_name_on_the_hub_is_asked_for_when_the_user_says_so(thinker, monkeypat
 def test_a_name_on_the_hub_without_network(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match="org/name: cannot be downloaded .*; check the name, or give a local folder"):
+    with pytest.raises(UserError, match=r"org/name: cannot be downloaded .*; check the name, or give a local folder"):
         chat.speaker("org/name", online=True)

@@ -141,6 +141,8 @@ def test_of_several_templates_the_default_is_taken(folder):
     path = folder(tokenizer_config={"chat_template": several})
     assert tokenizer.load(path).template.source == chat_families.CHATML
     before = tokenizer.load(path).fingerprint
+    (path / "chat_template.json").write_text(json.dumps({"chat_template": chat_families.LLAMA3}))
+    assert tokenizer.load(path).template.source == chat_families.LLAMA3
     (path / "chat_template.jinja").write_text(chat_families.QWEN3, encoding="utf-8")
     assert tokenizer.load(path).template.source == chat_families.QWEN3
     assert tokenizer.load(path).fingerprint != before
