@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, eval, envs, play, chat.
+"""The command `agentrl`: train, eval, envs, play, chat, export.
 
 Whatever the user can put right ends as one line on standard error and exit code 2.
 """
@@ -86,10 +86,10 @@ class Play:
 
 @dataclasses.dataclass(frozen=True)
 class Chat:
-    """Talk with a pretrained model."""
+    """Talk with a pretrained model, or with the policy of a run that went on from one."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """Folder with Hugging Face's files, a .gguf file, or smollm2-135m."""
+    """Folder of a run, folder with Hugging Face's files, a .gguf file, or smollm2-135m."""
     system: str = ""
     """System message; empty for the one that the model's chat template has, if any."""
     temperature: float = 0.0
@@ -100,8 +100,31 @@ class Chat:
     """Tokens of the whole conversation."""
     seed: int = 0
     """Seed of sampling."""
-    thinking: bool | None = None
-    """Whether a template that knows both asks for a think block; none leaves it to the template."""
+    thinking: Literal["auto", "on", "off"] = "auto"
+    """Think before replies, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think), or
+    as the template has it."""
+    online: bool = False
+    """Download the model from the Hugging Face Hub if there is no such folder or file."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write the policy of a run, or a pretrained model, as Hugging Face keeps it, for transformers, vLLM and others."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """Folder of a run, e.g. runs/demo, or a model as for `agentrl chat`."""
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
+    """New folder."""
+    adapter: bool = False
+    """Write only the adapter of a run that has one (model.lora), for PEFT; otherwise it is added to the weights."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type of the weights; default: float32."""
+    online: bool = False
+    """Download the model from the Hugging Face Hub if there is no such folder or file."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -154,15 +177,17 @@ def _run(words: list[str]) -> None:
         _play(command)
     elif isinstance(command, Chat):
         _chat(command)
+    elif isinstance(command, Export):
+        _export(command)
 
 
-def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat:
+def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export:
     """Reads the command line; what tyro prints about a mistake is brought down to one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.extras.subcommand_cli_from_dict(
-                {"train": Train, "eval": Eval, "envs": Envs, "play": Play, "chat": Chat},
+                {"train": Train, "eval": Eval, "envs": Envs, "play": Play, "chat": Chat, "export": Export},
                 prog="agentrl",
                 description="Multi-turn reinforcement learning of language-model agents.",
                 args=words,
@@ -281,9 +306,30 @@ def _chat(command: Chat) -> None:
     for name in ("max_tokens", "length"):
         if getattr(command, name) < 1:
             raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+    _check_download(command)
     from agentrl_jax.evaluate.chat import chat
 
     chat(**dataclasses.asdict(command))
+
+
+def _export(command: Export) -> None:
+    _check_download(command)
+    from agentrl_jax.train.export import export
+
+    print(export(**dataclasses.asdict(command)))
+
+
+def _check_download(command: Chat | Export) -> None:
+    """Refuses options of a download where nothing would be downloaded."""
+    from agentrl_jax.train.run_folder import is_run
+
+    if command.revision and not command.online:
+        raise UserError(f"--revision is {command.revision!r}, but nothing is downloaded without --online; add it")
+    if command.online and is_run(command.model):
+        raise UserError(
+            f"{command.model}: is a run, whose configuration says where its model comes from (model.online); leave out "
+            "--online"
+        )
 
 
 def _known(name: str, where: str) -> None:

@@ -57,6 +57,16 @@ def validate(config: Config) -> None:
             f"files say what it is; leave model.{name} out",
         )
     need(
+        not model.online or bool(model.pretrained),
+        "model.online is true, but model.pretrained is empty, so that there is nothing to download; name a repository "
+        "of the Hugging Face Hub, or leave model.online out",
+    )
+    need(
+        not model.revision or model.online,
+        f"model.revision is {model.revision!r}, but model.online is false, so that nothing is downloaded; set "
+        "model.online to true, or leave model.revision out",
+    )
+    need(
         model.lora.rank == 0 or bool(model.pretrained),
         f"model.lora.rank is {model.lora.rank}, which freezes the decoder, but model.pretrained is empty, so that it "
         "is a random one; name a pretrained model, or set model.lora.rank to 0",

@@ -59,7 +59,8 @@ class PromptConfig:
     style: Literal["compact", "ragen"] = "compact"
     """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt."""
     think: bool = False
-    """Ask for a think block before the answer block."""
+    """Ask for a think block before the answer block. Chat templates that know both, such as Qwen3's, are told so
+    (enable_thinking): without it they open each reply with an empty think block, which is inserted, not sampled."""
     forced_tag: bool = True
     """Insert the opening tag of the reply instead of leaving it to the model."""
     stop_at_answer: bool = False
@@ -100,7 +101,11 @@ class ModelConfig:
 
     pretrained: str = ""
     """Folder with Hugging Face's files, a .gguf file, or smollm2-135m: a decoder to go on from, with its own shape and
-    tokeniser; empty: a fresh one of the shape below."""
+    tokeniser; with online a repository (org/name) of the Hugging Face Hub; empty: a fresh one of the shape below."""
+    online: bool = False
+    """Download the pretrained model from the Hub if there is no such folder or file."""
+    revision: str = ""
+    """Branch, tag or commit on the Hub; only a commit names the same weights for ever; empty: the main branch."""
     tokenizer: str = ""
     """A tokenizer.json or a folder with one and its chat template; empty: the pretrained model's, else the small one
     that is shipped with the package."""

@@ -13,9 +13,9 @@ import time
 import jax
 import numpy as np
 
-from agentrl_jax.evaluate.panel import newest_params
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.train import build
+from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import read_config
 
@@ -30,11 +30,8 @@ VARIANTS = (
 
 def main(run: str) -> None:
     config = read_config(run)
-    pretrained = build.load_model(config.model)
-    tokenizer = build.load_tokenizer(config.model, pretrained)
-    world = build.build_world(config, tokenizer)
-    model = build.build_model(config, tokenizer, pretrained)
-    _, params = newest_params(config, run, model, pretrained)
+    policy = load_policy(run, config)
+    world = build.build_world(config, policy.tokenizer)
     ids = build.evaluation_ids(0, EPISODES, 0, 0)
     settings = build.rollout_settings(config, world, EPISODES, 1.0)
     programs = Programs(make_mesh(1))
@@ -42,13 +39,13 @@ def main(run: str) -> None:
 
     base = None
     for name, slots, share in VARIANTS:
-        engine = build.engine_config(config, tokenizer, members=1, slots=slots)
-        program = programs.rollout(name, model, world, dataclasses.replace(engine, wait_share=share))
-        _, stats = jax.block_until_ready(program(params, key, ids, settings))
+        engine = build.engine_config(config, policy.tokenizer, members=1, slots=slots)
+        program = programs.rollout(name, policy.model, world, dataclasses.replace(engine, wait_share=share))
+        _, stats = jax.block_until_ready(program(policy.params, key, ids, settings))
         times = []
         for _ in range(REPEATS):
             began = time.perf_counter()
-            jax.block_until_ready(program(params, key, ids, settings))
+            jax.block_until_ready(program(policy.params, key, ids, settings))
             times.append(time.perf_counter() - began)
         seconds = float(np.median(times))
         base = base or seconds

@@ -46,8 +46,8 @@ def one_line(code, err):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["train", "eval", "envs", "play", "chat"]),
-        (["--help"], ["train", "eval", "envs", "play", "chat"]),
+        ([], ["train", "eval", "envs", "play", "chat", "export"]),
+        (["--help"], ["train", "eval", "envs", "play", "chat", "export"]),
         (["train", "--help"], ["FILE.yaml", "--algo.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"]),
         (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
         (["envs", "--help"], ["--levels", "--json"]),
@@ -89,6 +89,9 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
         (["chat", "nowhere"], ["nowhere", "no such folder"]),
         (["chat", "nowhere", "--temperature", "-1"], ["--temperature is -1", "0 or more"]),
         (["chat", "nowhere", "--length", "0"], ["--length is 0", "at least 1"]),
+        (["chat", "nowhere", "--thinking", "maybe"], ["maybe", "auto"]),
+        (["export", "nowhere"], ["FOLDER"]),
+        (["export", "nowhere", "new", "--dtype", "int8"], ["int8", "bfloat16"]),
         (["eval", "run", "--seed", str(2**70)], ["--seed is", "from 0"]),
     ],
 )

@@ -4,19 +4,22 @@ import codecs
 import functools
 import sys
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.models import decoder
+from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.load import load_pretrained
 from agentrl_jax.rollout.sampling import sample
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
+from agentrl_jax.train.policy import load_policy
+from agentrl_jax.train.run_folder import is_run, read_config
 
 CHUNK = 64
 """Tokens of a prompt that are read at once."""
@@ -58,9 +61,9 @@ class Conversation:
         self._opening = [("system", system)] if system else []
         self._temperature, self._key = jnp.full(1, temperature, jnp.float32), jax.random.key(seed)
         self._read, self._ended = 0, True
-        self._params = jax.jit(functools.partial(decoder.unstack, config=shape))(params)
+        self._params = _unstack(params, shape)
         self._cache = decoder.init_cache(shape, 1, length)
-        self._step = jax.jit(functools.partial(_step, shape), donate_argnums=1)
+        self._shape = shape
 
     def reply(self, message: str, max_tokens: int) -> Iterator[int]:
         """Asks the model and gives its reply token by token, without the token that ends it.
@@ -81,7 +84,7 @@ class Conversation:
         if len(self.ids) + len(asked) >= self._length:
             raise UserError(
                 f"the conversation has {len(self.ids) + len(asked)} tokens, more than the {self._length} that it may "
-                "have; start a new one, or raise --length"
+                "have (--length, and the positions of the model); start a new one"
             )
         self.ids += asked
         self._ended = False
@@ -101,7 +104,8 @@ class Conversation:
             tokens = np.zeros((1, 1 if len(part) == 1 else CHUNK), np.int32)
             tokens[0, : len(part)] = part
             key = jax.random.fold_in(self._key, len(self.ids))[None]
-            token, self._cache = self._step(
+            token, self._cache = _step(
+                self._shape,
                 self._params,
                 self._cache,
                 tokens,
@@ -114,6 +118,10 @@ class Conversation:
         return int(np.asarray(token)[0])
 
 
+_unstack = jax.jit(decoder.unstack, static_argnums=1)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, temperature):
     hidden, cache = decoder.extend(params, shape, cache, tokens, start, count)
     last = jnp.take_along_axis(hidden, count[:, None, None] - 1, axis=1)[:, 0]
@@ -121,27 +129,102 @@ def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, tempe
     return token, cache
 
 
+class Speaker(NamedTuple):
+    """What a conversation needs of a model: the first three arguments of `Conversation` and two settings.
+
+    Attributes:
+        params: stacked parameters.
+        shape: of the decoder.
+        tokenizer: its tokeniser.
+        positions: tokens that a conversation may have; None for any number.
+        thinking: whether replies have a think block, unless another choice is made; None leaves it to the template.
+    """
+
+    params: Params
+    shape: DecoderConfig
+    tokenizer: Tokenizer
+    positions: int | None
+    thinking: bool | None = None
+
+
+def speaker(model: str, *, online: bool = False, revision: str | None = None) -> Speaker:
+    """Loads a pretrained model, or the policy of a run.
+
+    Args:
+        model: as `load_pretrained` takes it, or the folder of a run.
+        online: as `load_pretrained` takes it; a run's configuration says it for its model.
+        revision: as `online`.
+
+    Raises:
+        UserError: it cannot be used, or the run's policy has never learned to talk.
+    """
+    with refusals():
+        if is_run(model):
+            return _of_run(model)
+        pretrained = load_pretrained(model, online=online, revision=revision)
+        decoder_shape = pretrained.config.decoder
+        tokenizer = padded(from_files(pretrained.files, model), decoder_shape.vocab_size)
+        return Speaker(pretrained.params, decoder_shape, tokenizer, pretrained.config.max_positions)
+
+
+def _of_run(run: str) -> Speaker:
+    config = read_config(run)
+    policy = load_policy(run, config)
+    if policy.tokenizer.template is None:
+        raise UserError(
+            f"{run}: its tokeniser has no chat template, so that its policy knows no conversation but that of its "
+            "environment; see trajectories.jsonl in its folder, or talk with a run that has model.pretrained"
+        )
+    positions = policy.pretrained.max_positions if policy.pretrained else None
+    params = actor_critic.policy_decoder(policy.params, policy.model)
+    return Speaker(params, policy.model.decoder, policy.tokenizer, positions, config.prompt.think)
+
+
 def chat(
-    model: str, *, system: str, temperature: float, max_tokens: int, length: int, seed: int, thinking: bool | None
+    model: str,
+    *,
+    system: str,
+    temperature: float,
+    max_tokens: int,
+    length: int,
+    seed: int,
+    thinking: Literal["auto", "on", "off"],
+    online: bool,
+    revision: str | None,
 ) -> None:
-    """Talks with a pretrained model until the input ends; see `Conversation` for the arguments.
+    """Talks with a model until the input ends.
+
+    Args:
+        model: as `speaker` takes it.
+        system: as `Conversation` takes it.
+        temperature: as `Conversation` takes it.
+        max_tokens: longest reply.
+        length: as `Conversation` takes it; no more than the model has positions.
+        seed: as `Conversation` takes it.
+        thinking: whether replies have a think block; "auto" is what the run was trained with, and else the template's
+            own choice.
+        online: as `speaker` takes it.
+        revision: as `speaker` takes it.
 
     Raises:
         UserError: the model cannot be used, or the conversation has become too long.
     """
-    with refusals():
-        pretrained = load_pretrained(model)
-        tokenizer = padded(from_files(pretrained.files, model), pretrained.config.decoder.vocab_size)
-    length = min(length, pretrained.config.max_positions)
+    found = speaker(model, online=online, revision=revision)
+    template = found.tokenizer.template
+    if thinking != "auto" and not (template and template.asks_for_thinking):
+        raise UserError(
+            f"{model}: its chat template does not know enable_thinking, so that --thinking {thinking} has no effect; "
+            "leave --thinking out"
+        )
     conversation = Conversation(
-        pretrained.params,
-        pretrained.config.decoder,
-        tokenizer,
-        length=length,
+        found.params,
+        found.shape,
+        found.tokenizer,
+        length=min(length, found.positions or length),
         temperature=temperature,
         seed=seed,
         system=system,
-        thinking=thinking,
+        thinking=found.thinking if thinking == "auto" else thinking == "on",
     )
     print("An empty line or Ctrl-D ends the conversation.", file=sys.stderr)
     while True:
@@ -151,5 +234,5 @@ def chat(
             return
         text = codecs.getincrementaldecoder("utf-8")("replace")
         for token in conversation.reply(line, max_tokens):
-            print(text.decode(tokenizer.decode_bytes([token])), end="", flush=True)
+            print(text.decode(found.tokenizer.decode_bytes([token])), end="", flush=True)
         print(text.decode(b"", final=True), flush=True)

@@ -6,24 +6,20 @@ Letters: `n` episodes.
 import dataclasses
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
-from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.weights.load import Pretrained
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config
 from envs_jax import registry
@@ -153,10 +149,7 @@ def _panel_of_run(
     run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None
 ) -> tuple[int, dict[str, Any], Panel]:
     """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes."""
-    pretrained = build.load_model(config.model)
-    tokenizer = build.load_tokenizer(config.model, pretrained)
-    model = build.build_model(config, tokenizer, pretrained)
-    iteration, params = newest_params(config, run, model, pretrained)
+    policy = load_policy(run, config)
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt
@@ -165,36 +158,15 @@ def _panel_of_run(
     if levels is not None:
         task = dataclasses.replace(task, levels=levels)
     config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
-    world = build.build_world(config, tokenizer)
-    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+    world = build.build_world(config, policy.tokenizer)
+    engine = build.engine_config(config, policy.tokenizer, members=1, slots=0)
+    build.check_positions(policy.pretrained, world, engine)
     panel = Panel(
-        program=Programs(make_mesh(1)).rollout("evaluation", model, world, engine),
+        program=Programs(make_mesh(1)).rollout("evaluation", policy.model, world, engine),
         chunk=config.train.validation_episodes,
         world=world,
         config=config,
         task=0,
         seed=config.evaluation.seed,
     )
-    return iteration, params, panel
-
-
-def newest_params(
-    config: Config, run: str | os.PathLike[str], model: ActorCritic, pretrained: Pretrained | None
-) -> tuple[int, dict[str, Any]]:
-    """Iteration and parameters, as `TrainState.whole` has them, of the newest checkpoint of a run.
-
-    Raises:
-        UserError: there is no checkpoint yet, or it cannot be read.
-    """
-    folder = Path(run) / "checkpoints"
-    if not folder.is_dir():
-        raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
-    start = build.initial_state(config, model, pretrained)
-    like = jax.eval_shape(start, jax.random.key(0))
-    with Checkpoints(folder, keep=None) as checkpoints:
-        step = checkpoints.latest_step()
-        if step is None:
-            raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
-        state = checkpoints.restore(step, like.replace(base=None))
-    state = state.replace(base=start(jax.random.key(0)).base if like.base is not None else None)
-    return int(state.iteration), jax.tree.map(jnp.asarray, state.whole())
+    return policy.iteration, policy.params, panel

@@ -120,6 +120,21 @@ def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params
     return _whole(params["policy"], params, model)
 
 
+def plain_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
+    """The decoder of the policy as `decoder.init_params` makes one, f32: adapter merged, layers in one stack.
+
+    Arguments as `policy_decoder`. What is frozen becomes f32 before anything is added to it.
+    """
+    params = {name: jax.tree.map(lambda x: x.astype(jnp.float32), params[name]) for name in params if name != "critic"}
+    if model.lora:
+        return lora.merge(params["base"], params["policy"], model.lora)
+    whole = policy_decoder(params, model)
+    first = whole.pop("first_layers", None) if model.frozen_layers else None
+    if first is None:
+        return whole
+    return {**whole, "layers": {name: jnp.concatenate([first[name], x]) for name, x in whole["layers"].items()}}
+
+
 def score_tokens(
     params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
 ) -> TokenScores:

@@ -52,6 +52,11 @@ class ChatTemplate:
         """Whether the template can write the date."""
         return "strftime_now" in self.source
 
+    @property
+    def asks_for_thinking(self) -> bool:
+        """Whether the template reads `thinking`."""
+        return "enable_thinking" in self.source
+
     def render(self, messages: Sequence[Message], *, generate: bool, thinking: bool | None = None) -> str:
         """Returns a conversation as text, special tokens spelled by their names.
 

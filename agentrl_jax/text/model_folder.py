@@ -1,11 +1,11 @@
 """What the files beside a `tokenizer.json` say: the chat template, and which special tokens mean what. Host only."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.strict_json import parse_object
 from agentrl_jax.text.chat_template import ChatTemplate
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -15,6 +15,7 @@ NAMES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
 )
 """Files that say how a model reads and writes."""
@@ -45,8 +46,8 @@ def read_folder(folder: Path) -> dict[str, bytes]:
 def read_files(files: Mapping[str, bytes], source: str) -> Beside:
     """What the files say. Each may be missing.
 
-    Of several templates the one called "default" is taken, and the `.jinja` file goes before the one in the
-    configuration.
+    Of several templates the one called "default" is taken. A file of its own (`.jinja`, then `.json`) goes before the
+    tokeniser's configuration.
 
     Args:
         files: content by name, of those in `NAMES`.
@@ -57,7 +58,9 @@ def read_files(files: Mapping[str, bytes], source: str) -> Beside:
     """
     settings = _json(files, "special_tokens_map.json", source) | _json(files, "tokenizer_config.json", source)
     names = {role: name for role in _ROLES if (name := _token_name(settings.get(role))) is not None}
-    template = text_of(files, "chat_template.jinja", source) or _default_template(settings.get("chat_template"), source)
+    template = text_of(files, "chat_template.jinja", source)
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        template = template or _default_template(_json(files, name, source), f"{source}/{name}")
     stops = _json(files, "generation_config.json", source).get("eos_token_id", [])
     stops = stops if isinstance(stops, list) else [stops]
     if not all(type(stop) is int for stop in stops):
@@ -78,12 +81,16 @@ def text_of(files: Mapping[str, bytes], name: str, source: str) -> str | None:
         raise ValueError(f"{source}/{name}: not UTF-8 ({error.reason}); the file is damaged: copy it again") from error
 
 
-def _default_template(entry: Any, source: str) -> str | None:
+def _default_template(settings: dict[str, Any], where: str) -> str | None:
+    entry = settings.get("chat_template")
     if isinstance(entry, list):
-        entry = next((each.get("template") for each in entry if each.get("name") == "default"), None)
+        named = (each for each in entry if isinstance(each, dict) and each.get("name") == "default")
+        entry = next((each.get("template") for each in named), None)
     if entry is None or isinstance(entry, str):
         return entry
-    raise ValueError(f"{source}/tokenizer_config.json: chat_template is neither text nor a list with a default")
+    raise ValueError(
+        f"{where}: chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again"
+    )
 
 
 def _token_name(entry: Any) -> str | None:
@@ -92,15 +99,4 @@ def _token_name(entry: Any) -> str | None:
 
 
 def _json(files: Mapping[str, bytes], name: str, source: str) -> dict[str, Any]:
-    text = text_of(files, name, source)
-    if text is None:
-        return {}
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{source}/{name}: not JSON (line {error.lineno}); the file is damaged: copy it again"
-        ) from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{source}/{name}: a JSON {type(content).__name__}; expected an object")
-    return content
+    return parse_object(files[name], f"{source}/{name}") if name in files else {}

@@ -96,8 +96,12 @@ class Tokenizer:
 
 def load_small() -> Tokenizer:
     """Returns the tokeniser shipped with the package: fewer than 512 tokens, tags and action names among them."""
-    data = resources.files("agentrl_jax.text").joinpath("data/small_tokenizer.json").read_text(encoding="utf-8")
-    return from_json(data)
+    return from_files(small_files(), "the shipped tokeniser")
+
+
+def small_files() -> dict[str, bytes]:
+    """The files of the tokeniser shipped with the package, for `from_files`."""
+    return {"tokenizer.json": resources.files("agentrl_jax.text").joinpath("data/small_tokenizer.json").read_bytes()}
 
 
 def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
@@ -113,13 +117,18 @@ def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = 
         FileNotFoundError: there is no such file.
         ValueError: the tokeniser is not byte-level, a special token is missing, or a file of the folder is damaged.
     """
+    return from_files(read(path), str(path), end_of_turn=end_of_turn, pad=pad)
+
+
+def read(path: str | Path) -> dict[str, bytes]:
+    """The files of a tokeniser on disk, for `from_files`; path and errors as in `load`."""
     file = Path(path)
     files = model_folder.read_folder(file) if file.is_dir() else {}
     if file.is_file():
         files["tokenizer.json"] = file.read_bytes()
     if "tokenizer.json" not in files:
         raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
-    return from_files(files, str(file), end_of_turn=end_of_turn, pad=pad)
+    return files
 
 
 def from_files(

@@ -1,7 +1,7 @@
 """From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,19 +10,22 @@ import numpy as np
 import optax
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
+from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
-from agentrl_jax.rollout.engine import EngineConfig
+from agentrl_jax.rollout.engine import EngineConfig, cache_length
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import get_style
-from agentrl_jax.text.tokenizer import Tokenizer, from_files, load, load_small, padded
+from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import state
 from agentrl_jax.train.level_files import make_env
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
@@ -45,16 +48,27 @@ def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | 
     """
     if not config.pretrained:
         return None
-    dtype = "bfloat16" if config.precision == "bfloat16" else "float32"
-    return load_pretrained(config.pretrained, dtype=dtype, sharding=sharding)
+    return load_pretrained(
+        config.pretrained,
+        dtype="bfloat16" if config.precision == "bfloat16" else "float32",
+        sharding=sharding,
+        online=config.online,
+        revision=config.revision or None,
+    )
+
+
+def tokenizer_files(config: ModelConfig, pretrained: Pretrained | None = None) -> Mapping[str, bytes]:
+    """Files of the tokeniser of the pretrained model or at the path, else of the shipped one."""
+    if pretrained is not None:
+        return pretrained.files
+    return tokenizers.read(config.tokenizer) if config.tokenizer else tokenizers.small_files()
 
 
 def load_tokenizer(config: ModelConfig, pretrained: Pretrained | None = None) -> Tokenizer:
-    """The tokeniser of the pretrained model or at the path, else the shipped one."""
-    if pretrained is not None:
-        tokenizer = from_files(pretrained.files, source=config.pretrained)
-        return padded(tokenizer, pretrained.config.decoder.vocab_size)
-    return load(config.tokenizer) if config.tokenizer else load_small()
+    """The tokeniser of `tokenizer_files`."""
+    source = config.pretrained or config.tokenizer or "the shipped tokeniser"
+    tokenizer = tokenizers.from_files(tokenizer_files(config, pretrained), source)
+    return tokenizers.padded(tokenizer, pretrained.config.decoder.vocab_size) if pretrained else tokenizer
 
 
 def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
@@ -175,6 +189,24 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: 
         stop_at_answer=config.prompt.stop_at_answer,
         end_of_turn=tokenizer.stop_ids,
     )
+
+
+def check_positions(pretrained: PretrainedConfig | None, world: CompiledWorld, engine: EngineConfig) -> None:
+    """Refuses contexts that are longer than what the pretrained model has learned positions for.
+
+    Sliding windows are no limit: layers that have one see no further back in a longer text either.
+
+    Raises:
+        UserError: the longest context of a rollout does not fit.
+    """
+    longest = cache_length(world, engine)
+    if pretrained is not None and longest > pretrained.max_positions:
+        shorter = ", set rollout.context to single_turn" if engine.context == "full" and engine.max_turns > 1 else ""
+        raise UserError(
+            f"the longest context of a rollout has {longest} tokens, but the pretrained model has only "
+            f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
+            f"prompt.reply_tokens{shorter}, or use a model with more positions"
+        )
 
 
 def needs_reference(config: Config) -> bool:

@@ -112,6 +112,7 @@ class _Run:
 
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
+        build.check_positions(self.pretrained.config if self.pretrained else None, self.world, engine)
         self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)

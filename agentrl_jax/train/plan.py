@@ -17,7 +17,7 @@ from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.parallel import hlo, layout
+from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.world import CompiledWorld

@@ -194,20 +194,24 @@ class RunFolder:
         self.close()
 
 
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the folder of a run."""
+    return (Path(path) / _CONFIG).is_file()
+
+
 def read_config(path: str | os.PathLike[str]) -> Config:
     """The configuration of the run in a folder.
 
     Raises:
         UserError: there is no such folder or it holds no run.
     """
-    file = Path(path) / _CONFIG
-    if not file.is_file():
+    if not is_run(path):
         folder = Path(path)
         what = (
             f"holds no {_CONFIG}" if folder.is_dir() else "that is no folder" if folder.exists() else "no such folder"
         )
         raise UserError(f"{path}: {what}; give the folder of a run that `agentrl train` made, e.g. runs/demo")
-    return load_resolved(file)
+    return load_resolved(Path(path) / _CONFIG)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:

@@ -2,16 +2,20 @@
 
 import io
 
+import huggingface_hub
 import jax
 import jax.numpy as jnp
+import made_run
 import pytest
+import tiny_run
 
+from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import chat
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.load import save_pretrained
+from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 
@@ -79,8 +83,103 @@ def test_the_terminal(params, tmp_path, monkeypatch, capsys):
     files = {"tokenizer.json": TOKENIZER.backend.to_str().encode()}
     save_pretrained(tmp_path / "tiny", params, describe(SHAPE, max_positions=LENGTH), files=files)
     monkeypatch.setattr("sys.stdin", io.StringIO("Up?\nDown?\n"))
-    options = {"system": "", "temperature": 0.0, "max_tokens": 4, "length": 100, "seed": 0, "thinking": None}
-    chat.chat(str(tmp_path / "tiny"), **options)
+    options = {"system": "", "temperature": 0.0, "max_tokens": 4, "length": 100, "seed": 0, "thinking": "auto"}
+    chat.chat(str(tmp_path / "tiny"), **options, online=False, revision=None)
     assert capsys.readouterr().out.count("\n") >= 2
     with pytest.raises(UserError, match="nowhere: no such folder"):
-        chat.chat("nowhere", **options)
+        chat.chat("nowhere", **options, online=False, revision=None)
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory):
+    """A model whose template can ask for a think block or for none."""
+    return made_run.write_model(tmp_path_factory.mktemp("models") / "thinker", made_run.THINKING)
+
+
+@pytest.fixture(scope="module")
+def run(thinker, tmp_path_factory):
+    """A run with an adapter whose replies think."""
+    model = f"pretrained: {thinker}, lora: {{rank: 2, alpha: 3.0}}"
+    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", model, "think: true, reply_tokens: 8")
+
+
+def test_the_policy_of_a_run_talks(run, tmp_path, monkeypatch, capsys):
+    """It says what the model says that is exported from it, and not what its base says."""
+    assert tiny_run.command("export", str(run), str(tmp_path / "whole"))[0] == 0
+    found = chat.speaker(str(run))
+    assert (found.positions, found.thinking) == (512, True)
+
+    def reply(speaker):
+        return list(chat.Conversation(*speaker[:3], length=60).reply("Up?", 20))
+
+    assert reply(found) == reply(chat.speaker(str(tmp_path / "whole")))
+    base = load_pretrained(load_resolved(run / "config.yaml").model.pretrained)
+    assert reply(found) != reply((base.params, base.config.decoder, found.tokenizer))
+    monkeypatch.setattr("sys.stdin", io.StringIO("Up?\n"))
+    code, out, _ = tiny_run.command("chat", str(run), "--max_tokens", "4", "--length", "100")
+    assert (code, out) == (0, found.tokenizer.decode(reply(found)[:4]) + "\n")
+
+
+def test_thinking_is_what_the_run_was_trained_with_unless_chosen(run, thinker, monkeypatch):
+    asked = []
+
+    class Silent(chat.Conversation):
+        def __init__(self, *_, thinking, **__):
+            asked.append(thinking)
+
+    monkeypatch.setattr(chat, "Conversation", Silent)
+    for words in ([str(run)], [str(run), "--thinking", "off"], [str(thinker)], [str(thinker), "--thinking", "on"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        assert tiny_run.command("chat", *words)[0] == 0
+    assert asked == [True, False, None, True]
+
+
+def test_a_think_block_is_inserted_where_none_is_wanted(thinker):
+    found = chat.speaker(str(thinker))
+
+    def asked(thinking):
+        talk = chat.Conversation(*found[:3], length=60, thinking=thinking)
+        next(talk.reply("Up?", 1), None)
+        return found.tokenizer.decode(talk.ids[:-1], skip_special=False)
+
+    assert asked(True) == asked(None) == "<|user|>Up?<|end|><|assistant|>"
+    assert asked(False) == "<|user|>Up?<|end|><|assistant|><think></think>"
+
+
+def test_who_cannot_be_talked_with(tmp_path):
+    """A run whose policy knows no conversation, and choices that would have no effect."""
+
+    def refused(*words):
+        code, out, err = tiny_run.command("chat", *map(str, words))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        return err
+
+    fresh = made_run.write_run(tmp_path / "fresh", "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16")
+    assert "its tokeniser has no chat template" in refused(fresh)
+    assert "leave out --online" in refused(fresh, "--online")
+    plain = made_run.write_model(tmp_path / "plain")
+    assert "does not know enable_thinking, so that --thinking on has no effect" in refused(plain, "--thinking", "on")
+    assert "nothing is downloaded without --online" in refused("org/name", "--revision", "main")
+    assert "--online on the command line" in refused("org/name")
+
+
+def test_a_name_on_the_hub_is_asked_for_when_the_user_says_so(thinker, monkeypatch, tmp_path):
+    asked = {}
+
+    def download(name, **options):
+        asked.update(options, name=name)
+        return str(thinker)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    found = chat.speaker("org/name", online=True, revision="abc")
+    assert found.positions == 512
+    assert (asked["name"], asked["revision"]) == ("org/name", "abc")
+    made_run.write_run(tmp_path / "run", "pretrained: org/name, online: true, revision: def")
+    assert asked["revision"] == "def"
+
+
+def test_a_name_on_the_hub_without_network(monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=r"org/name: cannot be downloaded .*; check the name, or give a local folder"):
+        chat.speaker("org/name", online=True)

@@ -104,6 +104,9 @@ def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
         (["--model.lora.rank", "0"], "model.precision is bfloat16"),
         (["--model.pretrained", "nowhere"], "nowhere: no such folder"),
         (["--model.pretrained", ""], "model.pretrained is empty"),
+        (["--model.revision", "main"], "model.revision is 'main', but model.online is false"),
+        (["--model.online", "true", "--model.pretrained", ""], "model.online is true, but model.pretrained is empty"),
+        (["--prompt.max_turns", "40"], "the longest context of a rollout has"),
     ],
 )
 def test_what_does_not_fit_is_refused(folder, tmp_path, words, message):

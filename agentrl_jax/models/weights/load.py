@@ -29,16 +29,12 @@ class Pretrained:
     Attributes:
         config: its shape and the configuration that it came with.
         params: its parameters, as `decoder.init_params` makes them.
-        files: the files of its tokeniser, by name.
-        tokenizer_json: the text of `tokenizer.json`, for `text.tokenizer.from_json`; None where there is none.
-        chat_template: Jinja text that turns messages into a prompt; None where there is none.
+        files: the files of its tokeniser, by name; `text.tokenizer.from_files` reads them.
     """
 
     config: PretrainedConfig
     params: Params = dataclasses.field(repr=False)
     files: Mapping[str, bytes] = dataclasses.field(repr=False)
-    tokenizer_json: str | None = dataclasses.field(repr=False)
-    chat_template: str | None = dataclasses.field(repr=False)
 
 
 def load_pretrained(
@@ -77,8 +73,7 @@ def load_pretrained(
         config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding)
     else:
         raise WeightsError(f"{path}: is no folder and no .gguf file; expected one of them")
-    tokenizer_json = tokenizer_files.tokenizer_json(files, str(path))
-    return Pretrained(config, params, files, tokenizer_json, tokenizer_files.chat_template(files, str(path)))
+    return Pretrained(config, params, files)
 
 
 def save_pretrained(
@@ -130,8 +125,9 @@ def _packaged() -> Path:
 def _download(name: str, online: bool, revision: str | None) -> Path:
     if not online:
         raise WeightsError(
-            f"{name}: no such folder or .gguf file; give one, or the name {SMOLLM2}, or pass online=True to download "
-            "a repository of the Hugging Face Hub"
+            f"{name}: no such folder or .gguf file; give one, or the name {SMOLLM2}, or allow the download of a "
+            "repository of the Hugging Face Hub (model.online: true in a run, --online on the command line, "
+            "online=True in Python)"
         )
     import huggingface_hub
 

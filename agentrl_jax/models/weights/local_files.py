@@ -1,11 +1,11 @@
 """Files of a model's folder, read as plain data and never from outside of it."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.strict_json import parse_object
 
 JSON_BYTES = 64 * 2**20
 """Largest JSON or text file that is read; the largest tokenisers in use take 35 MB."""
@@ -63,22 +63,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def parse_json(content: bytes, where: str) -> dict[str, Any]:
     """As `read_json`, for content at hand that messages call `where`."""
     try:
-        data = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
-    if not isinstance(data, dict):
-        raise WeightsError(f"{where}: holds a JSON {type(data).__name__}; expected an object with keys")
-    return data
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in made:
-            raise ValueError(f"key {key[:100]!r} stands twice")
-        made[key] = value
-    return made
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+        return parse_object(content, where)
+    except ValueError as error:
+        raise WeightsError(str(error)) from error

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from agentrl_jax.models.weights.errors import WeightsError
 from agentrl_jax.models.weights.local_files import member, read_json
 from agentrl_jax.models.weights.names import HF_LAYER, PROJECTIONS, Leaf, check_shapes
 from agentrl_jax.models.weights.safetensors_files import open_files
-from agentrl_jax.models.weights.safetensors_out import file_tensor, flatten, whole_folder, write_tensors
+from agentrl_jax.models.weights.safetensors_out import file_tensor, flatten, whole_folder, write_files, write_tensors
 from agentrl_jax.models.weights.stacked import Placement, load_leaves
 from agentrl_jax.models.weights.strict import Fields
 
@@ -78,7 +79,14 @@ def load_adapter(folder: Path, config: DecoderConfig, *, placement: Placement = 
 
 
 def save_adapter(
-    folder: Path, adapter: Adapter, lora: LoraConfig, config: DecoderConfig, *, base_model: str | None = None
+    folder: Path,
+    adapter: Adapter,
+    lora: LoraConfig,
+    config: DecoderConfig,
+    *,
+    base_model: str | None = None,
+    revision: str | None = None,
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Writes an adapter, f32, which PEFT reads. The folder appears whole or not at all.
 
@@ -88,6 +96,8 @@ def save_adapter(
         lora: its size and place.
         config: shape of the decoder that it belongs to.
         base_model: folder or name of the decoder, for PEFT.
+        revision: of it, where it is a name on the Hugging Face Hub.
+        files: content of further files by name, such as the tokeniser's.
 
     Raises:
         WeightsError: the adapter does not fit the decoder, or the folder cannot be written.
@@ -114,6 +124,7 @@ def save_adapter(
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": lora.rank,
+        "revision": revision,
         "target_modules": sorted(module for module, name in _MODULES.items() if name in lora.targets),
         "task_type": "CAUSAL_LM",
         "use_dora": False,
@@ -121,6 +132,7 @@ def save_adapter(
     }
     with whole_folder(folder) as place:
         write_tensors(place / TENSORS, tensors)
+        write_files(place, files or {})
         (place / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 

@@ -58,9 +58,18 @@ def save_folder(
     raw = written_config(config, dtype=kept.name)
     with whole_folder(folder) as place:
         _write_weights(place, given, wanted, kept, shard_bytes)
-        for name, content in (files or {}).items():
-            member(place, name).write_bytes(content)
+        write_files(place, files or {})
         (place / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+
+
+def refuse_taken(folder: Path) -> None:
+    """Refuses a path where something is already, an empty folder excepted.
+
+    Raises:
+        WeightsError: the path is taken.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WeightsError(f"{folder}: already holds something; give a new folder")
 
 
 @contextlib.contextmanager
@@ -68,8 +77,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     """A new folder, which takes the name of `folder` if all goes well and vanishes otherwise."""
     place = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.unfinished"
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise WeightsError(f"{folder}: already holds something; give a new folder")
+        refuse_taken(folder)
         place.mkdir(parents=True)
         yield place
         place.replace(folder)
@@ -99,6 +107,12 @@ def file_tensor(leaf: Leaf, array: Any, slot: int, dtype: np.dtype) -> np.ndarra
     if dtype == np.float16 and not np.isfinite(made).all():
         raise WeightsError(f"{leaf.keys[slot]} has values beyond float16; save it as float32 or bfloat16")
     return made
+
+
+def write_files(place: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files, content by name, in a new folder."""
+    for name, content in files.items():
+        member(place, name).write_bytes(content)
 
 
 def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:

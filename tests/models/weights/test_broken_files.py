@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -10,6 +11,7 @@ from hf_models import config_of, tensors_of, write_folder
 
 from agentrl_jax.models.weights import load
 from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.text import tokenizer
 
 CONFIG = config_of("qwen3", num_hidden_layers=1)
 
@@ -164,16 +166,28 @@ def test_broken_configurations(content, words, folder):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tokenizer_config.json": b'{"chat_template": 3}'}, "chat_template is 3; expected text"),
+        (
+            {"tokenizer_config.json": b'{"chat_template": 3}'},
+            "tokenizer_config.json: chat_template is '3', neither text",
+        ),
+        ({"chat_template.json": b'{"chat_template": 3}'}, "chat_template.json: chat_template is '3', neither text"),
         ({"tokenizer_config.json": b"{"}, "tokenizer_config.json: not valid JSON"),
-        ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: no UTF-8 text"),
-        ({"tokenizer.json": b"\xff"}, "tokenizer.json: no UTF-8 text"),
+        (
+            {"tokenizer_config.json": b'{"a": 1, "a": 2}'},
+            "tokenizer_config.json: not valid JSON (key 'a' stands twice)",
+        ),
+        ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: not UTF-8"),
+        ({"tokenizer.json": b"\xff"}, "tokenizer.json: not UTF-8"),
     ],
 )
 def test_broken_tokeniser_files(changes, words, folder):
-    for name, content in changes.items():
+    """They are read with the model and refused when its tokeniser is made of them."""
+    for name, content in ({"tokenizer.json": b"{}"} | changes).items():
         (folder / name).write_bytes(content)
-    assert words in refusal(folder)
+    files = load.load_pretrained(folder).files
+    with pytest.raises(ValueError, match=re.escape(words)) as refused:
+        tokenizer.from_files(files, str(folder))
+    assert "\n" not in str(refused.value)
 
 
 def test_folders_of_another_kind(tmp_path):
@@ -192,7 +206,7 @@ def test_folders_of_another_kind(tmp_path):
 def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
     import huggingface_hub
 
-    assert "pass online=True" in refusal("some/model")
+    assert "online=True in Python" in refusal("some/model")
     asked = {}
 
     def download(name, **options):

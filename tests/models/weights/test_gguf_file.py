@@ -165,8 +165,7 @@ def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
         "tokenizer.ggml.bos_token_id": 256,
     }
     path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings)
-    loaded = load.load_pretrained(path)
-    made = tokenizer.from_json(loaded.tokenizer_json)
+    made = tokenizer.from_files(load.load_pretrained(path).files, "m.gguf")
     words = {
         "gpt-2": ["Hello", "Ġworld", "'s", "ĠĠ", "Ġ12345", "Ġx", "ĊĊĠ", "Ġok"],
         "smollm": ["Hello", "Ġworld", "'s", "ĠĠĠ", "1", "2", "3", "4", "5", "Ġx", "ĊĊĠ", "Ġok"],
@@ -197,11 +196,11 @@ def test_kinds_of_tokens(tmp_path):
         "tokenizer.chat_template": "{{ messages }}",
     }
     loaded = load.load_pretrained(write_gguf(tmp_path / "m.gguf", config, tensors_of(config), settings=settings))
-    made = tokenizer.from_json(loaded.tokenizer_json, pad="<|im_end|>")
+    made = tokenizer.from_files(loaded.files, "m.gguf", pad="<|im_end|>")
     assert made.encode("<tool>") == [256]
     assert made.special_ids == {257}
     assert made.vocab_size == 259
-    assert loaded.chat_template == "{{ messages }}"
+    assert made.template.source == "{{ messages }}"
     assert json.loads(loaded.files["tokenizer_config.json"])["eos_token"] == "<|im_end|>"
     assert loaded.config.raw["eos_token_id"] == 257
 
@@ -211,7 +210,7 @@ def test_a_gguf_model_is_saved_as_a_folder(tmp_path):
     loaded = load.load_pretrained(write_gguf(tmp_path / "m.gguf", config, tensors_of(config)))
     load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
     again = load.load_pretrained(tmp_path / "new")
-    assert (again.config, again.tokenizer_json) == (loaded.config, loaded.tokenizer_json)
+    assert (again.config, again.files) == (loaded.config, loaded.files)
     jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
 
 
@@ -233,11 +232,11 @@ def smollm2():
 def test_smollm2_knows_the_capital_of_france(smollm2):
     config = smollm2.config.decoder
     assert (config.num_layers, config.width, config.rope_theta, config.norm_eps) == (30, 576, 100_000.0, 1e-5)
-    words = tokenizer.from_json(smollm2.tokenizer_json)
+    words = tokenizer.from_files(smollm2.files, load.SMOLLM2)
     ids = jnp.array([words.encode("The capital of France is")])
     logits = jax.jit(lambda params: decoder.logits(params, decoder.forward(params, config, ids)))(smollm2.params)
     assert words.decode([int(jnp.argmax(logits[0, -1]))]) == " Paris"
-    assert "<|im_start|>" in smollm2.chat_template
+    assert "<|im_start|>" in words.template.source
 
 
 def test_smollm2s_tokeniser_works_in_transformers(smollm2, tmp_path):
@@ -245,7 +244,7 @@ def test_smollm2s_tokeniser_works_in_transformers(smollm2, tmp_path):
     for name, content in smollm2.files.items():
         (tmp_path / name).write_bytes(content)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = tokenizer.from_json(smollm2.tokenizer_json)
+    ours = tokenizer.from_files(smollm2.files, load.SMOLLM2)
     for text in TEXTS:
         assert theirs(text)["input_ids"] == ours.encode(text)
     chat = theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from agentrl_jax.models import decoder
 from agentrl_jax.models.weights import hf_config, load
 from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.text import model_folder
 
 
 def assert_holds(params, tensors, dtype=np.float32):
@@ -47,7 +48,7 @@ def test_load_holds_every_tensor(family, shards, tmp_path):
     assert_holds(loaded.params, tensors)
     fresh = jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), loaded.config.decoder))
     assert jax.tree.structure(fresh) == jax.tree.structure(loaded.params)
-    assert (loaded.tokenizer_json, loaded.chat_template) == (None, None)
+    assert loaded.files == {}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -214,12 +215,15 @@ def test_tokeniser_files_go_with_the_model(tmp_path):
         (tmp_path / "old" / name).write_text(text)
     (tmp_path / "old" / "modeling.py").write_text("code")
     loaded = load.load_pretrained(tmp_path / "old")
-    assert (loaded.tokenizer_json, loaded.chat_template) == ("{}", "b")
+    assert loaded.files == {name: text.encode() for name, text in contents.items()}
+    assert model_folder.read_files(loaded.files, "old").template.source == "b"
     load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert names == {*contents, "config.json", "model.safetensors"}
-    (tmp_path / "new" / "chat_template.jinja").write_text("c")
-    assert load.load_pretrained(tmp_path / "new").chat_template == "c"
+    for name, text in (("chat_template.json", '{"chat_template": "c"}'), ("chat_template.jinja", "d")):
+        (tmp_path / "new" / name).write_text(text)
+        files = load.load_pretrained(tmp_path / "new").files
+        assert model_folder.read_files(files, "new").template.source == ("d" if name.endswith("jinja") else "c")
 
 
 def test_old_buffers_and_an_equal_tied_head_are_let_pass(tmp_path):

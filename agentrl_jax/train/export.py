@@ -1,0 +1,110 @@
+"""What a run has learned, written for other programs: a folder in Hugging Face's layout, or an adapter for PEFT."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentrl_jax.config import Config
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.models.actor_critic import plain_decoder
+from agentrl_jax.models.weights import peft_files, safetensors_out
+from agentrl_jax.models.weights.hf_config import PretrainedConfig
+from agentrl_jax.models.weights.hf_config_out import describe
+from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
+from agentrl_jax.rollout.engine import cache_length
+from agentrl_jax.train import build
+from agentrl_jax.train.policy import RunPolicy, load_policy
+from agentrl_jax.train.run_folder import is_run, read_config
+
+
+def export(
+    model: str | Path,
+    folder: str | Path,
+    *,
+    adapter: bool = False,
+    dtype: str | None = None,
+    online: bool = False,
+    revision: str | None = None,
+) -> str:
+    """Writes the policy of a run's newest checkpoint, or a pretrained model, with its tokeniser and chat template.
+
+    Args:
+        model: folder of a run, or a pretrained model as `load_pretrained` takes it.
+        folder: must not exist, or be empty; it appears whole or not at all.
+        adapter: write the adapter of a run alone, f32; otherwise it is added to the weights, in float32.
+        dtype: of the weights: float32 (also where None), bfloat16 or float16.
+        online: as `load_pretrained` takes it; a run's configuration says it for its model.
+        revision: as `online`.
+
+    Returns:
+        What was written, in words.
+
+    Raises:
+        UserError: the folder is taken, or there is nothing of this kind to write.
+    """
+    target = Path(folder)
+    with refusals():
+        safetensors_out.refuse_taken(target)
+        if not is_run(model):
+            if adapter:
+                raise UserError(f"{model}: is no run, so that it has no adapter; give the folder of a run")
+            found = load_pretrained(model, online=online, revision=revision)
+            save_pretrained(target, found.params, found.config, files=found.files, dtype=dtype or "float32")
+            return f"{folder}: {model}, {dtype or 'float32'}"
+        config = read_config(model)
+        if adapter:
+            _check_adapter(model, config, dtype)
+        policy = load_policy(model, config)
+        files = _tokenizer_files(policy)
+        what = f"{folder}: policy of {model} after {policy.iteration} iterations"
+        if adapter:
+            _save_adapter(target, config, policy, files)
+            return f"{what}, adapter of {config.model.pretrained}"
+        described = policy.pretrained or _described(config, policy)
+        params = plain_decoder(policy.params, policy.model)
+        save_pretrained(target, params, described, files=files, dtype=dtype or "float32")
+        return f"{what}, {dtype or 'float32'}"
+
+
+def _check_adapter(model: str | Path, config: Config, dtype: str | None) -> None:
+    if not config.model.lora.rank:
+        raise UserError(f"{model}: was trained without an adapter (model.lora.rank is 0); leave out --adapter")
+    if dtype not in (None, "float32"):
+        raise UserError(f"--dtype is {dtype}, but an adapter is written in float32; leave out --dtype")
+
+
+def _save_adapter(folder: Path, config: Config, policy: RunPolicy, files: Mapping[str, bytes]) -> None:
+    assert policy.model.lora is not None
+    base = config.model.pretrained
+    peft_files.save_adapter(
+        folder,
+        policy.params["policy"],
+        policy.model.lora,
+        policy.model.decoder,
+        base_model=str(Path(base).absolute()) if Path(base).exists() else base,
+        revision=config.model.revision or None,
+        files=files,
+    )
+
+
+def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
+    """Of a decoder that was trained from nothing, on contexts of the run's length."""
+    world = build.build_world(config, policy.tokenizer)
+    longest = cache_length(world, build.engine_config(config, policy.tokenizer, members=1, slots=0))
+    return describe(
+        policy.model.decoder,
+        max_positions=longest,
+        eos_token_id=policy.tokenizer.end_of_turn_id,
+        pad_token_id=policy.tokenizer.pad_id,
+    )
+
+
+def _tokenizer_files(policy: RunPolicy) -> dict[str, bytes]:
+    """The tokeniser's files, and what transformers needs beside a `tokenizer.json` that came alone."""
+    tokenizer = policy.tokenizer
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": tokenizer.special_name(tokenizer.end_of_turn_id),
+        "pad_token": tokenizer.special_name(tokenizer.pad_id),
+    }
+    return {"tokenizer_config.json": json.dumps(settings, indent=2).encode(), **policy.files}

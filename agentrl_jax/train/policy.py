@@ -1,0 +1,77 @@
+"""The policy of a run: what its newest checkpoint holds, with all that is needed to use it elsewhere."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.config import Config
+from agentrl_jax.errors import UserError
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.weights.hf_config import PretrainedConfig
+from agentrl_jax.models.weights.load import Pretrained
+from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.train import build
+from agentrl_jax.train.checkpoint import Checkpoints
+
+
+@dataclasses.dataclass(frozen=True)
+class RunPolicy:
+    """The policy of a run.
+
+    Attributes:
+        iteration: of its checkpoint.
+        model: its shape.
+        params: its parameters, as `TrainState.whole` has them.
+        tokenizer: its tokeniser.
+        files: the files that the tokeniser was made of, by name.
+        pretrained: configuration of the model that the run went on from; None where it began with a fresh one.
+    """
+
+    iteration: int
+    model: ActorCritic
+    params: dict[str, Any] = dataclasses.field(repr=False)
+    tokenizer: Tokenizer
+    files: Mapping[str, bytes] = dataclasses.field(repr=False)
+    pretrained: PretrainedConfig | None
+
+
+def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
+    """Loads the newest checkpoint of a run, and the pretrained model that it stands on.
+
+    Args:
+        run: folder of the run.
+        config: of the run.
+
+    Raises:
+        UserError: there is no checkpoint yet, or it cannot be read.
+        ValueError: the pretrained model or the tokeniser cannot be used.
+        OSError: the tokeniser is not there any more.
+    """
+    pretrained = build.load_model(config.model)
+    files = build.tokenizer_files(config.model, pretrained)
+    tokenizer = build.load_tokenizer(config.model, pretrained)
+    model = build.build_model(config, tokenizer, pretrained)
+    iteration, params = _newest(config, run, model, pretrained)
+    return RunPolicy(iteration, model, params, tokenizer, files, pretrained.config if pretrained else None)
+
+
+def _newest(
+    config: Config, run: str | os.PathLike[str], model: ActorCritic, pretrained: Pretrained | None
+) -> tuple[int, dict[str, Any]]:
+    folder = Path(run) / "checkpoints"
+    if not folder.is_dir():
+        raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+    start = build.initial_state(config, model, pretrained)
+    like = jax.eval_shape(start, jax.random.key(0))
+    with Checkpoints(folder, keep=None) as checkpoints:
+        step = checkpoints.latest_step()
+        if step is None:
+            raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+        state = checkpoints.restore(step, like.replace(base=None))
+    state = state.replace(base=start(jax.random.key(0)).base if like.base is not None else None)
+    return int(state.iteration), jax.tree.map(jnp.asarray, state.whole())

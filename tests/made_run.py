@@ -1,0 +1,75 @@
+"""A tiny model with a chat template, and folders of runs that went on from it, made without training."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import yaml
+
+from agentrl_jax.config import decode, save_resolved
+from agentrl_jax.models import decoder
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.weights.hf_config_out import describe
+from agentrl_jax.models.weights.load import save_pretrained
+from agentrl_jax.text import tokenizer as tokenizers
+from agentrl_jax.train import build
+from agentrl_jax.train.checkpoint import Checkpoints
+
+SHAPE = DecoderConfig(
+    vocab_size=480, num_layers=2, width=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16, qk_norm=True
+)
+"""More tokens than the tokeniser has, as Qwen's embedding has."""
+
+TEMPLATE = """
+{%- for m in messages %}{{- '<|' ~ m.role ~ '|>' ~ m.content ~ '<|end|>' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"""
+THINKING = TEMPLATE.replace(
+    "'<|assistant|>'", "'<|assistant|>' ~ ('<think></think>' if enable_thinking is false else '')"
+)
+"""Opens a reply with an empty think block where none is wanted, as Qwen3's does."""
+
+RUN = """
+tasks: [{env: FrozenLake, groups: 2}]
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
+rollout: {members: 2}
+algo: {preset: starpo, filter_ratio: 1.0}
+"""
+
+
+def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) -> Path:
+    """A random model in Hugging Face's layout, with the shipped tokeniser."""
+    settings = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "chat_template": template}
+    files = tokenizers.small_files() | {"tokenizer_config.json": json.dumps(settings).encode()}
+    params = decoder.init_params(jax.random.key(3), SHAPE)
+    save_pretrained(
+        folder, params, describe(SHAPE, max_positions=positions, eos_token_id=1, pad_token_id=0), files=files
+    )
+    return folder
+
+
+def write_run(folder: Path, model: str, prompt: str = "") -> Path:
+    """The folder of a run whose parameters have moved at random.
+
+    Args:
+        folder: a new one.
+        model: what stands under `model` in the configuration.
+        prompt: further keys of `prompt`.
+    """
+    data = yaml.safe_load(RUN) | {"model": yaml.safe_load(f"{{{model}}}")}
+    data["prompt"] |= yaml.safe_load(f"{{{prompt}}}")
+    config = decode(data, source="made run")
+    folder.mkdir()
+    save_resolved(config, folder / "config.yaml")
+    pretrained = build.load_model(config.model)
+    tokenizer = build.load_tokenizer(config.model, pretrained)
+    start = build.initial_state(config, build.build_model(config, tokenizer, pretrained), pretrained)
+    state = start(jax.random.key(0))
+
+    def moved(leaf):
+        return leaf + 0.05 * jnp.sin(jnp.arange(leaf.size, dtype=jnp.float32)).reshape(leaf.shape)
+
+    state = state.replace(params=jax.tree.map(moved, state.params), base=None, iteration=jnp.int32(7))
+    with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:
+        checkpoints.save(7, state)
+    return folder
