@@ -127,6 +127,23 @@ class Export:
     """Branch, tag or commit on the Hub."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Compile a run for devices that need not be there, and print the memory and the collectives that it takes.
+
+    Any key of the configuration can be given behind the file, as in `agentrl train`.
+    """
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration."""
+    topology: str = "local"
+    """TPU slice such as v5e:4x4 or v5p:4x4x8 (needs the package libtpu), or local for the devices of this machine."""
+    shape: str | None = None
+    """Published model, e.g. qwen2.5-7b, of which only the shape is needed, instead of the configuration's."""
+    json: bool = False
+    """Print one JSON object, in bytes, instead of tables."""
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs the command and leaves with its exit code.
 
@@ -165,6 +182,9 @@ def _run(words: list[str]) -> None:
     if words[:1] == ["train"] and len(words) > 1:
         _train(words[1:])
         return
+    overrides: list[str] = []
+    if words[:1] == ["plan"] and not {"--help", "-h"} & set(words):
+        words, overrides = _own_words(words)
     command = _parse(words or ["--help"])
     seed = getattr(command, "seed", None)
     if seed is not None and not 0 <= seed < 2**32:
@@ -179,15 +199,55 @@ def _run(words: list[str]) -> None:
         _chat(command)
     elif isinstance(command, Export):
         _export(command)
+    elif isinstance(command, Plan):
+        _plan(command, overrides)
 
 
-def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export:
+def _own_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words of `agentrl plan` itself, and those that change its configuration."""
+    own, others = words[:2], words[2:]
+    rest: list[str] = []
+    while others:
+        word = others.pop(0)
+        name = word.lstrip("-").partition("=")[0]
+        mine = name in ("topology", "shape", "json")
+        (own if mine else rest).append(word)
+        if "=" not in word and name != "json" and others:
+            (own if mine else rest).append(others.pop(0))
+    return own, rest
+
+
+def _plan(command: Plan, overrides: list[str]) -> None:
+    config = load_config(command.file, overrides)
+    from agentrl_jax.errors import refusals
+    from agentrl_jax.parallel.topology import described_devices
+    from agentrl_jax.train.plan import make_plan
+    from agentrl_jax.train.plan_report import as_json, as_table
+
+    with refusals():
+        devices, memory = described_devices(command.topology)
+        plan = make_plan(config, devices, command.shape, report=lambda line: print(line, file=sys.stderr))
+    if command.json:
+        print(json.dumps(as_json(plan, memory), allow_nan=False))
+    else:
+        Console().print(as_table(plan, memory))
+
+
+def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan:
     """Reads the command line; what tyro prints about a mistake is brought down to one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.extras.subcommand_cli_from_dict(
-                {"train": Train, "eval": Eval, "envs": Envs, "play": Play, "chat": Chat, "export": Export},
+                {
+                    "train": Train,
+                    "eval": Eval,
+                    "envs": Envs,
+                    "play": Play,
+                    "chat": Chat,
+                    "export": Export,
+                    "plan": Plan,
+                },
                 prog="agentrl",
                 description="Multi-turn reinforcement learning of language-model agents.",
                 args=words,

@@ -1,0 +1,92 @@
+"""A plan for people and for programs."""
+
+import math
+from collections import Counter
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.topology import GIB
+from agentrl_jax.train.plan import TOKEN_LOOP, Plan, ProgramPlan
+
+_WHERE = ("once", "each turn or part", "each token or layer")
+
+
+def as_json(plan: Plan, memory: int | None) -> dict[str, Any]:
+    """The plan as plain data: bytes of one device, see `plan.Plan`."""
+    programs = {}
+    for name, program in (("rollout", plan.rollout), ("update", plan.update)):
+        of_loops = [
+            {"loops": depth, "operation": kind, "count": count, "largest_bytes": largest}
+            for (depth, kind), (count, largest) in sorted(_by_loops(program).items())
+        ]
+        plain = {key: _finite(value) for key, value in vars(program).items() if key != "operations"}
+        programs[name] = {**plain, "operations": of_loops}
+    sizes = {key: value for key, value in vars(plan).items() if key not in programs}
+    peaks = {"rollout_peak": plan.rollout_peak, "update_peak": plan.update_peak, "memory": memory}
+    return {**sizes, **peaks, **programs}
+
+
+def as_table(plan: Plan, memory: int | None) -> Group:
+    """The plan as tables for a terminal; `memory` is that of a device in bytes, if it is known."""
+    mesh = " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
+    sizes = Table(title=f"Memory of one device ({mesh})", title_justify="left")
+    sizes.add_column("")
+    sizes.add_column("GiB", justify="right")
+    for title, value in (
+        (f"parameters, as learning keeps them ({plan.parameters:,} in all)", plan.update_parameters),
+        ("parameters, as a rollout lays them", plan.rollout_parameters),
+        ("optimiser", plan.optimiser),
+        (f"keys and values ({plan.rows} rows of {plan.context} positions)", plan.cache),
+        ("rollout: temporaries, cache and its parameters among them", plan.rollout.temporaries),
+        ("update: temporaries, activations among them", plan.update.temporaries),
+        ("rollout: all", plan.rollout_peak),
+        ("update: all", plan.update_peak),
+    ):
+        sizes.add_row(title, f"{value / GIB:.2f}")
+    peak = max(plan.rollout_peak, plan.update_peak)
+    if memory:
+        sizes.caption = f"{peak / GIB:.2f} of {memory / GIB:.0f} GiB: {'fits' if peak <= memory else 'DOES NOT FIT'}"
+    return Group(sizes, _programs(plan), f"Lengths of prompts by {plan.tokenizer} tokeniser.")
+
+
+def _programs(plan: Plan) -> Table:
+    table = Table(
+        title="Programs", title_justify="left", caption="A loop whose length the compiler does not know counts once."
+    )
+    for name in ("", "rollout", "update"):
+        table.add_column(name, justify="right" if name else "left")
+    both = (plan.rollout, plan.update)
+    table.add_row("compiled in", *(f"{program.seconds:.0f} s" for program in both))
+    table.add_row("operations", *(f"{program.flops:.2e}" for program in both))
+    table.add_row("bytes moved", *(f"{program.accessed:.2e}" for program in both))
+    table.add_row("the compiler's estimate", *(_seconds(program.estimate) for program in both))
+    counted = [_by_loops(program) for program in both]
+    for depth, kind in sorted(set().union(*counted)):
+        if kind in (*hlo.COLLECTIVES, *hlo.HOST):
+            title = f"{kind}, {_WHERE[min(depth, TOKEN_LOOP)]}"
+            table.add_row(title, *(_operations(of_program.get((depth, kind))) for of_program in counted))
+    return table
+
+
+def _by_loops(program: ProgramPlan) -> dict[tuple[int, str], tuple[int, int]]:
+    """Number and largest size in bytes of the operations of a kind inside so many loops."""
+    number = Counter((one.depth, one.kind) for one in program.operations)
+    largest: dict[tuple[int, str], int] = {}
+    for one in program.operations:
+        largest[one.depth, one.kind] = max(one.size, largest.get((one.depth, one.kind), 0))
+    return {key: (number[key], largest[key]) for key in number}
+
+
+def _operations(entry: tuple[int, int] | None) -> str:
+    return "" if entry is None else f"{entry[0]} (to {entry[1] / 2**20:.3g} MiB)"
+
+
+def _seconds(estimate: float | None) -> str:
+    return "none" if estimate is None or estimate <= 0 else f"{estimate:.3g} s"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

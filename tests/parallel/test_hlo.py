@@ -1,0 +1,59 @@
+"""Operations of compiled programs and the loops around them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as Spec
+
+from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.topology import TopologyError, described_devices
+
+
+def test_loops_around_collectives_are_counted():
+    """One sum before the loops, one a turn, one a token."""
+
+    def program(x):
+        x = jax.lax.psum(x, "data")
+
+        def turn(_, x):
+            x = jax.lax.fori_loop(0, jnp.int32(x[0]), lambda _, x: jax.lax.psum(x, "data") + 1, x)
+            return jnp.tile(jax.lax.psum(x[:2], "data"), 4)
+
+        return jax.lax.fori_loop(0, jnp.int32(x[1]), turn, x)
+
+    mapped = jax.shard_map(program, mesh=make_mesh(2), in_specs=Spec(), out_specs=Spec(), check_vma=False)
+    text = jax.jit(mapped).lower(jnp.zeros(8, jnp.float32)).compile().as_text()
+    found = [(one.depth, one.size) for one in hlo.operations(text, ("all-reduce",))]
+    assert sorted(found) == [(0, 32), (1, 8), (2, 32)]
+
+
+def test_sizes_of_types():
+    text = """HloModule m
+
+ENTRY %main (a: bf16[2,3]) -> bf16[2,3] {
+  %a = bf16[2,3]{1,0} parameter(0)
+  %b = (bf16[2,3]{1,0}, bf16[4,3]{1,0:T(8,128)}) all-gather-start(%a), dimensions={0}
+  %c = bf16[4,3]{1,0} all-gather-done(%b)
+  %d = s4[6]{0} copy(%a)
+  ROOT %e = pred[5]{0} copy(%a)
+}
+"""
+    found = hlo.operations(text, ("all-gather", "copy"))
+    assert [(one.kind, one.size, one.depth) for one in found] == [
+        ("all-gather", 24, 0),
+        ("copy", 6, 0),
+        ("copy", 5, 0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "", "gpu:8"])
+def test_unknown_topologies_are_refused(name):
+    with pytest.raises(TopologyError, match=r"expected local, or one of v4, v5e"):
+        described_devices(name)
+
+
+def test_the_devices_that_are_here():
+    devices, _ = described_devices("local")
+    np.testing.assert_array_equal(devices, jax.devices())

@@ -1,0 +1,112 @@
+"""Plans against what is known of small runs, and the published shapes compiled for a described TPU."""
+
+import dataclasses
+import importlib.util
+import json
+
+import jax
+import pytest
+import tiny_run
+
+from agentrl_jax.config import MeshConfig, ModelConfig, PromptConfig, RolloutConfig, TaskConfig, decode
+from agentrl_jax.models import decoder
+from agentrl_jax.models.published import PUBLISHED
+from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.topology import GIB, described_devices
+from agentrl_jax.train.plan import TOKEN_LOOP, make_plan
+from agentrl_jax.train.plan_report import as_json
+
+
+def number_of_parameters(name):
+    shapes = jax.eval_shape(lambda key: decoder.init_params(key, PUBLISHED[name]), jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("smollm2-135m", 134.5),
+        ("qwen2.5-0.5b", 494.0),
+        ("qwen2.5-1.5b", 1543.7),
+        ("qwen2.5-3b", 3085.9),
+        ("qwen2.5-7b", 7615.6),
+        ("qwen3-0.6b", 596.0),
+        ("qwen3-1.7b", 1720.6),
+        ("qwen3-4b", 4022.5),
+        ("qwen3-8b", 8190.7),
+        ("llama-3.2-1b", 1235.8),
+        ("llama-3.2-3b", 3212.7),
+        ("llama-3.1-8b", 8030.3),
+    ],
+)
+def test_published_shapes_have_the_published_numbers_of_parameters(name, millions):
+    assert number_of_parameters(name) / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+def test_a_plan_on_the_devices_that_are_here():
+    config = decode(
+        {
+            "tasks": [{"env": "Bandit", "groups": 4}],
+            "prompt": {"max_turns": 1, "reply_tokens": 8},
+            "rollout": {"members": 2},
+            "model": {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "mlp_width": 32},
+            "mesh": {"fsdp": 2, "tensor": 2},
+        }
+    )
+    plan = make_plan(config, described_devices("local")[0][:4])
+    assert plan.mesh == {"data": 1, "fsdp": 2, "tensor": 2}
+    assert plan.rows == 4
+    # f32 moments, two a parameter; norms and heads are small.
+    assert plan.optimiser == pytest.approx(2 * plan.update_parameters, rel=0.01)
+    assert plan.update_parameters < plan.rollout_parameters
+    # 2 layers, keys and values, 4 rows of one of two heads of four numbers of four bytes.
+    assert plan.cache == 2 * 2 * 4 * plan.context * 4 * 4
+    assert plan.rollout_peak > plan.state + plan.cache
+    data = json.loads(json.dumps(as_json(plan, None), allow_nan=False))
+    assert data["update"]["operations"]
+    gathered = [one for one in plan.rollout.operations if one.kind == "all-gather" and one.depth == TOKEN_LOOP]
+    assert max((one.size for one in gathered), default=0) < plan.rollout_parameters / 4
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(ValueError, match=r"model 'gpt' is unknown; expected one of smollm2-135m"):
+        make_plan(decode({}), jax.devices()[:1], "gpt")
+
+
+def test_plan_at_the_command_line(tmp_path):
+    file = tiny_run.write_config(tmp_path)
+    code, _, err = tiny_run.command("plan", file, "--topology", "v7:1", "--model.width", "16")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "topology 'v7:1' is unknown" in err
+    code, _, err = tiny_run.command("plan", file, "--mesh.fsdp", "99")
+    assert code == 2
+    assert "which does not divide the" in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
+def test_qwen_on_described_tpus():
+    """The real programs of Qwen2.5-0.5B on 16 chips of v5e."""
+    config = decode({})
+    config = dataclasses.replace(
+        config,
+        tasks=(TaskConfig(env="SimpleSokoban", groups=64),),
+        prompt=PromptConfig(style="ragen", think=True, max_turns=5, reply_tokens=64),
+        rollout=RolloutConfig(members=16),
+        model=ModelConfig(precision="mixed", remat="full", critic="shared"),
+        mesh=MeshConfig(fsdp=2, tensor=2),
+        algo=dataclasses.replace(config.algo, minibatches=4),
+    )
+    devices, memory = described_devices("v5e:4x4")
+    plan = make_plan(config, devices, "qwen2.5-0.5b")
+    assert plan.parameters == number_of_parameters("qwen2.5-0.5b")
+    assert memory == 16 * GIB
+    # The state, both layouts of the parameters, cache and temporaries.
+    assert plan.rollout_peak < memory
+    assert plan.update_peak < memory
+    in_token_loop = [one for one in plan.rollout.operations if one.depth >= TOKEN_LOOP]
+    gathered = sum(one.size for one in in_token_loop if one.kind == "all-gather")
+    assert gathered < 0.01 * plan.rollout_parameters
+    buffer = plan.cache / (2 * PUBLISHED["qwen2.5-0.5b"].num_layers)
+    assert max((one.size for one in in_token_loop if one.kind == "copy"), default=0) < buffer
+    assert not [one for one in plan.rollout.operations if one.kind in hlo.HOST]
