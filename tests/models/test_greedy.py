@@ -12,11 +12,15 @@ import pytest
 
 from agentrl_jax.evaluate import chat
 from agentrl_jax.models.weights.load import SMOLLM2
+from agentrl_jax.text.conversation import conversation_ids
 
 pytestmark = pytest.mark.slow
 
 GOLDEN = json.loads(Path(__file__).with_name("greedy").joinpath("golden.json").read_text(encoding="utf-8"))
 CONVERSATIONS = GOLDEN["conversations"]
+
+SPACED = 16
+"""The conversation whose message begins with white space."""
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +31,35 @@ def speaker():
     return chat.speaker(SMOLLM2)
 
 
-def test_there_are_twenty_conversations_and_long_replies_are_of_64_tokens():
-    assert (len(CONVERSATIONS), GOLDEN["tokens"]) == (20, 64)
+def test_twenty_conversations_and_one_of_another_kind():
+    """Replies have 64 tokens unless the model ended them before."""
+    assert (len(CONVERSATIONS), GOLDEN["tokens"]) == (21, 64)
     for turn in (turn for each in CONVERSATIONS for turn in each["turns"]):
         assert len(turn["reply"]) == 64 or (turn["ended"] and len(turn["reply"]) < 64)
 
 
-@pytest.mark.parametrize("number", range(len(CONVERSATIONS)))
+@pytest.mark.parametrize("number", [i for i in range(len(CONVERSATIONS)) if i != SPACED])
 def test_replies_are_torchs(number, speaker):
     golden = CONVERSATIONS[number]
-    talk = chat.Conversation(
-        speaker.params, speaker.shape, speaker.tokenizer, length=512, system=golden["system"] or ""
-    )
+    talk = conversation(speaker, golden["system"] or "")
     for message, turn in zip(golden["messages"], golden["turns"], strict=True):
         reply = list(talk.reply(message, GOLDEN["tokens"]))
         assert talk.ids[: len(turn["prompt"])] == turn["prompt"]
         assert reply == turn["reply"], f"torch's closest choice was by {turn['margin']} in logits"
         assert speaker.tokenizer.decode(reply) == turn["text"]
+
+
+def test_a_message_that_begins_with_white_space(speaker, monkeypatch):
+    """Header and message are encoded each by itself, so that its first tokens are not torch's; from those, all is."""
+    (message,), (turn,) = CONVERSATIONS[SPACED]["messages"], CONVERSATIONS[SPACED]["turns"]
+    ids = conversation_ids(speaker.tokenizer, [("user", message)])
+    assert ids != turn["prompt"]
+    spelled = [speaker.tokenizer.decode(row, skip_special=False) for row in (ids, turn["prompt"])]
+    assert spelled[0] == spelled[1]
+    monkeypatch.setattr(chat, "conversation_ids", lambda *_, **__: list(turn["prompt"]))
+    reply = list(conversation(speaker).reply(message, GOLDEN["tokens"]))
+    assert reply == turn["reply"], f"torch's closest choice was by {turn['margin']} in logits"
+
+
+def conversation(speaker, system=""):
+    return chat.Conversation(speaker.params, speaker.shape, speaker.tokenizer, length=512, system=system)

@@ -62,7 +62,7 @@ def refused(*words):
     return err
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["lora", *(pytest.param(kind, marks=pytest.mark.slow) for kind in list(MODELS)[1:])])
 def test_what_is_read_again_is_the_policy(kind, run, tmp_path):
     code, out, err = tiny_run.command("export", str(run(kind)), str(tmp_path / "new"))
     assert (code, err) == (0, "")
@@ -97,6 +97,7 @@ def test_an_adapter_beside_its_base(run, model, tmp_path):
     assert (tmp_path / "new" / "tokenizer.json").read_bytes() == base.files["tokenizer.json"]
 
 
+@pytest.mark.slow
 def test_types_of_the_file(run, tmp_path):
     assert tiny_run.command("export", str(run("whole")), str(tmp_path / "new"), "--dtype", "bfloat16")[0] == 0
     assert load_pretrained(tmp_path / "new").config.raw["torch_dtype"] == "bfloat16"

@@ -38,6 +38,7 @@ CONVERSATIONS = [
     ("You are a pirate. Answer in one short sentence.", ["Where do you hide your gold?"]),
     (None, ["Name a planet with rings.", "How many moons does it have?"]),
     ("Answer with a single word.", ["Is ice lighter than water?", "And is iron?", "Why?"]),
+    (None, ["Fix the   spelling:\tI recieve teh lettre yesterdey.\n"]),
 ]
 """A system message or None, and what the user says; each message answers the model's own reply to the one before."""
 
