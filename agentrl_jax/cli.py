@@ -218,7 +218,7 @@ def _own_words(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _plan(command: Plan, overrides: list[str]) -> None:
-    config = load_config(command.file, overrides)
+    config = load_config(command.file, [*overrides, "--devices", "0"])  # those of the topology
     from agentrl_jax.errors import refusals
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.train.plan import make_plan

@@ -176,24 +176,23 @@ def validate(config: Config) -> None:
     players = max(learners // fsdp, 1) if config.mesh.rollout == "wide" else learners
     need(
         groups % players == 0,
-        f"{players} devices (of {config.devices}) play episodes of their own, and do not divide the {groups} groups of "
-        "a batch; change devices, mesh, or the groups of the tasks",
+        f"devices is {config.devices}, and their {players} players, each with episodes of its own, do not divide the "
+        f"{groups} groups of a batch; change devices, mesh, or the groups of the tasks",
     )
     need(
         rows % (parts * learners) == 0,
-        f"{learners} devices (of {config.devices}) share the rows of a learner, and do not divide the {rows // parts} "
-        "rows of a part of a minibatch; change devices, mesh.tensor, groups or members, algo.minibatches or "
-        "algo.accumulation",
+        f"devices is {config.devices}, and their {learners} learners do not divide the {rows // parts} rows of a part "
+        "of a minibatch; change devices, mesh.tensor, groups or members, algo.minibatches or algo.accumulation",
     )
     need(
         rollout.slots * players <= episodes,
-        f"rollout.slots is {rollout.slots} on each of {players} devices, more than the {episodes} episodes of a "
+        f"rollout.slots is {rollout.slots} for each of {players} players, more than the {episodes} episodes of a "
         "batch; use fewer, or 0 for one slot per episode",
     )
     need(
         config.imitation.levels == 0 or config.imitation.batch % learners == 0,
-        f"{learners} devices (of {config.devices}) share imitation.batch = {config.imitation.batch} and do not divide "
-        "it; use a multiple",
+        f"devices is {config.devices}, and their {learners} learners do not divide imitation.batch = "
+        f"{config.imitation.batch}; use a multiple",
     )
     need(
         (config.imitation.levels > 0) == (config.imitation.steps > 0),

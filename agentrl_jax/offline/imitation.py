@@ -70,10 +70,11 @@ def imitation_steps(
             return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
+        loss = shards.sum(loss)
         state, norms, good = apply_gradients(
             state,
             optimise,
-            shards.sum(loss),
+            loss,
             shards.sum_of_gradients(grads, state.params),
             tokens=count,
             lr=lr,

@@ -228,6 +228,7 @@ class _Run:
         state = state.replace(params=params, opt_state=self.optimise.init(params))
         if build.needs_reference(self.config):
             state = with_reference(state)
+        state = jax.device_put(state, self._places(state))
         self._save(self.chunks, state)
         return state
 

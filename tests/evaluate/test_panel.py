@@ -154,7 +154,7 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
     whole = file.read_text()
     file.write_text(whole.replace("tokenizer: ''", "tokenizer: /absent"))
     assert "/absent" in refused(copy)
-    file.write_text(whole[: whole.index("rollout:")])
+    file.write_text(whole[: whole.index("\nrollout:")])
     assert "config.yaml: lacks rollout" in refused(copy)
 
 

@@ -58,7 +58,7 @@ def test_every_kind_of_numbers(kind, tmp_path):
     )
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 
-    def sharding(path, shape):
+    def sharding(config, path, shape):
         return NamedSharding(mesh, PartitionSpec(None, "a", "b") if path == "layers/up" else PartitionSpec())
 
     up = load.load_pretrained(path, sharding=sharding).params["layers"]["up"]

@@ -108,7 +108,7 @@ def test_each_device_gets_its_part(tmp_path):
     }
     asked = {}
 
-    def sharding(path, shape):
+    def sharding(config, path, shape):
         asked[path] = shape
         return NamedSharding(mesh, specs.get(path, PartitionSpec()))
 
