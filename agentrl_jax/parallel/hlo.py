@@ -35,6 +35,7 @@ class Operation:
 def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
     """All operations of some kinds in a module, with the loops around them.
 
+    What stands inside a fusion is not counted: its steps are those of one kernel, and their results are kept nowhere.
     A computation that is called from several places counts at its deepest.
 
     Args:
@@ -76,7 +77,9 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _called(line: str) -> list[tuple[str, int]]:
-    """Computations that an instruction calls, each with 1 if it is the body or condition of a loop."""
+    """Computations that an instruction calls, each with 1 if it is the body or condition of a loop; none of a fusion."""
+    if " fusion(" in line:
+        return []
     called = [(name, int(role in ("body", "condition"))) for role, name in _CALLED.findall(line)]
     for names in _BRANCHES.findall(line):
         called += [(name.strip().lstrip("%"), 0) for name in names.split(",")]

@@ -37,7 +37,13 @@ ENTRY %main (a: bf16[2,3]) -> bf16[2,3] {
   %b = (bf16[2,3]{1,0}, bf16[4,3]{1,0:T(8,128)}) all-gather-start(%a), dimensions={0}
   %c = bf16[4,3]{1,0} all-gather-done(%b)
   %d = s4[6]{0} copy(%a)
+  %f = bf16[2,3]{1,0} fusion(%a), kind=kLoop, calls=%fused
   ROOT %e = pred[5]{0} copy(%a)
+}
+
+%fused (p: bf16[2,3]) -> bf16[2,3] {
+  %p = bf16[2,3]{1,0} parameter(0)
+  ROOT %g = bf16[2,3]{0,1} copy(%p)
 }
 """
     found = hlo.operations(text, ("all-gather", "copy"))
