@@ -77,7 +77,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _called(line: str) -> list[tuple[str, int]]:
-    """Computations that an instruction calls, each with 1 if it is the body or condition of a loop; none of a fusion."""
+    """Computations that an instruction calls, each with 1 if it is body or condition of a loop; none of a fusion."""
     if " fusion(" in line:
         return []
     called = [(name, int(role in ("body", "condition"))) for role, name in _CALLED.findall(line)]

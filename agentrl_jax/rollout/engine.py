@@ -20,8 +20,9 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout import parsing
+from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_turn
 from agentrl_jax.rollout.sampling import sample, score
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory, TurnResult
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import Message, World
 
 CONTEXTS = ("full", "single_turn")
@@ -217,13 +218,15 @@ class _Engine:
             position=self._prefix(ids.task)[1] + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
-            reply=_empty_reply(slots, self.config.reply_tokens),
+            reply=empty_reply(slots, self.config.reply_tokens),
             parser=parsing.start(self.world.grammars, ids.task),
             logits=logits,
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=self._empty_trajectory(),
+            trajectory=empty_trajectory(
+                self.world, self.key, self.ids, self.config.max_turns, self.config.reply_tokens
+            ),
             stats=RolloutStats(*(jnp.int32(n) for n in (0, 0, 1, 0))),
         )
 
@@ -289,7 +292,9 @@ class _Engine:
         world, result, message = self.world.act(
             self.settings, state.world, state.reply, parsed, answered, opens=self.config.context == "single_turn"
         )
-        trajectory = self._record(state, result, answered)
+        trajectory = record_turn(
+            state.trajectory, state.episode, state.turn, state.message, state.reply, result, answered
+        )
         turn = state.turn + answered
         over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
         state = state.replace(
@@ -319,7 +324,7 @@ class _Engine:
             cache=cache,
             position=start + length,
             logits=_where(pending, decoder.logits(self.params, _last(hidden, length)), state.logits),
-            reply=_where(pending, _empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
+            reply=_where(pending, empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
             parser=_where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
             message=state.message.replace(pending=jnp.zeros_like(pending)),
             stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
@@ -367,51 +372,6 @@ class _Engine:
 
     def _prefix(self, task: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(self.world.prefix)[task], jnp.asarray(self.world.prefix_length)[task]
-
-    def _record(self, state: LoopState, result: TurnResult, answered: jax.Array) -> Trajectory:
-        trajectory = state.trajectory
-        episode = jnp.where(answered, state.episode, trajectory.num_turns.shape[0])
-
-        def put(buffer, rows):
-            return buffer.at[episode, state.turn].set(rows, mode="drop")
-
-        return trajectory.replace(
-            observation=put(trajectory.observation, state.message.tokens),
-            observation_length=put(trajectory.observation_length, state.message.length),
-            reply=jax.tree.map(put, trajectory.reply, state.reply),
-            turn=jax.tree.map(put, trajectory.turn, result),
-            num_turns=trajectory.num_turns.at[episode].add(1, mode="drop"),
-            overflow=trajectory.overflow.at[episode].max(state.message.overflow, mode="drop"),
-        )
-
-    def _empty_trajectory(self) -> Trajectory:
-        episodes, turns = self.ids.group.shape[0], self.config.max_turns
-        prefix, prefix_length = self._prefix(self.ids.task)
-        reply = _empty_reply(episodes * turns, self.config.reply_tokens)
-        result = self.world.empty_result(episodes * turns)
-        by_turn = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), (reply, result))
-        return Trajectory(
-            prompt=prefix,
-            prompt_length=prefix_length,
-            observation=jnp.zeros((episodes, turns, self.world.observation_tokens), jnp.int32),
-            observation_length=jnp.zeros((episodes, turns), jnp.int32),
-            reply=by_turn[0],
-            turn=by_turn[1],
-            num_turns=jnp.zeros(episodes, jnp.int32),
-            ids=self.ids,
-            level_key=jax.random.key_data(key_law.level_key(self.key, self.ids)),
-            overflow=jnp.zeros(episodes, bool),
-        )
-
-
-def _empty_reply(batch: int, length: int) -> Reply:
-    return Reply(
-        tokens=jnp.zeros((batch, length), jnp.int32),
-        length=jnp.zeros(batch, jnp.int32),
-        logprob=jnp.zeros((batch, length), jnp.float32),
-        margin=jnp.zeros((batch, length), jnp.float32),
-        ended=jnp.zeros(batch, bool),
-    )
 
 
 def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:

@@ -4,9 +4,7 @@ Steps number what `metrics.jsonl` and the checkpoints record: first chunks of im
 """
 
 import dataclasses
-import platform
 import time
-from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -17,7 +15,6 @@ from rich.console import Console
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
-from agentrl_jax.evaluate.statistics import paired_interval, success_interval
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations
 from agentrl_jax.parallel.mesh import make_mesh
@@ -31,14 +28,13 @@ from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.state import TrainState, with_reference
+from agentrl_jax.train.summary import machine, success_tables
 
 IMITATION_CHUNK = 25
 """Most gradient steps of imitation per dispatch and per row of metrics."""
 
 _INIT, _DEMONSTRATIONS, _IMITATION, _ROLLOUT, _UPDATE = range(5)
 """What the run's keys are for; each is folded into the seed."""
-
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy", "tokenizers")
 
 
 @dataclasses.dataclass
@@ -365,39 +361,23 @@ class _Run:
         self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
         trained, start = self._evaluate(state), self.imitation_outcomes
         known = [panel.baselines(panel.number(wanted)) for panel in self.panels]
-        success = {"imitation": success_interval(start["sampled"]), "trained": success_interval(trained["sampled"])}
-        greedy = {"imitation": success_interval(start["greedy"]), "trained": success_interval(trained["greedy"])}
-        if all(baseline is not None for baseline in known):
-            random, optimal = (np.concatenate([b[i] for b in known if b is not None]) for i in (0, 1))
-            for table in (success, greedy):
-                table |= {"random": success_interval(random), "optimal": success_interval(optimal)}
-        best = max(start, key=lambda how: np.mean(start[how]))
-        source = "imitation" if self.chunks else "the start"
         summary = {
-            "success": success,
-            "success_greedy": greedy,
-            "paired": {
-                f"RL, sampled, over {source}, sampled": paired_interval(trained["sampled"], start["sampled"]),
-                f"RL, sampled, over the better of {source} ({best})": paired_interval(trained["sampled"], start[best]),
-            },
+            **success_tables(start, trained, known, imitated=self.chunks > 0),
             "held_out": not any(panel.pack.shape[0] for panel in self.panels),
-            "imitated": self.chunks > 0,
             "iterations": int(state.iteration),
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},
             "programs_compiled": self.programs.count(),
             "programs": sorted(self.programs.compiled),
             "seconds": {"total": self._seconds()},
-            "device": jax.devices()[0].device_kind,
             "devices": self.programs.mesh.size,
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+            **machine(),
         }
         self.folder.write_summary(summary)
         plot_curves(
             self.folder.metrics(),
             self.folder.path / "curves.png",
-            random=success["random"]["mean"] if "random" in success else None,
-            optimal=success["optimal"]["mean"] if "optimal" in success else None,
+            **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},
             title=self.folder.path.name,
         )
         return summary

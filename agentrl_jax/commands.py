@@ -1,0 +1,122 @@
+"""The commands of `agentrl` and their options; the texts are what `--help` shows."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an agent, or go on with a run that was stopped."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Folder of the run, e.g. runs/demo."""
+    env: str | None = None
+    """Another environment than the run's first one; `agentrl envs` lists them."""
+    levels: str | None = None
+    """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two."""
+    episodes: int | None = None
+    """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
+    temperature: float | None = None
+    """Sampling temperature; default: evaluation.temperature of the run."""
+    seed: int | None = None
+    """Seed of levels and sampling; default: evaluation.seed of the run."""
+    json: bool = False
+    """Print one JSON object with success.{mean,low,high,n} instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Envs:
+    """List the environments with the success of random and of optimal play."""
+
+    levels: int = 128
+    """Levels per environment on which both are computed exactly."""
+    seed: int = 0
+    """Seed of the levels."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Play:
+    """Play an environment yourself, reading the exact text that the agent reads."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """Tag of the environment; `agentrl envs` lists them."""
+    style: Literal["compact", "ragen"] = "ragen"
+    """Prompt style."""
+    think: bool = False
+    """Ask for a think block, as the agent would be asked."""
+    seed: int = 0
+    """Seed of the level and of chance."""
+    levels: str | None = None
+    """File with levels in text; the first one is played."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """Talk with a pretrained model, or with the policy of a run that went on from one."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """Folder of a run, folder with Hugging Face's files, a .gguf file, or smollm2-135m."""
+    system: str = ""
+    """System message; empty for the one that the model's chat template has, if any."""
+    temperature: float = 0.0
+    """Sampling temperature; 0 takes the likeliest token."""
+    max_tokens: int = 256
+    """Longest reply in tokens."""
+    length: int = 2048
+    """Tokens of the whole conversation."""
+    seed: int = 0
+    """Seed of sampling."""
+    thinking: Literal["auto", "on", "off"] = "auto"
+    """Think before replies, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think), or
+    as the template has it."""
+    online: bool = False
+    """Download the model from the Hugging Face Hub if there is no such folder or file."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write the policy of a run, or a pretrained model, as Hugging Face keeps it, for transformers, vLLM and others."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """Folder of a run, e.g. runs/demo, or a model as for `agentrl chat`."""
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
+    """New folder."""
+    adapter: bool = False
+    """Write only the adapter of a run that has one (model.lora), for PEFT; otherwise it is added to the weights."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type of the weights; default: float32."""
+    online: bool = False
+    """Download the model from the Hugging Face Hub if there is no such folder or file."""
+    revision: str | None = None
+    """Branch, tag or commit on the Hub."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Compile a run for devices that need not be there, and print the memory and the collectives that it takes.
+
+    Any key of the configuration can be given behind the file, as in `agentrl train`.
+    """
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration."""
+    topology: str = "local"
+    """TPU slice such as v5e:4x4 or v5p:4x4x8 (needs the package libtpu), or local for the devices of this machine."""
+    shape: str | None = None
+    """Published model, e.g. qwen2.5-7b, of which only the shape is needed, instead of the configuration's."""
+    json: bool = False
+    """Print one JSON object, in bytes, instead of tables."""

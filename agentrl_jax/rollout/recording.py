@@ -1,0 +1,84 @@
+"""Writing what was played into a trajectory, turn by turn.
+
+Letters: as in `engine`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, TurnResult
+from agentrl_jax.rollout.world import Message, World
+
+
+def empty_reply(batch: int, length: int) -> Reply:
+    """A reply of no tokens for each of `batch` rows, with room for `length`."""
+    return Reply(
+        tokens=jnp.zeros((batch, length), jnp.int32),
+        length=jnp.zeros(batch, jnp.int32),
+        logprob=jnp.zeros((batch, length), jnp.float32),
+        margin=jnp.zeros((batch, length), jnp.float32),
+        ended=jnp.zeros(batch, bool),
+    )
+
+
+def empty_trajectory(world: World, key: jax.Array, ids: EpisodeIds, turns: int, reply_tokens: int) -> Trajectory:
+    """E episodes of which no turn has been played.
+
+    Args:
+        world: environments and prompts.
+        key: key of the rollout.
+        ids: the episodes.
+        turns: T.
+        reply_tokens: L.
+    """
+    episodes = ids.group.shape[0]
+    flat = empty_reply(episodes * turns, reply_tokens), world.empty_result(episodes * turns)
+    reply, result = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
+    return Trajectory(
+        prompt=jnp.asarray(world.prefix)[ids.task],
+        prompt_length=jnp.asarray(world.prefix_length)[ids.task],
+        observation=jnp.zeros((episodes, turns, world.observation_tokens), jnp.int32),
+        observation_length=jnp.zeros((episodes, turns), jnp.int32),
+        reply=reply,
+        turn=result,
+        num_turns=jnp.zeros(episodes, jnp.int32),
+        ids=ids,
+        level_key=jax.random.key_data(key_law.level_key(key, ids)),
+        overflow=jnp.zeros(episodes, bool),
+    )
+
+
+def record_turn(
+    trajectory: Trajectory,
+    episode: jax.Array,
+    turn: jax.Array,
+    message: Message,
+    reply: Reply,
+    result: TurnResult,
+    answered: jax.Array,
+) -> Trajectory:
+    """The trajectory with the finished turns of some slots.
+
+    Args:
+        trajectory: of E episodes.
+        episode: i32[B] that the slot plays.
+        turn: i32[B] number of the finished turn.
+        message: the observations that it began with.
+        reply: the replies.
+        result: what the environments made of them.
+        answered: bool[B] slots whose turn is finished; of the others nothing is written.
+    """
+    episode = jnp.where(answered, episode, trajectory.num_turns.shape[0])
+
+    def put(buffer, rows):
+        return buffer.at[episode, turn].set(rows, mode="drop")
+
+    return trajectory.replace(
+        observation=put(trajectory.observation, message.tokens),
+        observation_length=put(trajectory.observation_length, message.length),
+        reply=jax.tree.map(put, trajectory.reply, reply),
+        turn=jax.tree.map(put, trajectory.turn, result),
+        num_turns=trajectory.num_turns.at[episode].add(1, mode="drop"),
+        overflow=trajectory.overflow.at[episode].max(message.overflow, mode="drop"),
+    )
