@@ -9,8 +9,6 @@ import made_up
 import numpy as np
 import pytest
 import toy_agent
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as Spec
 from toy_agent import MEMBERS
 
 from agentrl_jax.models import actor_critic
@@ -49,8 +47,8 @@ def settings(**changes):
 class Iteration:
     """Rollout and update of the toy agent, with the machine code of both not optimised."""
 
-    def __init__(self, devices, engine, **rule):
-        self.programs = Programs(make_mesh(devices))
+    def __init__(self, devices, engine, *, fsdp=1, **rule):
+        self.programs = Programs(make_mesh(devices, fsdp=fsdp))
         self.engine = toy_agent.engine_config(members=MEMBERS, **engine)
         self.rule = dataclasses.replace(RULE, context=self.engine.context, **rule)
         self.compiled = {}
@@ -58,7 +56,7 @@ class Iteration:
         params |= {"policy": toy_agent.talkative_params(5)["policy"]}
         state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
         state = states.with_reference(state.replace(params=params))
-        self.state = jax.device_put(state, NamedSharding(self.programs.mesh, Spec()))
+        self.state = jax.device_put(state, self.programs.placement(state, MODEL.decoder))
 
     @functools.cached_property
     def trajectory(self):
@@ -103,16 +101,17 @@ def test_nothing_has_moved_bit_for_bit(iteration):
 
 
 @pytest.mark.parametrize(
-    ("devices", "engine"),
+    ("devices", "fsdp", "engine"),
     [
-        pytest.param(2, {"context": "single_turn"}, marks=pytest.mark.slow),
-        pytest.param(2, REFILLED, marks=pytest.mark.slow),
-        pytest.param(4, {"context": "single_turn", **REFILLED, "slots": 4}, marks=pytest.mark.slow),
+        pytest.param(2, 1, {"context": "single_turn"}, marks=pytest.mark.slow),
+        pytest.param(2, 1, REFILLED, marks=pytest.mark.slow),
+        pytest.param(4, 1, {"context": "single_turn", **REFILLED, "slots": 4}, marks=pytest.mark.slow),
+        pytest.param(4, 2, REFILLED | {"slots": 4}, marks=pytest.mark.slow),
     ],
 )
-def test_nothing_has_moved_on_several_devices(devices, engine):
-    """Rollout and learner deal the rows in different ways; minibatches are shuffled."""
-    several = Iteration(devices, engine, epochs=1, minibatches=2)
+def test_nothing_has_moved_on_several_devices(devices, fsdp, engine):
+    """Rollout and learner deal the rows in different ways; minibatches are shuffled; parts are put together."""
+    several = Iteration(devices, engine, fsdp=fsdp, epochs=1, minibatches=2)
     _, metrics = several.learn("strict", lr=0.0, critic_lr=0.0, kl_coef=0.3)
     assert_exact(metrics)
 
