@@ -40,11 +40,14 @@ from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.run_folder import read_config
-from envs_jax import bandit
 from envs_jax.registry import spec
 
-CASES = {"Bandit": tuple(bandit.TAGS), "FrozenLake": ("FrozenLake",), "SimpleSokoban": ("SimpleSokoban",)}
-"""Tags of environments by name; a bandit has two states, so all of its kinds are put together."""
+CASES = {
+    "Bandit": ("Bandit", "BanditTest", "BanditPhoenix"),
+    "FrozenLake": ("FrozenLake",),
+    "SimpleSokoban": ("SimpleSokoban",),
+}
+"""Tags of environments by name; a bandit has two states, so three pairs of arms are put together."""
 
 STYLES = ("compact", "ragen")
 ROWS = 16
@@ -140,9 +143,10 @@ def score(
     params: dict[str, Any], model: ActorCritic, rows: Sequence[tuple[list[int], list[tuple[int, int]]]]
 ) -> Iterator[list[float]]:
     """For each row of tokens, the summed log-probabilities of its spans (from, to); one shape for all rows."""
-    # Few shapes, so few compilations.
-    length = 32 * -(-max(len(tokens) for tokens, _ in rows) // 32)
-    slots = 16 * -(-max(sum(end - begin for begin, end in spans) for _, spans in rows) // 16)
+    length = max(len(tokens) for tokens, _ in rows)
+    slots = max(sum(end - begin for begin, end in spans) for _, spans in rows)
+    columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(tokens[:-1] for tokens, _ in rows)))
+    model = dataclasses.replace(model, common=len(list(columns)))
     for first in range(0, len(rows), ROWS):
         part = rows[first : first + ROWS]
         tokens, position = np.zeros((ROWS, length), np.int32), np.ones((ROWS, slots), np.int32)
@@ -178,9 +182,9 @@ def play(
         yield how, np.stack([x.success for x in both], 1), np.stack(formatted, 1)
 
 
-def cases(model: str) -> Iterator[tuple[str, Config, tuple[str, ...]]]:
+def cases(model: str, styles: Sequence[str]) -> Iterator[tuple[str, Config, tuple[str, ...]]]:
     """Name, configuration and tags of what a pretrained model is measured on."""
-    for style, (name, tags) in itertools.product(STYLES, CASES.items()):
+    for style, (name, tags) in itertools.product(styles, CASES.items()):
         actions = spec(tags[0]).max_actions
         data = {
             "tasks": [{"env": tag, "groups": 1} for tag in tags],
@@ -242,6 +246,7 @@ def main() -> None:
     options.add_argument("model", nargs="?", default="smollm2-135m", help="as model.pretrained")
     options.add_argument("--episodes", type=int, default=64, help="states of parts 1 and 2, levels of part 3")
     options.add_argument("--run", help="folder of a run from a pretrained model; its policy is measured instead")
+    options.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES, help="of prompts; a run has its own")
     options.add_argument("--parts", choices=("all", "likelihood", "success"), default="all")
     chosen = options.parse_args()
 
@@ -253,7 +258,7 @@ def main() -> None:
         model = dataclasses.replace(model, critic="none")
         wanted = [(f"{config.tasks[0].env}, {config.prompt.style}", config, (config.tasks[0].env,))]
     else:
-        wanted = list(cases(chosen.model))
+        wanted = list(cases(chosen.model, chosen.styles))
         config = wanted[0][1]
         pretrained = build.load_model(config.model)
         tokenizer = build.load_tokenizer(config.model, pretrained)
