@@ -1,0 +1,286 @@
+"""What the boundaries of pieces do to a pretrained model, against the tokeniser's own rule for whole texts.
+
+    python benchmarks/tokenisation.py smollm2-135m
+    python benchmarks/tokenisation.py --run runs/mine          # the policy and the first task of a run
+
+A compiled environment describes its state by pieces, each of which has tokens of its own. Three encodings of the same
+text are compared: "pieces"; "observation", where the observation alone is encoded as one text, as a host environment's
+is; and "canonical", where all text between two special tokens is, as in the model's own training.
+
+1. Tokens of the observation and of the whole prompt, on states of random play, one of each level.
+2. Nats (log-probability) of the observation after the same prompt, and of the same optimal reply after each prompt.
+3. Success on the same levels, with the same noise and the same keys of sampling, by pieces and canonical. A compiled
+   rollout that asks the tokeniser on the host plays the latter; only its border between prefix and message stays.
+
+Differences are canonical minus pieces, with 95 % intervals of the paired differences (`evaluate.statistics`).
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from situations import Situation, canonical, situations
+
+from agentrl_jax.config import Config, decode
+from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.text.pieces import ENCODERS, PieceTable, expand
+from agentrl_jax.text.prompt import Prompt
+from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.train import build
+from agentrl_jax.train.policy import load_policy
+from agentrl_jax.train.programs import Programs
+from agentrl_jax.train.run_folder import read_config
+from envs_jax.registry import spec
+
+CASES = {
+    "Bandit": ("Bandit", "BanditTest", "BanditPhoenix"),
+    "FrozenLake": ("FrozenLake",),
+    "SimpleSokoban": ("SimpleSokoban",),
+}
+"""Tags of environments by name; a bandit has two states, so three pairs of arms are put together."""
+
+STYLES = ("compact", "ragen")
+ROWS = 16
+"""Rows that are scored at once."""
+
+LIKELIHOOD = (
+    "case",
+    "states",
+    "tokens of an observation, pieces / text",
+    "of a prompt, pieces / canonical",
+    "equal observations / prompts",
+    "nats of an observation, pieces",
+    "text - pieces",
+    "nats of the reply, pieces",
+    "observation as text - pieces",
+    "canonical - pieces",
+)
+SUCCESS = ("case", "levels", "pieces, %", "canonical, %", "difference, points", "turns in format", "levels that differ")
+
+
+class Measured(NamedTuple):
+    """Per situation; the three encodings of its prompt are those of the module.
+
+    Attributes:
+        observation_tokens: i64[n, 2] by pieces, as one text.
+        prompt_tokens: i64[n, 3].
+        observation_nats: f64[n, 2] by pieces, as one text, both after the head by pieces.
+        reply_nats: f64[n, 3].
+        same: bool[n, 2] observation, whole prompt: pieces give the tokens of the text.
+    """
+
+    observation_tokens: np.ndarray
+    prompt_tokens: np.ndarray
+    observation_nats: np.ndarray
+    reply_nats: np.ndarray
+    same: np.ndarray
+
+
+def canonical_encoder(tokenizer: Tokenizer) -> Callable[[PieceTable, jax.Array, int], tuple[jax.Array, jax.Array]]:
+    """An entry of `pieces.ENCODERS` that asks the tokeniser on the host, once for a whole batch."""
+
+    def on_host(tokens: Any, length: Any) -> tuple[np.ndarray, np.ndarray]:
+        tokens, length = np.asarray(tokens), np.array(length)
+        written = np.full(tokens.shape, tokenizer.pad_id, np.int32)
+        for row in np.ndindex(length.shape):
+            ids = canonical(tokenizer, tokens[row][: length[row]].tolist())
+            length[row] = len(ids)
+            written[row][: len(ids)] = ids[: tokens.shape[-1]]
+        return written, length
+
+    def encode(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Array, jax.Array]:
+        shapes = jax.ShapeDtypeStruct((max_tokens,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        return jax.pure_callback(on_host, shapes, *expand(table, ids, max_tokens), vmap_method="broadcast_all")
+
+    return encode
+
+
+def canonical_world(world: CompiledWorld, tokenizer: Tokenizer) -> CompiledWorld:
+    """The same tasks with messages and prefixes encoded canonically."""
+    ENCODERS["canonical"] = canonical_encoder(tokenizer)
+
+    def changed(prompt: Prompt) -> Prompt:
+        return prompt.replace(
+            encoder="canonical", prefix=np.array(canonical(tokenizer, prompt.prefix.tolist()), np.int32)
+        )
+
+    tasks = tuple(dataclasses.replace(task, prompt=changed(task.prompt)) for task in world.tasks)
+    return dataclasses.replace(world, tasks=tasks)
+
+
+def measure(params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, found: Sequence[Situation]) -> Measured:
+    """Encodes the prompts in three ways and scores them."""
+    rows: list[tuple[list[int], list[tuple[int, int]]]] = []
+    prompts = []
+    for s in found:
+        by_pieces, one_text = s.head + s.observation + s.rest, s.head + s.whole + s.rest
+        prompts.append((by_pieces, one_text, canonical(tokenizer, by_pieces)))
+        first = len(s.head)
+        observed = ([(first, first + len(s.observation))], [(first, first + len(s.whole))], [])
+        for prompt, spans in zip(prompts[-1], observed):
+            rows.append((prompt + s.reply, [*spans, (len(prompt), len(prompt) + len(s.reply))]))
+    nats = list(score(params, model, rows))
+    return Measured(
+        observation_tokens=np.array([(len(s.observation), len(s.whole)) for s in found]),
+        prompt_tokens=np.array([[len(prompt) for prompt in three] for three in prompts]),
+        observation_nats=np.array([(a[0], b[0]) for a, b in zip(nats[::3], nats[1::3])]),
+        reply_nats=np.array([[sums[-1] for sums in three] for three in zip(nats[::3], nats[1::3], nats[2::3])]),
+        same=np.array([(s.observation == s.whole, three[0] == three[2]) for s, three in zip(found, prompts)]),
+    )
+
+
+def score(
+    params: dict[str, Any], model: ActorCritic, rows: Sequence[tuple[list[int], list[tuple[int, int]]]]
+) -> Iterator[list[float]]:
+    """For each row of tokens, the summed log-probabilities of its spans (from, to); one shape for all rows."""
+    length = max(len(tokens) for tokens, _ in rows)
+    slots = max(sum(end - begin for begin, end in spans) for _, spans in rows)
+    columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(tokens[:-1] for tokens, _ in rows)))
+    model = dataclasses.replace(model, common=len(list(columns)))
+    for first in range(0, len(rows), ROWS):
+        part = rows[first : first + ROWS]
+        tokens, position = np.zeros((ROWS, length), np.int32), np.ones((ROWS, slots), np.int32)
+        for index, (ids, spans) in enumerate(part):
+            tokens[index, : len(ids)] = ids
+            wanted = [place for span in spans for place in range(*span)]
+            position[index, : len(wanted)] = wanted
+        logprobs = np.asarray(_logprobs(params, model, tokens, position, np.ones(ROWS, np.float32)), np.float64)
+        for row, (_, spans) in zip(logprobs, part):
+            ends = np.cumsum([end - begin for begin, end in spans])
+            yield [float(x.sum()) for x in np.split(row, ends)[:-1]]
+
+
+_logprobs = jax.jit(actor_critic.logprobs, static_argnums=1)
+
+
+def play(
+    config: Config, params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, episodes: int
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Sampling and greedily: (how, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
+    world = build.build_world(config, tokenizer)
+    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+    programs = Programs(make_mesh(1))
+    panels = [
+        Panel(programs.rollout(name, model, each, engine), min(episodes, 64), each, config, 0, config.evaluation.seed)
+        for name, each in (("pieces", world), ("canonical", canonical_world(world, tokenizer)))
+    ]
+    for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
+        both = [panel.play(params, panel.number(episodes), temperature) for panel in panels]
+        if any(trajectory.overflow.any() for trajectory in both):
+            raise RuntimeError("a message has more tokens than by pieces in the worst case; raise max_message_tokens")
+        formatted = [1 - x.format_errors / np.maximum(x.num_turns, 1) for x in both]
+        yield how, np.stack([x.success for x in both], 1), np.stack(formatted, 1)
+
+
+def cases(model: str, styles: Sequence[str]) -> Iterator[tuple[str, Config, tuple[str, ...]]]:
+    """Name, configuration and tags of what a pretrained model is measured on."""
+    for style, (name, tags) in itertools.product(styles, CASES.items()):
+        actions = spec(tags[0]).max_actions
+        data = {
+            "tasks": [{"env": tag, "groups": 1} for tag in tags],
+            "prompt": {
+                "style": style,
+                "max_turns": min(actions, 2),
+                "max_actions_per_turn": min(actions, 3),
+                "max_actions": actions,
+                "reply_tokens": 16,
+            },
+            "model": {"pretrained": model},
+            "rollout": {"context": "single_turn"},
+            "algo": {"preset": "starpo_grpo"},
+        }
+        yield f"{name}, {style}", decode(data), tags
+
+
+def shown(interval: dict[str, float | int], scale: float = 1.0, digits: int = 2) -> str:
+    """A mean with its interval."""
+    mean, low, high = (interval[name] * scale for name in ("mean", "low", "high"))
+    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def print_row(*cells: object) -> None:
+    """A row of a Markdown table."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def report_likelihood(name: str, m: Measured) -> None:
+    by_pieces, one_text, whole = m.reply_nats.T
+    cells = [
+        name,
+        len(m.same),
+        *(f"{a:.1f} / {b:.1f}" for a, b in (m.observation_tokens.mean(0), m.prompt_tokens.mean(0)[[0, 2]])),
+        " / ".join(f"{share:.0%}" for share in m.same.mean(0)),
+        f"{m.observation_nats[:, 0].mean():.1f}",
+        shown(paired_interval(m.observation_nats[:, 1], m.observation_nats[:, 0]), digits=1),
+        shown(mean_interval(by_pieces)),
+        shown(paired_interval(one_text, by_pieces)),
+        shown(paired_interval(whole, by_pieces)),
+    ]
+    print_row(*cells)
+
+
+def report_play(name: str, success: np.ndarray, formatted: np.ndarray) -> None:
+    cells = [
+        name,
+        len(success),
+        *(shown(success_interval(x), 100, 1) for x in success.T),
+        shown(paired_interval(success[:, 1], success[:, 0]), 100, 1),
+        " / ".join(f"{share:.0%}" for share in formatted.mean(0)),
+        f"{np.mean(success[:, 0] != success[:, 1]):.0%}",
+    ]
+    print_row(*cells)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("model", nargs="?", default="smollm2-135m", help="as model.pretrained")
+    options.add_argument("--episodes", type=int, default=64, help="states of parts 1 and 2, levels of part 3")
+    options.add_argument("--run", help="folder of a run from a pretrained model; its policy is measured instead")
+    options.add_argument("--styles", nargs="+", choices=STYLES, default=STYLES, help="of prompts; a run has its own")
+    options.add_argument("--parts", choices=("all", "likelihood", "success"), default="all")
+    chosen = options.parse_args()
+
+    if chosen.run:
+        config = read_config(chosen.run)
+        policy = load_policy(chosen.run, config)
+        tokenizer, model, params = policy.tokenizer, policy.model, policy.params
+        # A critic is of no use here.
+        model = dataclasses.replace(model, critic="none")
+        wanted = [(f"{config.tasks[0].env}, {config.prompt.style}", config, (config.tasks[0].env,))]
+    else:
+        wanted = list(cases(chosen.model, chosen.styles))
+        config = wanted[0][1]
+        pretrained = build.load_model(config.model)
+        tokenizer = build.load_tokenizer(config.model, pretrained)
+        model = build.build_model(config, tokenizer, pretrained)
+        params = actor_critic.from_decoder(jax.random.key(0), pretrained.params, model)
+
+    if chosen.parts != "success":
+        print_row(*LIKELIHOOD)
+        print_row(*["---"] * len(LIKELIHOOD))
+        for name, config, tags in wanted:
+            tasks = build.build_world(config, tokenizer).tasks[: len(tags)]
+            each, key = -(-chosen.episodes // len(tasks)), jax.random.key(0)
+            found = [s for task in tasks for s in situations(task, tokenizer, key, each, config.prompt)]
+            report_likelihood(name, measure(params, model, tokenizer, found))
+    if chosen.parts != "likelihood":
+        print_row(*SUCCESS)
+        print_row(*["---"] * len(SUCCESS))
+        for name, config, _ in wanted:
+            config = dataclasses.replace(config, tasks=config.tasks[:1])
+            for how, success, formatted in play(config, params, model, tokenizer, chosen.episodes):
+                report_play(f"{name}, {how}", success, formatted)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The parts of benchmarks/tokenisation.py, with a tiny random model and the shipped tokeniser."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import made_run
+import numpy as np
+import pytest
+
+from agentrl_jax.config import decode
+from agentrl_jax.models import decoder
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.text import tokenizer as tokenizers
+from agentrl_jax.text.pieces import Special, build_table
+from agentrl_jax.train import build
+
+PATH = Path(__file__).parents[2] / "benchmarks"
+CONFIG = decode(
+    {
+        "tasks": [{"env": "FrozenLake-deterministic", "groups": 1}, {"env": "Bandit", "groups": 1}],
+        "prompt": {"max_turns": 2, "max_actions_per_turn": 2, "max_actions": 6, "reply_tokens": 8},
+        "rollout": {"context": "single_turn"},
+        "algo": {"preset": "starpo_grpo"},
+    }
+)
+MODEL = ActorCritic(decoder=made_run.SHAPE, critic="none")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """The modules `tokenisation` and `situations`, which stand side by side as a script's do."""
+    sys.path.insert(0, str(PATH))
+    import situations
+    import tokenisation
+
+    yield tokenisation, situations
+    sys.path.remove(str(PATH))
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tokenizers.padded(tokenizers.load_small(), made_run.SHAPE.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return {"policy": decoder.init_params(jax.random.key(3), made_run.SHAPE)}
+
+
+def test_canonical_is_the_whole_text_between_special_tokens(scripts, small):
+    _, situations = scripts
+    cut = [*small.encode("<ans"), *small.encode("wer>U"), small.end_of_turn_id, *small.encode("p")]
+    whole = [*small.encode("<answer>U"), small.end_of_turn_id, *small.encode("p")]
+    assert len(whole) < len(cut)
+    assert situations.canonical(small, cut) == whole
+    assert situations.canonical(small, []) == []
+
+
+def test_the_encoder_gives_canonical_tokens_inside_a_program(scripts, small):
+    tokenisation, _ = scripts
+    end = small.special_name(small.end_of_turn_id)
+    table = build_table(small, ["<ans", "wer>", "#", Special(end)])
+    encode = tokenisation.canonical_encoder(small)
+    ids = np.array([[0, 1, 3, 2], [2, 0, -1, 1], [-1, -1, -1, -1]])
+    tokens, length = jax.jit(jax.vmap(lambda row: encode(table, row, 8)))(ids)
+    answer = small.encode("<answer>")
+    expected = [[*answer, small.end_of_turn_id, *small.encode("#")], small.encode("#<answer>"), []]
+    for row, count, wanted in zip(tokens.tolist(), length.tolist(), expected):
+        assert (row[:count], set(row[count:])) == (wanted, {small.pad_id})
+
+
+def test_situations_hold_the_prompt_and_an_optimal_reply(scripts, small):
+    _, situations = scripts
+    lake, two_arms = build.build_world(CONFIG, small).tasks
+    found = situations.situations(lake, small, jax.random.key(0), 6, CONFIG.prompt)
+    assert len(found) == 6
+    for s in found:
+        board = small.decode(s.observation)
+        assert small.decode(s.whole) == board
+        assert len(board) == 4 * 5 - 1
+        assert board.count("P") == 1
+        assert s.head[: len(lake.prompt.prefix)] == lake.prompt.prefix.tolist()
+        text = small.decode(s.head + s.observation + s.rest, skip_special=False)
+        assert f"{board}\n" in text
+        assert text.endswith("<answer>")
+        assert small.decode(s.reply).endswith("</answer>")
+    once = dataclasses.replace(CONFIG.prompt, max_actions=1)
+    arms = situations.situations(two_arms, small, jax.random.key(0), 6, once)
+    assert [small.decode(s.reply) for s in arms] == ["Teacher</answer>"] * 2  # both orders of display
+
+
+def test_nats_are_sums_over_the_spans(scripts, params):
+    tokenisation, _ = scripts
+    rows = [([5, 6, 7, 8, 9, 10], [(2, 3), (4, 6)]), ([11, 12, 13], [(1, 3)])]
+    got = list(tokenisation.score(params, MODEL, rows))
+    for (tokens, spans), sums in zip(rows, got):
+        logits = decoder.Decoder(made_run.SHAPE).apply({"params": params["policy"]}, jnp.array([tokens]))
+        scores = jax.nn.log_softmax(logits[0])
+        wanted = [sum(float(scores[i - 1, tokens[i]]) for i in range(*span)) for span in spans]
+        np.testing.assert_allclose(sums, wanted, rtol=1e-5)
+
+
+def test_measures_pair_the_three_encodings(scripts, small, params):
+    tokenisation, situations = scripts
+    s = situations.Situation(small.encode("go"), [*small.encode("<ans"), *small.encode("wer>")], [], [], [7, 8])
+    s = s._replace(whole=situations.canonical(small, s.observation), rest=small.encode("\n"))
+    m = tokenisation.measure(params, MODEL, small, [s, s])
+    assert m.observation_tokens.tolist() == [[len(s.observation), len(s.whole)]] * 2
+    assert not m.same.any()
+    assert m.reply_nats.shape == (2, 3)
+    assert m.reply_nats[0].tolist() == pytest.approx(m.reply_nats[1].tolist(), rel=1e-5)
+    assert np.all(m.reply_nats < 0)
+    assert np.all(m.observation_nats < 0)
+
+
+def test_play_pairs_levels_noise_and_sampling(scripts, small, params):
+    """The shipped tokeniser draws the same borders in a lake's messages, so both must play the same."""
+    tokenisation, _ = scripts
+    config = dataclasses.replace(CONFIG, tasks=CONFIG.tasks[:1])
+    for how, success, formatted in tokenisation.play(config, params, MODEL, small, 16):
+        assert how in ("sampled", "greedy")
+        assert success.shape == formatted.shape == (16, 2)
+        assert (success[:, 0] == success[:, 1]).all()
+        assert (formatted[:, 0] == formatted[:, 1]).all()
