@@ -116,6 +116,7 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
     assert np.all(m.observation_nats < 0)
 
 
+@pytest.mark.slow
 def test_play_pairs_levels_noise_and_sampling(scripts, small, params):
     """The shipped tokeniser draws the same borders in a lake's messages, so both must play the same."""
     tokenisation, _ = scripts
