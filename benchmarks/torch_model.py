@@ -234,7 +234,9 @@ def main() -> None:
     parser.add_argument("--phases", nargs="+", default=["prefill", "decode", "gradient"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--limit", type=float, default=20.0, help="leave out what must take longer by the peak, seconds")
+    parser.add_argument(
+        "--limit", type=float, default=20.0, help="leave out what must take longer by the peak, seconds"
+    )
     options = parser.parse_args()
 
     pretrained = load_pretrained(options.model)
@@ -283,7 +285,11 @@ def measure(case: Case, dtype: str, worker: Worker, options, peaks: dict[str, fl
     cells = f"{case.name:18s} {dtype:9s}"
     for side, width in (("jax", 10), ("torch", 8)):
         found = best[side]
-        cells += f" {case.tokens / found[0]:{width}.1f}" if found else f" {'> ' + format(least[side], '.0f') + ' s':>{width}s}"
+        cells += (
+            f" {case.tokens / found[0]:{width}.1f}"
+            if found
+            else f" {'> ' + format(least[side], '.0f') + ' s':>{width}s}"
+        )
     jax_best, torch_best = best["jax"], best["torch"]
     peak = max(peaks.values())
     if jax_best and torch_best:
