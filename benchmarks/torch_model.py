@@ -27,7 +27,7 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained, save_pretrained
 
 PROMPT, CACHE = 128, 256
-ROWS, LENGTH = 8, 512
+LENGTH = 512
 SIZE = 2048
 BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -101,11 +101,11 @@ class Ours:
     def gradient_program(self):
         @functools.partial(jax.jit, static_argnums=(1, 3))
         def run(params, model, tokens, parts):
-            position = jnp.broadcast_to(jnp.arange(1, LENGTH), (ROWS // parts, LENGTH - 1))
+            position = jnp.broadcast_to(jnp.arange(1, LENGTH), (len(tokens) // parts, LENGTH - 1))
 
             def loss(params, rows):
                 scores = actor_critic.score_tokens({"policy": params}, model, rows, position, jnp.ones(rows.shape[0]))
-                return -jnp.sum(scores.logprob) / (ROWS * (LENGTH - 1))
+                return -jnp.sum(scores.logprob) / (len(tokens) * (LENGTH - 1))
 
             def add(total, rows):
                 return jax.tree.map(jnp.add, total, jax.grad(loss)(params, rows)), None
@@ -129,9 +129,9 @@ class Ours:
         jax.block_until_ready((token, cache))
         return seconds(lambda: jax.block_until_ready(self.decode_program(params, config, cache, token, steps)))
 
-    def gradient(self, remat: str, parts: int, dtype: str) -> float:
+    def gradient(self, rows: int, remat: str, parts: int, dtype: str) -> float:
         model = ActorCritic(decoder=self.config(dtype), critic="none", remat=remat)
-        tokens = random_tokens(ROWS, LENGTH)
+        tokens = random_tokens(rows, LENGTH)
         return seconds(lambda: jax.block_until_ready(self.gradient_program(self.params, model, tokens, parts)))
 
 
@@ -139,19 +139,21 @@ def random_tokens(batch: int, length: int) -> jax.Array:
     return jax.block_until_ready(jax.random.randint(jax.random.key(batch), (batch, length), 0, 1000))
 
 
-def cases(ours: Ours, phases: list[str], compiled: bool) -> list[Case]:
+def cases(ours: Ours, options: argparse.Namespace) -> list[Case]:
     c = ours.shape
     heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     matrices = c.num_layers * (2 * c.width * heads + 2 * c.width * kv + 3 * c.width * c.mlp_width)
     table = c.vocab_size * c.width
-    ways = {"eager": {"mode": "eager"}} | ({"compiled": {"mode": "compiled"}} if compiled else {})
+    ways = {"eager": {"mode": "eager"}}
+    if not options.no_compile:
+        ways |= {"compiled": {"mode": "compiled"}}
 
     def attention(seen: float) -> float:
         return 4 * c.num_layers * heads * seen
 
     made = []
-    if "prefill" in phases:
-        for batch in (1, 16, 64):
+    if "prefill" in options.phases:
+        for batch in options.batches:
             tokens = batch * PROMPT
             flops = tokens * (2 * matrices + attention(PROMPT / 2)) + batch * 2 * table
             made.append(
@@ -165,8 +167,9 @@ def cases(ours: Ours, phases: list[str], compiled: bool) -> list[Case]:
                     ways,
                 )
             )
-    if "decode" in phases:
-        for batch, steps in ((1, 32), (16, 16), (64, 8)):
+    if "decode" in options.phases:
+        for batch in options.batches:
+            steps = max(8, 32 // batch)
             seen = PROMPT + steps / 2
             kept = 2 * c.num_layers * kv * seen * batch
             made.append(
@@ -180,26 +183,24 @@ def cases(ours: Ours, phases: list[str], compiled: bool) -> list[Case]:
                     ways,
                 )
             )
-    if "gradient" in phases:
+    if "gradient" in options.phases:
+        rows = options.rows
+        parts = [part for part in (1, 4) if rows % part == 0]
         made.append(
             Case(
-                f"gradient {ROWS} x {LENGTH}",
-                ROWS * LENGTH,
-                3 * ROWS * LENGTH * (2 * (matrices + table) + attention(LENGTH / 2)),
+                f"gradient {rows} x {LENGTH}",
+                rows * LENGTH,
+                3 * rows * LENGTH * (2 * (matrices + table) + attention(LENGTH / 2)),
                 lambda size: 3 * size * (matrices + table),
                 {
-                    "by layer": functools.partial(ours.gradient, "full", 1),
-                    "by row": functools.partial(ours.gradient, "none", ROWS),
+                    "all, recomputed by layer": functools.partial(ours.gradient, rows, "full", 1),
+                    "row by row": functools.partial(ours.gradient, rows, "none", rows),
                 },
-                ("train", {"rows": ROWS, "length": LENGTH}),
-                {name: {**way, "part": part} for part in (1, 4) for name, way in named(ways, part).items()},
+                ("train", {"rows": rows, "length": LENGTH}),
+                {f"{name}, {part} rows": {**way, "part": part} for part in parts for name, way in ways.items()},
             )
         )
     return made
-
-
-def named(ways: dict[str, dict[str, Any]], part: int) -> dict[str, dict[str, Any]]:
-    return {f"{name}, {part} rows": way for name, way in ways.items()}
 
 
 def machine(worker: Worker, dtypes: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
@@ -232,6 +233,8 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m", help="as load_pretrained takes it")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--phases", nargs="+", default=["prefill", "decode", "gradient"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="of prefill and decode")
+    parser.add_argument("--rows", type=int, default=8, help="of the gradient")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument(
@@ -256,7 +259,7 @@ def main() -> None:
             f"\n{'':18s} {'type':9s} {'here tok/s':>10s} {'torch':>8s} {'ratio':>6s} {'peak':>5s} {'(torch)':>7s} "
             f"{'bandw.':>6s}  best ways"
         )
-        for case in cases(ours, options.phases, not options.no_compile):
+        for case in cases(ours, options):
             for dtype in options.dtypes:
                 measure(case, dtype, worker, options, peaks[dtype], bandwidth)
     worker.close()
