@@ -97,8 +97,8 @@ class Ours:
         env, prompt = self.world.tasks[0].env, self.config.prompt
         legend = ", ".join(f"{symbol} is {meaning}" for symbol, meaning in env.legend)
         opening = (
-            f"{env.instruction}\nSymbols in the state: {legend}.\nAvailable actions: {', '.join(env.actions)}.\nYou can "
-            f"make at most {prompt.max_actions} actions in all. Put || between actions when you give several."
+            f"{env.instruction}\nSymbols in the state: {legend}.\nAvailable actions: {', '.join(env.actions)}.\n"
+            f"You can make at most {prompt.max_actions} actions in all. Put || between actions when you give several."
         )
         return {"opening": opening, "actions": prompt.max_actions, "per_turn": ACTIONS, "words": TOKENS}
 

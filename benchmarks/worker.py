@@ -33,7 +33,8 @@ class Worker:
         Raises:
             RuntimeError: the function failed, or the worker is gone; its own output tells why.
         """
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         self.process.stdin.write(json.dumps({"name": name, "arguments": arguments}) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
