@@ -219,7 +219,6 @@ def extend(
     # A write to a position past the end is dropped: that is how rows and tokens that must not write are masked.
     targets = jnp.where(offsets < count[:, None], positions, cache.length)
     visible = layers.visible(positions, cache.length)
-    filled = jnp.max(jnp.where(count > 0, start + count, 0))
     angles = layers.rotary_angles(positions, config)
     rows = jnp.arange(batch)[:, None]
     x = params["embedding"][tokens]
@@ -230,8 +229,7 @@ def extend(
         query, key, value = layers.project(weights, config, x, angles)
         keys.append(cache.keys[index].at[rows, :, targets].set(key, mode="drop"))
         values.append(cache.values[index].at[rows, :, targets].set(value, mode="drop"))
-        mixed = layers.attend_filled(query, keys[-1], values[-1], seen, filled)
-        x = layers.finish(weights, config, x, mixed)
+        x = layers.finish(weights, config, x, layers.attend(query, keys[-1], values[-1], seen))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 
 

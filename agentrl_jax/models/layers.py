@@ -15,9 +15,6 @@ from agentrl_jax.models.shape import DecoderConfig
 Weights = Mapping[str, jax.Array]
 """The parameters of one layer by name, of the activations' type."""
 
-BLOCK = 128
-"""Positions that `attend_filled` reads at a time."""
-
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     """Root-mean-square norm (Zhang and Sennrich 2019) over the last axis of `x` [..., D]; `scale` is [D]."""
@@ -67,80 +64,20 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
     Returns:
         [B, C, H, Dh]
     """
-    rows = _by_kv_head(query, key.shape[1])
-    scores = _scores(rows, key, visible)
-    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
-    mixed = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
-    return _by_query(mixed / jnp.sum(weights, axis=-1, keepdims=True), query)
-
-
-def attend_filled(
-    query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
-) -> jax.Array:
-    """As `attend`, but of keys and values only the first `filled` i32[] positions are read, if the device is a CPU.
-
-    They are read in blocks. One in which a query sees nothing changes none of its bits, so that a row does not depend
-    on how long the others are. Nothing can be differentiated through it.
-    """
-    # Accelerators have the bandwidth to read the whole cache, and a GPU would wait for the host at every block.
-    return jax.lax.platform_dependent(query, key, value, visible, filled, cpu=_attend_blocks, default=_attend_whole)
-
-
-def _attend_whole(
-    query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
-) -> jax.Array:
-    return attend(query, key, value, visible)
-
-
-def _attend_blocks(
-    query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
-) -> jax.Array:
-    """Softmax block by block (Milakov and Gimelshein 2018); arguments as `attend_filled`."""
-    length = key.shape[2]
-    block = min(BLOCK, length)
-    rows = _by_kv_head(query, key.shape[1])
-
-    def add(i, carry):
-        highest, total, mixed = carry
-        first = jnp.minimum(i * block, length - block)
-        keys, values = (jax.lax.dynamic_slice_in_dim(x, first, block, axis=2) for x in (key, value))
-        # The last block ends with the cache; what it shares with the one before is not read again.
-        seen = jax.lax.dynamic_slice_in_dim(visible, first, block, axis=2) & (first + jnp.arange(block) >= i * block)
-        scores = _scores(rows, keys, seen)
-        higher = jnp.maximum(highest, jnp.max(scores, axis=-1, keepdims=True))
-        kept, weights = jnp.exp(highest - higher), jnp.exp(scores - higher)
-        added = jnp.matmul(weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
-        return higher, total * kept + jnp.sum(weights, axis=-1, keepdims=True), mixed * kept + added
-
-    # Made of the queries, because in a checked `jax.shard_map` a loop cannot start from constants.
-    nothing = 0.0 * rows.astype(jnp.float32)
-    start = (nothing[..., :1] + jnp.finfo(jnp.float32).min, nothing[..., :1], nothing)
-    blocks = jnp.maximum((filled + block - 1) // block, 1)
-    _, total, mixed = jax.lax.fori_loop(0, blocks, add, start)
-    return _by_query(mixed / total, query)
-
-
-def _by_kv_head(query: jax.Array, kv_heads: int) -> jax.Array:
-    """Scaled queries [B, K, H/K * C, Dh]: those that share a key-value head become rows of one matrix product."""
     batch, chunk, heads, head_dim = query.shape
-    rows = (query * head_dim**-0.5).reshape(batch, chunk, kv_heads, heads // kv_heads, head_dim)
-    return rows.transpose(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, head_dim)
-
-
-def _by_query(mixed: jax.Array, query: jax.Array) -> jax.Array:
-    """Takes `_by_kv_head` back: [B, C, H, Dh], of the type of `query`."""
-    batch, chunk, heads, head_dim = query.shape
-    kv_heads = mixed.shape[1]
-    mixed = mixed.reshape(batch, kv_heads, heads // kv_heads, chunk, head_dim).transpose(0, 3, 1, 2, 4)
-    return mixed.reshape(query.shape).astype(query.dtype)
-
-
-def _scores(rows: jax.Array, key: jax.Array, visible: jax.Array) -> jax.Array:
-    """Scores f32[B, K, H/K * C, S] of `_by_kv_head`'s rows; those of what is not visible are hugely negative."""
+    kv_heads, shared = key.shape[1], heads // key.shape[1]
+    # Queries that share a key-value head become rows of one matrix product.
+    rows = (query * head_dim**-0.5).reshape(batch, chunk, kv_heads, shared, head_dim).transpose(0, 2, 3, 1, 4)
+    rows = rows.reshape(batch, kv_heads, -1, head_dim)
     scores = jnp.matmul(rows, key.swapaxes(2, 3), preferred_element_type=jnp.float32)
     # An added bias and a division after the product: a CPU takes 3.7 times as long for a choice and a softmax.
     bias = jnp.where(visible, 0.0, jnp.finfo(jnp.float32).min / 2)
-    return scores + jnp.tile(bias, (1, rows.shape[2] // visible.shape[1], 1))[:, None]
+    scores += jnp.tile(bias, (1, shared, 1))[:, None]
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    mixed = jnp.matmul(weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    mixed = mixed / jnp.sum(weights, axis=-1, keepdims=True)
+    mixed = mixed.reshape(batch, kv_heads, shared, chunk, head_dim).transpose(0, 3, 1, 2, 4)
+    return mixed.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
 
 
 def visible(positions: jax.Array, length: int) -> jax.Array:
