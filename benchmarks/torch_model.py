@@ -4,9 +4,9 @@
     python benchmarks/torch_model.py --torch-python VENV/bin/python --dtypes float32 --phases decode --repeats 5
 
 The two sides take turns, repetition by repetition, and the least time of each counts. torch runs as it is and compiled;
-here a gradient runs with whole rows recomputed by layer and with nothing recomputed, in parts of one row. Of each side
-the best of these counts. A share of the peak is that of the fastest product of square matrices of either side in the
-same type, a share of the bandwidth that of one pass over 512 MiB.
+here a gradient (no optimiser's step) is taken of all rows, recomputed by layer, and row by row with nothing recomputed.
+Of each side the best of these counts. A share of the peak is that of the fastest product of square matrices of either
+side in the same type, a share of the bandwidth that of one pass over 512 MiB.
 """
 
 import argparse
@@ -61,16 +61,23 @@ class Ours:
     def __init__(self, pretrained: Pretrained):
         self.params = pretrained.params
         self.shape = pretrained.config.decoder
+        self.by_layer: dict[str, Any] = {}
 
     def config(self, dtype: str) -> DecoderConfig:
+        """The shape with activations of a type."""
         return dataclasses.replace(self.shape, dtype=dtype)
 
-    @functools.cache
     def layers(self, dtype: str) -> Any:
-        return jax.block_until_ready(jax.jit(decoder.unstack, static_argnums=1)(self.params, self.config(dtype)))
+        """The parameters as `decoder.extend` reads them; made once."""
+        if dtype not in self.by_layer:
+            unstack = jax.jit(decoder.unstack, static_argnums=1)
+            self.by_layer[dtype] = jax.block_until_ready(unstack(self.params, self.config(dtype)))
+        return self.by_layer[dtype]
 
     @functools.cached_property
     def prefill_program(self):
+        """(params, config, tokens) -> logits of the last token, and the cache."""
+
         @functools.partial(jax.jit, static_argnums=1)
         def run(params, config, tokens):
             batch, length = tokens.shape
@@ -83,6 +90,8 @@ class Ours:
 
     @functools.cached_property
     def decode_program(self):
+        """(params, config, cache, token, steps) -> the last of `steps` greedy tokens, and the cache."""
+
         @functools.partial(jax.jit, static_argnums=(1, 4), donate_argnums=2)
         def run(params, config, cache, token, steps):
             batch = token.shape[0]
@@ -99,6 +108,8 @@ class Ours:
 
     @functools.cached_property
     def gradient_program(self):
+        """(params, model, tokens, parts) -> gradient of the mean token loss."""
+
         @functools.partial(jax.jit, static_argnums=(1, 3))
         def run(params, model, tokens, parts):
             position = jnp.broadcast_to(jnp.arange(1, LENGTH), (len(tokens) // parts, LENGTH - 1))
@@ -118,11 +129,13 @@ class Ours:
         return run
 
     def prefill(self, batch: int, dtype: str) -> float:
+        """Seconds of one prefill."""
         tokens = random_tokens(batch, PROMPT)
         run = functools.partial(self.prefill_program, self.layers(dtype), self.config(dtype), tokens)
         return seconds(lambda: jax.block_until_ready(run()))
 
     def decode(self, batch: int, steps: int, dtype: str) -> float:
+        """Seconds of `steps` greedy tokens."""
         params, config = self.layers(dtype), self.config(dtype)
         logits, cache = self.prefill_program(params, config, random_tokens(batch, PROMPT))
         token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
@@ -130,6 +143,7 @@ class Ours:
         return seconds(lambda: jax.block_until_ready(self.decode_program(params, config, cache, token, steps)))
 
     def gradient(self, rows: int, remat: str, parts: int, dtype: str) -> float:
+        """Seconds of one gradient."""
         model = ActorCritic(decoder=self.config(dtype), critic="none", remat=remat)
         tokens = random_tokens(rows, LENGTH)
         return seconds(lambda: jax.block_until_ready(self.gradient_program(self.params, model, tokens, parts)))
