@@ -1,0 +1,115 @@
+"""This project's part of `torch_model.py`: seconds of one repetition of one measurement."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from worker import seconds
+
+from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.weights.load import Pretrained
+
+PROMPT, CACHE, LENGTH = 128, 256, 512
+"""Tokens of a prompt, positions of its cache, tokens of a row of the gradient."""
+
+
+class Ours:
+    """The measurements on this side."""
+
+    def __init__(self, pretrained: Pretrained):
+        self.params = pretrained.params
+        self.shape = pretrained.config.decoder
+        self.by_layer: dict[str, Any] = {}
+
+    def config(self, dtype: str) -> DecoderConfig:
+        """The shape with activations of a type."""
+        return dataclasses.replace(self.shape, dtype=dtype)
+
+    def layers(self, dtype: str) -> Any:
+        """The parameters as `decoder.extend` reads them; made once."""
+        if dtype not in self.by_layer:
+            unstack = jax.jit(decoder.unstack, static_argnums=1)
+            self.by_layer[dtype] = jax.block_until_ready(unstack(self.params, self.config(dtype)))
+        return self.by_layer[dtype]
+
+    @functools.cached_property
+    def prefill_program(self):
+        """(params, config, tokens) -> logits of the last token, and the cache."""
+
+        @functools.partial(jax.jit, static_argnums=1)
+        def run(params, config, tokens):
+            batch, length = tokens.shape
+            cache = decoder.init_cache(config, batch, CACHE)
+            zeros = jnp.zeros(batch, jnp.int32)
+            hidden, cache = decoder.extend(params, config, cache, tokens, zeros, zeros + length)
+            return decoder.logits(params, hidden[:, -1]), cache
+
+        return run
+
+    @functools.cached_property
+    def decode_program(self):
+        """(params, config, cache, token, steps) -> the last of `steps` greedy tokens, and the cache."""
+
+        @functools.partial(jax.jit, static_argnums=(1, 4), donate_argnums=2)
+        def run(params, config, cache, token, steps):
+            batch = token.shape[0]
+
+            def step(i, carry):
+                token, cache = carry
+                start = jnp.full(batch, PROMPT, jnp.int32) + i
+                hidden, cache = decoder.extend(params, config, cache, token[:, None], start, jnp.ones(batch, jnp.int32))
+                return jnp.argmax(decoder.logits(params, hidden[:, 0]), axis=-1).astype(jnp.int32), cache
+
+            return jax.lax.fori_loop(0, steps, step, (token, cache))
+
+        return run
+
+    @functools.cached_property
+    def gradient_program(self):
+        """(params, model, tokens, parts) -> gradient of the mean token loss."""
+
+        @functools.partial(jax.jit, static_argnums=(1, 3))
+        def run(params, model, tokens, parts):
+            position = jnp.broadcast_to(jnp.arange(1, LENGTH), (len(tokens) // parts, LENGTH - 1))
+
+            def loss(params, rows):
+                scores = actor_critic.score_tokens({"policy": params}, model, rows, position, jnp.ones(rows.shape[0]))
+                return -jnp.sum(scores.logprob) / (len(tokens) * (LENGTH - 1))
+
+            def add(total, rows):
+                return jax.tree.map(jnp.add, total, jax.grad(loss)(params, rows)), None
+
+            if parts == 1:
+                return jax.grad(loss)(params, tokens)
+            split = tokens.reshape(parts, -1, LENGTH)
+            return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), split)[0]
+
+        return run
+
+    def prefill(self, batch: int, dtype: str) -> float:
+        """Seconds of one prefill."""
+        tokens = random_tokens(batch, PROMPT)
+        run = functools.partial(self.prefill_program, self.layers(dtype), self.config(dtype), tokens)
+        return seconds(lambda: jax.block_until_ready(run()))
+
+    def decode(self, batch: int, steps: int, dtype: str) -> float:
+        """Seconds of `steps` greedy tokens."""
+        params, config = self.layers(dtype), self.config(dtype)
+        logits, cache = self.prefill_program(params, config, random_tokens(batch, PROMPT))
+        token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        jax.block_until_ready((token, cache))
+        return seconds(lambda: jax.block_until_ready(self.decode_program(params, config, cache, token, steps)))
+
+    def gradient(self, rows: int, remat: str, parts: int, dtype: str) -> float:
+        """Seconds of one gradient."""
+        model = ActorCritic(decoder=self.config(dtype), critic="none", remat=remat)
+        tokens = random_tokens(rows, LENGTH)
+        return seconds(lambda: jax.block_until_ready(self.gradient_program(self.params, model, tokens, parts)))
+
+
+def random_tokens(batch: int, length: int) -> jax.Array:
+    return jax.block_until_ready(jax.random.randint(jax.random.key(batch), (batch, length), 0, 1000))

@@ -1,0 +1,221 @@
+"""A decoder here and in torch with transformers, on the same weights: prefill, decode, gradient; prints ratios.
+
+    python benchmarks/torch_model.py --torch-python VENV/bin/python
+    python benchmarks/torch_model.py --torch-python VENV/bin/python --dtypes float32 --phases decode --repeats 5
+
+The two sides take turns, repetition by repetition, and the least time of each counts. torch runs as it is and compiled;
+here a gradient (no optimiser's step) is taken of all rows, recomputed by layer, and row by row with nothing recomputed.
+Of each side the best of these counts. A share of the peak is that of the fastest product of square matrices of either
+side in the same type, a share of the bandwidth that of one pass over 512 MiB.
+"""
+
+import argparse
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax_side import CACHE, LENGTH, PROMPT, Ours
+from worker import Worker, seconds
+
+from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
+
+SIZE = 2048
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One line of the table.
+
+    Attributes:
+        name: shown.
+        tokens: that one repetition computes.
+        flops: of its matrix products, the attention's over the positions that are seen.
+        moved: bytes that it must read at least: the parameters of each step, and the filled cache.
+        ours: ways to compute it here, (dtype) -> seconds of one repetition.
+        torch: the worker's function and its arguments, without the type.
+        ways: ways of torch, each further arguments.
+    """
+
+    name: str
+    tokens: int
+    flops: float
+    moved: Callable[[int], float]
+    ours: dict[str, Callable[[str], float]]
+    torch: tuple[str, dict[str, Any]]
+    ways: dict[str, dict[str, Any]]
+
+
+def cases(ours: Ours, options: argparse.Namespace) -> list[Case]:
+    c = ours.shape
+    heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    matrices = c.num_layers * (2 * c.width * heads + 2 * c.width * kv + 3 * c.width * c.mlp_width)
+    table = c.vocab_size * c.width
+    ways = {"eager": {"mode": "eager"}}
+    if not options.no_compile:
+        ways |= {"compiled": {"mode": "compiled"}}
+
+    def attention(seen: float) -> float:
+        return 4 * c.num_layers * heads * seen
+
+    made = []
+    if "prefill" in options.phases:
+        for batch in options.batches:
+            tokens = batch * PROMPT
+            flops = tokens * (2 * matrices + attention(PROMPT / 2)) + batch * 2 * table
+            made.append(
+                Case(
+                    f"prefill {batch} x {PROMPT}",
+                    tokens,
+                    flops,
+                    lambda size: size * (matrices + table),
+                    {"": functools.partial(ours.prefill, batch)},
+                    ("prefill", {"batch": batch, "length": PROMPT}),
+                    ways,
+                )
+            )
+    if "decode" in options.phases:
+        for batch in options.batches:
+            steps = max(8, 32 // batch)
+            seen = PROMPT + steps / 2
+            kept = 2 * c.num_layers * kv * seen * batch
+            made.append(
+                Case(
+                    f"decode batch {batch}",
+                    batch * steps,
+                    batch * steps * (2 * (matrices + table) + attention(seen)),
+                    lambda size, steps=steps, kept=kept: steps * size * (matrices + table + kept),
+                    {"": functools.partial(ours.decode, batch, steps)},
+                    ("decode", {"batch": batch, "length": PROMPT, "cache": CACHE, "steps": steps}),
+                    ways,
+                )
+            )
+    if "gradient" in options.phases:
+        rows = options.rows
+        parts = [part for part in (1, 4) if rows % part == 0]
+        made.append(
+            Case(
+                f"gradient {rows} x {LENGTH}",
+                rows * LENGTH,
+                3 * rows * LENGTH * (2 * (matrices + table) + attention(LENGTH / 2)),
+                lambda size: 3 * size * (matrices + table),
+                {
+                    "all, recomputed by layer": functools.partial(ours.gradient, rows, "full", 1),
+                    "row by row": functools.partial(ours.gradient, rows, "none", rows),
+                },
+                ("train", {"rows": rows, "length": LENGTH}),
+                {f"{name}, {part} rows": {**way, "part": part} for part in parts for name, way in ways.items()},
+            )
+        )
+    return made
+
+
+def machine(worker: Worker, dtypes: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """GF/s of square products by type and side, and GB/s of one pass over 512 MiB by side."""
+    product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32))
+    ones = jnp.ones(2**27)
+    total = jax.jit(jnp.sum)
+    peaks: dict[str, dict[str, float]] = {}
+    for dtype in dtypes:
+        a = jax.random.normal(jax.random.key(0), (SIZE, SIZE)).astype(dtype)
+        times: dict[str, list[float]] = {"jax": [], "torch": []}
+        small = SIZE if dtype == "float32" else SIZE // 4
+        for _ in range(5):
+            times["jax"].append(seconds(lambda a=a: jax.block_until_ready(product(a, a))))
+            times["torch"].append(worker.ask("matmul", size=small, dtype=dtype))
+        peaks[dtype] = {
+            "jax": 2 * SIZE**3 / min(times["jax"]) / 1e9,
+            "torch": 2 * small**3 / min(times["torch"]) / 1e9,
+        }
+    reads = {
+        "jax": min(seconds(lambda: jax.block_until_ready(total(ones))) for _ in range(5)),
+        "torch": min(worker.ask("read") for _ in range(5)),
+    }
+    return peaks, {side: ones.nbytes / took / 1e9 for side, took in reads.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-python", required=True, help="interpreter that has torch and transformers")
+    parser.add_argument("--model", default="smollm2-135m", help="as load_pretrained takes it")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--phases", nargs="+", default=["prefill", "decode", "gradient"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64], help="of prefill and decode")
+    parser.add_argument("--rows", type=int, default=8, help="of the gradient")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument(
+        "--limit", type=float, default=20.0, help="leave out what must take longer by the peak, seconds"
+    )
+    options = parser.parse_args()
+
+    pretrained = load_pretrained(options.model)
+    ours = Ours(pretrained)
+    worker = Worker(options.torch_python, "torch_side.py")
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(f"{folder}/model", pretrained.params, pretrained.config)
+        versions = worker.ask("start", folder=f"{folder}/model")
+        load = os.getloadavg()
+        print(f"jax {jax.__version__}, {versions}, load {load[0]:.1f} {load[1]:.1f} {load[2]:.1f} at the start")
+        peaks, reads = machine(worker, options.dtypes)
+        bandwidth = max(reads.values())
+        for dtype in options.dtypes:
+            print(f"{dtype} product of {SIZE}: " + ", ".join(f"{k} {v:.1f} GF/s" for k, v in peaks[dtype].items()))
+        print("one pass over 512 MiB: " + ", ".join(f"{side} {value:.1f} GB/s" for side, value in reads.items()))
+        print(
+            f"\n{'':18s} {'type':9s} {'here tok/s':>10s} {'torch':>8s} {'ratio':>6s} {'peak':>5s} {'(torch)':>7s} "
+            f"{'bandw.':>6s}  best ways"
+        )
+        for case in cases(ours, options):
+            for dtype in options.dtypes:
+                measure(case, dtype, worker, options, peaks[dtype], bandwidth)
+    worker.close()
+    print(f"load {os.getloadavg()[0]:.1f} at the end")
+
+
+def measure(case: Case, dtype: str, worker: Worker, options, peaks: dict[str, float], bandwidth: float) -> None:
+    """Measures and prints one line."""
+    function, arguments = case.torch
+    runs: dict[tuple[str, str], Callable[[], float]] = {}
+    least = {side: case.flops / peak / 1e9 for side, peak in peaks.items()}
+    if least["jax"] < options.limit:
+        runs |= {("jax", name): functools.partial(way, dtype) for name, way in case.ours.items()}
+    if least["torch"] < options.limit:
+        runs |= {
+            ("torch", name): functools.partial(worker.ask, function, dtype=dtype, **arguments, **way)
+            for name, way in case.ways.items()
+        }
+    for warm in runs.values():
+        warm()
+    times: dict[tuple[str, str], float] = dict.fromkeys(runs, float("inf"))
+    for _ in range(options.repeats):
+        for key, run in runs.items():
+            times[key] = min(times[key], run())
+    best = {side: min(((t, k[1]) for k, t in times.items() if k[0] == side), default=None) for side in least}
+    cells = f"{case.name:18s} {dtype:9s}"
+    for side, width in (("jax", 10), ("torch", 8)):
+        found = best[side]
+        cells += (
+            f" {case.tokens / found[0]:{width}.1f}"
+            if found
+            else f" {'> ' + format(least[side], '.0f') + ' s':>{width}s}"
+        )
+    jax_best, torch_best = best["jax"], best["torch"]
+    peak = max(peaks.values())
+    if jax_best and torch_best:
+        cells += f" {torch_best[0] / jax_best[0]:6.2f}"
+    if jax_best:
+        shares = [f"{case.flops / found[0] / 1e9 / peak:.0%}" if found else "" for found in (jax_best, torch_best)]
+        cells += f" {shares[0]:>5s} {shares[1]:>7s}"
+        cells += f" {case.moved(BYTES[dtype]) / jax_best[0] / 1e9 / bandwidth:6.0%}  {jax_best[1]}"
+        cells += f" / {torch_best[1]}" if torch_best else ""
+    print(cells, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The whole multi-turn rollout here and as agent loops around PyTorch; prints seconds, tokens and ratios of one run.
+
+    python benchmarks/torch_rollout.py --torch-python VENV/bin/python
+    python benchmarks/torch_rollout.py --torch-python VENV/bin/python --models smollm2 --environments 16
+    python benchmarks/torch_rollout.py --torch-python VENV/bin/python --tunix-python VENV/bin/python --models demo
+
+The same on all sides: SimpleSokoban on the same levels, RAGEN's prompt, the whole conversation as context, 5 turns and
+exactly 64 sampled tokens a turn: torch may not end a reply earlier, and here no token ends one. An action budget that
+no episode can use up keeps episodes alive. (a) writes the chat anew every turn and calls `generate`, with transformers'
+own cache and with one that is not copied as it grows; (b) keeps its cache over the turns; both step Python
+environments. (c) is Tunix's sampler in the loop of (a), greedy, which is cheaper than drawing.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from worker import Worker, seconds
+
+from agentrl_jax.config import Config, decode
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.weights.hf_config_out import describe
+from agentrl_jax.models.weights.load import save_pretrained
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.engine import cache_length
+from agentrl_jax.rollout.keys import level_key
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.train import build
+from agentrl_jax.train.programs import Programs, total_stats
+from envs_jax.sokoban.text import render_codes
+
+TURNS, TOKENS, ACTIONS = 5, 64, 5
+MODELS: dict[str, dict[str, Any]] = {
+    "smollm2": {"pretrained": "smollm2-135m"},
+    "demo": {"layers": 3, "width": 64, "heads": 2, "kv_heads": 2, "mlp_width": 192, "rope_theta": 100.0},
+}
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""How a chat of the shipped tokeniser is written, for transformers."""
+
+
+class Ours:
+    """The compiled rollout of one model, and what the other sides need of it."""
+
+    def __init__(self, name: str, environments: int):
+        self.config = configuration(name, environments)
+        pretrained = build.load_model(self.config.model)
+        tokenizer = build.load_tokenizer(self.config.model, pretrained)
+        self.world: CompiledWorld = build.build_world(self.config, tokenizer)
+        self.model = build.build_model(self.config, tokenizer, pretrained)
+        engine = build.engine_config(self.config, tokenizer, members=1, slots=0)
+        # A token beyond the vocabulary is never drawn.
+        self.engine = dataclasses.replace(engine, end_of_turn=(self.model.decoder.vocab_size,))
+        self.params = (
+            {"policy": pretrained.params} if pretrained else actor_critic.init_params(jax.random.key(0), self.model)
+        )
+        self.pretrained, self.tokenizer = pretrained, tokenizer
+        self.ids = build.training_ids(self.config)
+        self.settings = build.rollout_settings(self.config, self.world, environments, 1.0)
+        self.program = Programs(make_mesh(1)).rollout("rollout", self.model, self.world, self.engine)
+
+    def play(self, number: int) -> dict[str, Any]:
+        """One rollout."""
+        kept: list[Any] = []
+
+        def run() -> None:
+            kept.extend(
+                jax.block_until_ready(self.program(self.params, jax.random.key(number), self.ids, self.settings))
+            )
+
+        took = seconds(run)
+        trajectory, stats = kept
+        read = int(jnp.sum(trajectory.prompt_length)) + int(
+            jnp.sum(jnp.where(trajectory.played, trajectory.observation_length, 0))
+        )
+        return {"seconds": took, "read": read, "sampled": total_stats(stats)["sampled_tokens"]}
+
+    def levels(self, number: int) -> list[str]:
+        """The levels of rollout `number`, as text."""
+        task = self.world.tasks[0]
+        keys = level_key(jax.random.key(number), self.ids)
+        drawn = jax.vmap(lambda key: task.env.draw_level(key, task.env_params))(keys)
+        return [render_codes(level) for level in np.asarray(drawn)]
+
+    def task(self) -> dict[str, Any]:
+        """What the Python side says about the task: the words of RAGEN's style."""
+        env, prompt = self.world.tasks[0].env, self.config.prompt
+        legend = ", ".join(f"{symbol} is {meaning}" for symbol, meaning in env.legend)
+        opening = (
+            f"{env.instruction}\nSymbols in the state: {legend}.\nAvailable actions: {', '.join(env.actions)}.\n"
+            f"You can make at most {prompt.max_actions} actions in all. Put || between actions when you give several."
+        )
+        return {"opening": opening, "actions": prompt.max_actions, "per_turn": ACTIONS, "words": TOKENS}
+
+    def save(self, folder: str) -> None:
+        """The same weights and tokeniser for transformers."""
+        if self.pretrained:
+            save_pretrained(folder, self.pretrained.params, self.pretrained.config, files=self.pretrained.files)
+            return
+        tokenizer = self.tokenizer
+        described = describe(
+            self.model.decoder,
+            max_positions=cache_length(self.world, self.engine),
+            eos_token_id=tokenizer.end_of_turn_id,
+            pad_token_id=tokenizer.pad_id,
+        )
+        files = dict(build.tokenizer_files(self.config.model)) | {
+            "tokenizer_config.json": json.dumps(
+                {
+                    "tokenizer_class": "PreTrainedTokenizerFast",
+                    "eos_token": tokenizer.special_name(tokenizer.end_of_turn_id),
+                    "pad_token": tokenizer.special_name(tokenizer.pad_id),
+                    "chat_template": TEMPLATE,
+                }
+            ).encode()
+        }
+        save_pretrained(folder, self.params["policy"], described, files=files)
+
+
+def configuration(name: str, environments: int) -> Config:
+    return decode(
+        {
+            "tasks": [{"env": "SimpleSokoban", "groups": environments}],
+            "prompt": {
+                "style": "ragen",
+                "think": True,
+                "max_turns": TURNS,
+                "max_actions_per_turn": ACTIONS,
+                "max_actions": TURNS * ACTIONS + 1,
+                "reply_tokens": TOKENS,
+            },
+            "model": MODELS[name],
+            "rollout": {"members": 1},
+            "algo": {"preset": "starpo_grpo"},
+        }
+    )
+
+
+def measure(name: str, options: argparse.Namespace) -> None:
+    """Plays with all sides in turns and prints a table."""
+    ours = Ours(name, options.environments)
+    loops = {"(a) chat rebuilt": "rebuild", "(a) cache not copied": "rebuild, roomy", "(b) cache kept": "cached"}
+    sides: dict[str, Callable[[int], dict[str, Any]]] = {"here": ours.play}
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save(f"{folder}/model")
+        shared = {"folder": f"{folder}/model", "task": ours.task(), "turns": TURNS, "tokens": TOKENS}
+        torch = Worker(options.torch_python, "torch_agent.py")
+        workers = [torch]
+
+        def of_torch(loop: str, number: int) -> dict[str, Any]:
+            return torch.ask("rollout", **shared, levels=ours.levels(number), loop=loop, seed=number)
+
+        # Loads the weights.
+        torch.ask("rollout", **{**shared, "turns": 1}, levels=ours.levels(0)[:2], loop="cached", seed=0)
+        sides |= {label: functools.partial(of_torch, loop) for label, loop in loops.items() if loop in options.loops}
+        if options.tunix_python:
+            tunix = Worker(options.tunix_python, "tunix_agent.py")
+            workers.append(tunix)
+
+            def of_tunix(number: int) -> dict[str, Any]:
+                return tunix.ask("rollout", **shared, levels=ours.levels(number), batch=options.tunix_batch)
+
+            of_tunix(0)  # compiles
+            sides["(c) Tunix's sampler"] = of_tunix
+        print(f"\n{name}, {options.environments} environments, load {os.getloadavg()[0]:.1f}", flush=True)
+        ours.play(0)  # compiles
+        times: dict[str, list[float]] = {side: [] for side in sides}
+        last: dict[str, dict[str, Any]] = {}
+        for number in range(options.repeats):
+            for side, play in sides.items():
+                last[side] = play(1 + number)
+                times[side].append(last[side]["seconds"])
+                print(f"  {side}: {times[side][-1]:.1f} s", flush=True)
+        for worker in workers:
+            worker.close()
+    print(f"{'':22s} {'seconds':>8s} {'read':>8s} {'sampled':>8s} {'sampled/s':>9s}  here is faster by")
+    for side, took in times.items():
+        least, counts = min(took), last[side]
+        ratio = least / min(times["here"])
+        speed = counts["sampled"] / least
+        print(f"{side:22s} {least:8.1f} {counts['read']:8d} {counts['sampled']:8d} {speed:9.1f}  {ratio:.2f}")
+    print(f"load {os.getloadavg()[0]:.1f} at the end", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch-python", required=True, help="interpreter that has torch and transformers")
+    parser.add_argument("--tunix-python", help="interpreter that has google-tunix")
+    parser.add_argument("--tunix-batch", type=int, default=64, help="episodes that Tunix's sampler gets at once")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--loops", nargs="+", default=["rebuild", "rebuild, roomy", "cached"])
+    parser.add_argument("--environments", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=1)
+    options = parser.parse_args()
+    print(f"jax {jax.__version__}")
+    for name in options.models:
+        measure(name, options)
+
+
+if __name__ == "__main__":
+    main()

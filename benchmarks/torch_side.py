@@ -1,0 +1,112 @@
+"""torch and transformers' part of `torch_model.py`: one repetition of one measurement a request."""
+
+import functools
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+from worker import seconds, serve
+
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
+FOLDER: list[str] = []
+
+
+def start(folder: str) -> dict[str, Any]:
+    """Names the folder of the model; returns versions and the number of threads."""
+    FOLDER[:] = [folder]
+    return VERSIONS | {"threads": torch.get_num_threads()}
+
+
+def threads(count: int) -> None:
+    torch.set_num_threads(count)
+
+
+@functools.cache
+def model(dtype: str):
+    return AutoModelForCausalLM.from_pretrained(FOLDER[0], dtype=TYPES[dtype], attn_implementation="sdpa").eval()
+
+
+@functools.cache
+def compiled(dtype: str):
+    return torch.compile(model(dtype), dynamic=False)
+
+
+@functools.cache
+def operands(size: int, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(size, size).to(TYPES[dtype]), torch.randn(size, size).to(TYPES[dtype])
+
+
+def matmul(size: int, dtype: str) -> float:
+    a, b = operands(size, dtype)
+    return seconds(lambda: a @ b)
+
+
+@functools.cache
+def stream() -> torch.Tensor:
+    return torch.ones(2**27)
+
+
+def read() -> float:
+    """Seconds of one pass over 512 MiB."""
+    x = stream()
+    return seconds(lambda: x.sum())
+
+
+@torch.inference_mode()
+def prefill(dtype: str, mode: str, batch: int, length: int) -> float:
+    """Logits of the last token and a cache of `batch` rows of `length` tokens."""
+    tokens = torch.randint(0, 1000, (batch, length))
+    run = compiled(dtype) if mode == "compiled" else model(dtype)
+    cache = DynamicCache(config=model(dtype).config)
+    return seconds(lambda: run(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits)
+
+
+@functools.cache
+def static_cache(dtype: str, length: int, batch: int) -> StaticCache:
+    """One cache a batch size: a new one would be compiled for again."""
+    return StaticCache(config=model(dtype).config, max_cache_len=length)
+
+
+@torch.inference_mode()
+def decode(dtype: str, mode: str, batch: int, length: int, cache: int, steps: int) -> float:
+    """`steps` greedy tokens of `batch` rows, at positions from `length` on; compiled with a static cache."""
+    plain = model(dtype)
+    kept = static_cache(dtype, cache, batch) if mode == "compiled" else DynamicCache(config=plain.config)
+    if mode == "compiled":
+        kept.reset()
+    tokens = torch.randint(0, 1000, (batch, length))
+    state = {"token": plain(tokens, past_key_values=kept, use_cache=True, logits_to_keep=1).logits[:, -1:].argmax(-1)}
+    run = compiled(dtype) if mode == "compiled" else plain
+
+    def step(position: int) -> None:
+        where = {"position_ids": torch.full((batch, 1), position)}
+        state["token"] = run(state["token"], past_key_values=kept, use_cache=True, **where).logits[:, -1:].argmax(-1)
+
+    step(length)
+    return seconds(lambda: [step(length + 1 + i) for i in range(steps)])
+
+
+def train(dtype: str, mode: str, rows: int, length: int, part: int) -> float:
+    """Gradient of the mean token loss of `rows` rows, accumulated over parts of `part` rows."""
+    run = compiled(dtype) if mode == "compiled" else model(dtype)
+    tokens = torch.randint(0, 1000, (rows, length))
+
+    def step() -> None:
+        model(dtype).zero_grad(set_to_none=True)
+        for first in range(0, rows, part):
+            mine = tokens[first : first + part]
+            logits = run(mine, use_cache=False).logits[:, :-1].float()
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten())
+            (loss * part / rows).backward()
+
+    took = seconds(step)
+    model(dtype).zero_grad(set_to_none=True)
+    return took
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    functions = (start, threads, matmul, read, prefill, decode, train)
+    serve({function.__name__: function for function in functions})

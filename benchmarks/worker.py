@@ -1,0 +1,73 @@
+"""A second interpreter that answers requests, so that two stacks that do not share a venv take turns in one run.
+
+Both directions carry one JSON object a line. This file needs nothing but Python itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Worker:
+    """A script of this folder that runs in another interpreter and calls `serve`."""
+
+    def __init__(self, python: str, script: str):
+        """Starts it; `python` is the path of the interpreter."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        self.process = subprocess.Popen(
+            [python, str(Path(__file__).parent / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, name: str, **arguments: Any) -> Any:
+        """What the worker's function `name` returns for these arguments.
+
+        Raises:
+            RuntimeError: the function failed, or the worker is gone; its own output tells why.
+        """
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps({"name": name, "arguments": arguments}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args} ended while it did {name}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{name} {arguments}: {answer['error']}")
+        return answer["result"]
+
+    def close(self) -> None:
+        """Ends it."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def serve(functions: dict[str, Callable[..., Any]]) -> None:
+    """Answers requests until the input ends. What the functions print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = {"result": functions[request["name"]](**request["arguments"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """How long a call takes."""
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
