@@ -48,7 +48,7 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
 
 def test_planners_and_room_are_asked_for():
     world = make_world("Bandit", actions=1)
-    with pytest.raises(ValueError, match="imitation.plans to random"):
+    with pytest.raises(ValueError, match=r"imitation\.plans to random"):
         check_imitable(world, 40, "optimal")
     with pytest.raises(ValueError, match="reply_tokens is 3"):
         check_imitable(world, 3, "random")
