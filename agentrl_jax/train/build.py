@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -139,7 +140,14 @@ def initial_state(
         return state.init_state(key, model, optimise, reference, decoder)
 
     compiled = jax.jit(start, donate_argnums=1)
-    return lambda key: compiled(key, None if pretrained is None else pretrained.params)
+
+    def run(key):
+        with warnings.catch_warnings():
+            # A stack of layers that is cut in two is not taken over, but freed.
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            return compiled(key, None if pretrained is None else pretrained.params)
+
+    return run
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:
