@@ -72,11 +72,6 @@ def validate(config: Config) -> None:
         "is a random one; name a pretrained model, or set model.lora.rank to 0",
     )
     need(
-        model.lora.rank == 0 or model.frozen_layers == 0,
-        f"model.frozen_layers is {model.frozen_layers}, but model.lora.rank = {model.lora.rank} freezes every layer; "
-        "set one of the two to 0",
-    )
-    need(
         model.precision != "bfloat16" or bool(model.lora.rank or model.frozen_layers),
         "model.precision is bfloat16, which stores frozen parameters in bfloat16, but nothing is frozen; use mixed, or "
         "set model.lora.rank or model.frozen_layers",

@@ -32,7 +32,8 @@ class ActorCritic:
         critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a decoder of its own.
         common: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
         lora: with it the policy and a separate critic are adapters of one frozen decoder.
-        frozen_layers: number of first layers that are frozen, and the embedding with them; 0 trains everything.
+        frozen_layers: number of first layers that are frozen, and the embedding with them, or that have no adapter; 0
+            trains everything. No gradient is taken through these layers.
         remat: what the backward pass recomputes, see `decoder.REMAT`.
         gather: puts parameters together that devices keep in parts, see `decoder.forward`.
     """
@@ -52,8 +53,6 @@ class ActorCritic:
             raise ValueError(f"remat {self.remat!r} is unknown; choose one of {', '.join(decoder.REMAT)}")
         if not 0 <= self.frozen_layers < self.decoder.num_layers:
             raise ValueError(f"{self.frozen_layers} frozen layers of {self.decoder.num_layers}; leave one to train")
-        if self.lora and self.frozen_layers:
-            raise ValueError("an adapter freezes the whole decoder; give lora or frozen_layers, not both")
 
 
 class TokenScores(struct.PyTreeNode):
@@ -84,16 +83,20 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
         "base", if there is something frozen: the rest of the decoder, or all of it.
     """
     params: dict[str, Any] = {}
-    if model.lora:
-        params |= {"policy": lora.init_adapter(key, model.decoder, model.lora), "base": pretrained}
-    elif model.frozen_layers:
+    if model.frozen_layers:
         first, rest = (
             {name: x[part] for name, x in pretrained["layers"].items()}
             for part in (slice(model.frozen_layers), slice(model.frozen_layers, None))
         )
-        trained = {name: x for name, x in pretrained.items() if name != "embedding"} | {"layers": rest}
+        pretrained = {**pretrained, "first_layers": first, "layers": rest}
+    if model.lora:
+        adapted = model.decoder.num_layers - model.frozen_layers
+        params |= {"policy": lora.init_adapter(key, model.decoder, model.lora, adapted), "base": pretrained}
+    elif model.frozen_layers:
+        frozen = {name: pretrained[name] for name in ("embedding", "first_layers")}
+        trained = {name: x for name, x in pretrained.items() if name not in frozen}
         params["policy"] = jax.tree.map(lambda x: x.astype(jnp.float32), trained)
-        params["base"] = {"embedding": pretrained["embedding"], "first_layers": first}
+        params["base"] = frozen
     else:
         params["policy"] = pretrained
     if model.critic != "none":

@@ -1,6 +1,7 @@
 """Low-rank adapters (Hu et al. 2021): a second tree of parameters beside a frozen decoder.
 
-An adapter is {name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} over the targeted ones of `DecoderConfig.layer_shapes`.
+An adapter is {name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} over the targeted ones of `DecoderConfig.layer_shapes`;
+N are all layers of the decoder, or those under "layers" where the first ones stand apart (see `decoder.Params`).
 The adapted product is x W + (alpha / r) (x a) b, so the base with its adapter off is the base itself.
 """
 
@@ -47,17 +48,25 @@ class LoraConfig:
         return self.alpha / self.rank
 
 
-def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig) -> Adapter:
-    """A fresh adapter, which changes nothing yet: a uniform in +-In**-0.5, b zero (PEFT's start)."""
+def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers: int | None = None) -> Adapter:
+    """A fresh adapter, which changes nothing yet: a uniform in +-In**-0.5, b zero (PEFT's start).
+
+    Args:
+        key: draws a.
+        config: shape of the decoder.
+        lora: size and place.
+        layers: N, if not all layers of the decoder.
+    """
     shapes = config.layer_shapes()
+    layers = config.num_layers if layers is None else layers
     adapter = {}
     for name, part in zip(lora.targets, jax.random.split(key, len(lora.targets))):
         inputs, outputs = shapes[name]
         bound = inputs**-0.5
-        shape = (config.num_layers, inputs, lora.rank)
+        shape = (layers, inputs, lora.rank)
         adapter[name] = {
             "a": jax.random.uniform(part, shape, jnp.float32, -bound, bound),
-            "b": jnp.zeros((config.num_layers, lora.rank, outputs), jnp.float32),
+            "b": jnp.zeros((layers, lora.rank, outputs), jnp.float32),
         }
     return adapter
 

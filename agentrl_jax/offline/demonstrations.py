@@ -1,10 +1,11 @@
-"""Optimal plans as trajectories, through the same environments and text as a rollout.
+"""Plans as trajectories, optimal or random ones, through the same environments and text as a rollout.
 
 Letters: `E` episodes, `T` turns, `A` actions of one turn.
 """
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,16 +33,19 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
     return table.reshape(len(plans), turns, actions_per_turn)
 
 
-def check_imitable(world: CompiledWorld, reply_tokens: int) -> None:
-    """Checks that optimal plans can be had for every task and be said in L = `reply_tokens` tokens a turn.
+def check_imitable(world: CompiledWorld, reply_tokens: int, plans: str) -> None:
+    """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `reply_tokens` a turn.
 
     Raises:
-        ValueError: a task has no planner, or a canonical reply is longer than L.
+        ValueError: a task has no planner and needs one, or a canonical reply is longer than L.
     """
     per_turn = world.max_actions_per_turn
     for task in world.tasks:
-        if registry.spec(task.name).plan is None:
-            raise ValueError(f"{task.name} has no planner to imitate; set imitation.levels to 0")
+        if plans == "optimal" and registry.spec(task.name).plan is None:
+            raise ValueError(
+                f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
+                "or imitation.levels to 0"
+            )
         longest = task.prompt.max_reply_tokens(per_turn)
         if longest > reply_tokens:
             raise ValueError(
@@ -76,7 +80,7 @@ def optimal_demonstrations(
     Raises:
         ValueError: no plan fits, or as `check_imitable`.
     """
-    check_imitable(world, reply_tokens)
+    check_imitable(world, reply_tokens, "optimal")
     actions, packs, tasks = [], [], []
     per_turn = world.max_actions_per_turn
     for index, task in enumerate(world.tasks):
@@ -94,24 +98,73 @@ def optimal_demonstrations(
         packs.append(drawn[list(fits)])
         tasks.append(np.full(len(fits), index))
 
+    params = tuple(
+        dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
+    )
     number = np.concatenate([np.arange(len(t)) for t in tasks])
-    rows = jnp.arange(len(number), dtype=jnp.int32)
+    return _played(
+        world, key, np.concatenate(actions), np.concatenate(tasks), number, params, max_actions, reply_tokens, context
+    )
+
+
+def random_demonstrations(
+    world: CompiledWorld,
+    key: jax.Array,
+    *,
+    levels: int,
+    turns: int,
+    reply_tokens: int,
+    max_actions: int,
+    context: str,
+) -> Trajectory:
+    """Uniform random actions on `levels` levels of every task, as trajectories; any environment will do.
+
+    They show how a reply is written and nothing of which actions are good. The number of actions of an episode is
+    uniform too, from 1 to what `max_actions` and the turns allow. Arguments and errors are those of
+    `optimal_demonstrations`.
+    """
+    check_imitable(world, reply_tokens, "random")
+    limit = min(max_actions, turns * world.max_actions_per_turn)
+    draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    plans = [
+        draw.integers(task.env.num_actions, size=draw.integers(1, limit, endpoint=True))
+        for task in world.tasks
+        for _ in range(levels)
+    ]
+    tasks = np.repeat(np.arange(len(world.tasks)), levels)
+    params = tuple(task.env_params for task in world.tasks)
+    actions = split_plans(plans, turns, world.max_actions_per_turn)
+    return _played(world, key, actions, tasks, np.full(len(tasks), -1), params, max_actions, reply_tokens, context)
+
+
+def _played(
+    world: CompiledWorld,
+    key: jax.Array,
+    actions: np.ndarray,
+    tasks: np.ndarray,
+    levels: np.ndarray,
+    env_params: tuple[Any, ...],
+    max_actions: int,
+    reply_tokens: int,
+    context: str,
+) -> Trajectory:
+    """Plays `actions` i32[E, T, A] of the tasks i[E] on rows i[E] of their level packs, -1 for a level of its own."""
+    episodes, turns = actions.shape[:2]
+    rows = jnp.arange(episodes, dtype=jnp.int32)
     ids = EpisodeIds(
         group=rows,
         member=jnp.zeros_like(rows),
-        task=jnp.asarray(np.concatenate(tasks), jnp.int32),
-        level=jnp.asarray(number, jnp.int32),
+        task=jnp.asarray(tasks, jnp.int32),
+        level=jnp.asarray(levels, jnp.int32),
     )
     settings = RolloutSettings(
-        temperature=jnp.ones(len(number), jnp.float32),
+        temperature=jnp.ones(episodes, jnp.float32),
         horizon=jnp.int32(turns),
         max_actions=jnp.int32(max_actions),
-        env_params=tuple(
-            dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
-        ),
+        env_params=env_params,
     )
     play = jax.jit(functools.partial(demonstrate, world, reply_tokens, context=context))
-    return play(key, settings, ids, jnp.asarray(np.concatenate(actions)))
+    return play(key, settings, ids, jnp.asarray(actions))
 
 
 def demonstrate(

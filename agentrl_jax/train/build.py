@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -174,7 +175,14 @@ def initial_state(
     given = None if pretrained is None else pretrained.params
     places = place(jax.eval_shape(start, jax.random.key(0), given))
     compiled = jax.jit(start, donate_argnums=1, out_shardings=places)
-    return lambda key: compiled(key, given)
+
+    def run(key):
+        with warnings.catch_warnings():
+            # A stack of layers that is cut in two is not taken over, but freed.
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            return compiled(key, given)
+
+    return run
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:

@@ -16,7 +16,7 @@ from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.models import actor_critic
-from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations
+from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations, random_demonstrations
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -127,7 +127,7 @@ class _Run:
         ]
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.chunks:
-            check_imitable(self.world, config.prompt.reply_tokens)
+            check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
@@ -201,12 +201,14 @@ class _Run:
         return state
 
     def _demonstration_rows(self) -> Sequences:
-        self.view.note(f"planning optimally on {self.config.imitation.levels} levels")
+        imitation = self.config.imitation
+        self.view.note(f"{imitation.plans} plans on {imitation.levels} levels")
+        demonstrations = optimal_demonstrations if imitation.plans == "optimal" else random_demonstrations
         with refusals():
-            trajectory = optimal_demonstrations(
+            trajectory = demonstrations(
                 self.world,
                 jax.random.fold_in(self.key, _DEMONSTRATIONS),
-                levels=self.config.imitation.levels,
+                levels=imitation.levels,
                 turns=self.config.prompt.max_turns,
                 reply_tokens=self.config.prompt.reply_tokens,
                 max_actions=self.config.prompt.max_actions,
@@ -358,8 +360,10 @@ class _Run:
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
         wanted = self.config.evaluation.episodes
-        self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
-        trained, start = self._evaluate(state), self.imitation_outcomes
+        start = trained = self.imitation_outcomes
+        if self.config.train.iterations:
+            self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
+            trained = self._evaluate(state)
         known = [panel.baselines(panel.number(wanted)) for panel in self.panels]
         summary = {
             **success_tables(start, trained, known, imitated=self.chunks > 0),

@@ -48,7 +48,8 @@ def make_describe(
         and goal.
     """
     pieces = [*SYMBOLS, "\n"]
-    limits = [height * width] * len(SYMBOLS) + [height]
+    # A board has one goal, and one cell where the player stands.
+    limits = [height * width, height * width, 1, 1, 1, 1, height - 1]
     newline = jnp.full((height, 1), pieces.index("\n"), jnp.int32)
 
     def grid(level: jax.Array, player: jax.Array) -> jax.Array:

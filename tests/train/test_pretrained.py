@@ -36,6 +36,7 @@ evaluation: {episodes: 4}
 """
 CHANGES = {
     "lora": "lora: {rank: 2, targets: [query, down]}, precision: bfloat16",
+    "upper": "lora: {rank: 2, targets: [query, down]}, frozen_layers: 1",
     "frozen": "frozen_layers: 1, remat: dots",
     "whole": "precision: mixed",
 }
@@ -67,7 +68,8 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
     _, path, kind = run
     state = {name: leaf for name, leaf in tiny_run.checkpoint(path, 3).items() if "params" in name and "policy" in name}
     base = load_pretrained(folder).params
-    if kind == "lora":
+    if kind in ("lora", "upper"):
+        assert {leaf[1][0] for leaf in state.values()} == {1 if kind == "upper" else 2}
         assert {name.split("['policy']")[1] for name in state} == {
             f"['{name}']['{part}']" for name in ("query", "down") for part in "ab"
         }
@@ -100,7 +102,6 @@ def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
     [
         (["--model.layers", "3"], "model.layers is 3, but model.pretrained is"),
         (["--model.frozen_layers", "2", "--model.lora.rank", "0"], "2 frozen layers of 2"),
-        (["--model.frozen_layers", "1"], "model.frozen_layers is 1, but model.lora.rank = 2"),
         (["--model.lora.rank", "0"], "model.precision is bfloat16"),
         (["--model.pretrained", "nowhere"], "nowhere: no such folder"),
         (["--model.pretrained", ""], "model.pretrained is empty"),

@@ -1,0 +1,55 @@
+"""Demonstrations: what random plans hold and what the replies say."""
+
+import jax
+import numpy as np
+import pytest
+
+from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.offline.demonstrations import check_imitable, random_demonstrations
+from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.train import build
+
+LEVELS, TURNS, BUDGET = 32, 2, 3
+
+
+def make_world(*names, actions):
+    prompt = PromptConfig(think=True, max_turns=TURNS, max_actions_per_turn=actions, max_actions=BUDGET)
+    config = Config(tasks=tuple(TaskConfig(env=name, groups=1) for name in names), prompt=prompt)
+    return build.build_world(config, load_small())
+
+
+def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
+    """All names and all lengths occur; an environment without a planner will do."""
+    world = make_world("Bandit", "FrozenLake-deterministic", actions=2)
+    trajectory = random_demonstrations(
+        world,
+        jax.random.key(3),
+        levels=LEVELS,
+        turns=TURNS,
+        reply_tokens=40,
+        max_actions=BUDGET,
+        context="single_turn",
+    )
+    task, actions = np.asarray(trajectory.ids.task), np.asarray(trajectory.turn.actions)
+    assert (np.bincount(task) == LEVELS).all()
+    for index, of_task in enumerate(world.tasks):
+        mine = actions[task == index]
+        assert set(mine[mine >= 0]) == set(range(of_task.env.num_actions))
+    assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.played)].any()
+    tokenizer = load_small()
+    for row in range(len(task)):
+        reply = np.asarray(trajectory.reply.tokens[row, 0])[: int(trajectory.reply.length[row, 0])]
+        names = world.tasks[task[row]].env.actions
+        said = tokenizer.decode(reply.tolist()).removeprefix("</think><answer>").removesuffix("</answer>").split("||")
+        executed = [names[a] for a in actions[row, 0] if a >= 0]
+        assert said[: len(executed)] == executed
+        assert 1 <= len(said) <= 2
+
+
+def test_planners_and_room_are_asked_for():
+    world = make_world("Bandit", actions=1)
+    with pytest.raises(ValueError, match=r"imitation\.plans to random"):
+        check_imitable(world, 40, "optimal")
+    with pytest.raises(ValueError, match="reply_tokens is 3"):
+        check_imitable(world, 3, "random")
+    check_imitable(world, 40, "random")
