@@ -129,13 +129,10 @@ def plain_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
     Arguments as `policy_decoder`. What is frozen becomes f32 before anything is added to it.
     """
     params = {name: jax.tree.map(lambda x: x.astype(jnp.float32), params[name]) for name in params if name != "critic"}
-    if model.lora:
-        return lora.merge(params["base"], params["policy"], model.lora)
-    whole = policy_decoder(params, model)
-    first = whole.pop("first_layers", None) if model.frozen_layers else None
-    if first is None:
-        return whole
-    return {**whole, "layers": {name: jnp.concatenate([first[name], x]) for name, x in whole["layers"].items()}}
+    policy = lora.merge(params["base"], params["policy"], model.lora) if model.lora else policy_decoder(params, model)
+    stacks = [policy[name] for name in decoder.STACKS if name in policy]
+    outer = {name: leaf for name, leaf in policy.items() if name not in decoder.STACKS}
+    return {**outer, "layers": jax.tree.map(lambda *parts: jnp.concatenate(parts), *stacks)}
 
 
 def score_tokens(

@@ -71,6 +71,15 @@ def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers
     return adapter
 
 
+def on_all_layers(adapter: Adapter, first: int) -> Adapter:
+    """The adapter of a decoder whose `first` layers have none, with zeros for them, which change nothing."""
+
+    def lengthen(x):
+        return jnp.concatenate([jnp.zeros((first, *x.shape[1:]), x.dtype), x])
+
+    return jax.tree.map(lengthen, adapter)
+
+
 def attach(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:
     """Stacked parameters that compute with the adapter; no matrix of the base is copied."""
     added: dict[str, jax.Array] = {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
+from agentrl_jax.models.lora import on_all_layers
 from agentrl_jax.models.weights import peft_files, safetensors_out
 from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.hf_config_out import describe
@@ -78,7 +79,7 @@ def _save_adapter(folder: Path, config: Config, policy: RunPolicy, files: Mappin
     base = config.model.pretrained
     peft_files.save_adapter(
         folder,
-        policy.params["policy"],
+        on_all_layers(policy.params["policy"], policy.model.frozen_layers),
         policy.model.lora,
         policy.model.decoder,
         base_model=str(Path(base).absolute()) if Path(base).exists() else base,

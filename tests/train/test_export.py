@@ -20,6 +20,7 @@ from agentrl_jax.train.policy import load_policy
 
 MODELS = {
     "lora": "pretrained: MODEL, precision: bfloat16, lora: {rank: 2, alpha: 3, targets: [query, down]}",
+    "upper": "pretrained: MODEL, frozen_layers: 1, lora: {rank: 2, alpha: 3, targets: [query, down]}",
     "frozen": "pretrained: MODEL, frozen_layers: 1",
     "whole": "pretrained: MODEL, critic: separate",
     "fresh": "layers: 2, width: 16, heads: 2, kv_heads: 1, mlp_width: 16, tied_embeddings: false",
@@ -82,16 +83,17 @@ def test_what_is_read_again_is_the_policy(kind, run, tmp_path):
     assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before
 
 
-def test_an_adapter_beside_its_base(run, model, tmp_path):
-    code, out, err = tiny_run.command("export", str(run("lora")), str(tmp_path / "new"), "--adapter")
+@pytest.mark.parametrize("kind", ["lora", "upper"])
+def test_an_adapter_beside_its_base(kind, run, model, tmp_path):
+    code, out, err = tiny_run.command("export", str(run(kind)), str(tmp_path / "new"), "--adapter")
     assert (code, err) == (0, "")
     assert f"adapter of {model}" in out
-    base = load_pretrained(model, dtype="bfloat16")
+    base = load_pretrained(model, dtype="bfloat16" if kind == "lora" else "float32")
     shape = base.config.decoder
     adapter, size = load_adapter(tmp_path / "new", shape)
     assert (size.rank, size.alpha, set(size.targets)) == (2, 3.0, {"query", "down"})
     params = jax.tree.map(lambda x: x.astype(jnp.float32), base.params)
-    assert_close(logits(lora.attach(params, adapter, size), shape), of_run(run("lora")))
+    assert_close(logits(lora.attach(params, adapter, size), shape), of_run(run(kind)))
     settings = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(model)
     assert (tmp_path / "new" / "tokenizer.json").read_bytes() == base.files["tokenizer.json"]
