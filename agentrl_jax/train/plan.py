@@ -67,6 +67,7 @@ class Plan:
         update_parameters: of the layout in which a run keeps them (f32 where they are trained).
         rollout_parameters: of the rollout's layout, which stands beside it while a rollout runs.
         optimiser: state of the optimiser.
+        beside: of the state, what a rollout is not given: optimiser, critic, reference.
         cache: keys and values.
         rollout: the program.
         update: the program.
@@ -80,19 +81,15 @@ class Plan:
     update_parameters: int
     rollout_parameters: int
     optimiser: int
+    beside: int
     cache: int
     rollout: ProgramPlan
     update: ProgramPlan
 
     @property
-    def state(self) -> int:
-        """Bytes of the state that stands on each device all the time."""
-        return self.update_parameters + self.optimiser
-
-    @property
     def rollout_peak(self) -> int:
         """Bytes while a rollout runs: the state, both layouts of the parameters, cache and temporaries."""
-        return self.optimiser + self.rollout.arguments + self.rollout.temporaries + self.rollout.code
+        return self.beside + self.rollout.arguments + self.rollout.temporaries + self.rollout.code
 
     @property
     def update_peak(self) -> int:
@@ -145,9 +142,10 @@ def make_plan(
         context=length,
         rows=rows,
         parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
-        update_parameters=_bytes_each(made.state.whole(), programs.placement(made.state.whole(), shape)),
+        update_parameters=made.bytes_of(made.state.whole()),
         rollout_parameters=_bytes_each(cast, programs.placement(cast, shape, programs.rollout_rules)),
-        optimiser=_bytes_each(made.state.opt_state, programs.placement(made.state.opt_state, shape)),
+        optimiser=made.bytes_of(made.state.opt_state),
+        beside=made.bytes_of(made.state) - made.bytes_of(made.policy()),
         cache=_bytes_each(cache, jax.tree.map(lambda _: NamedSharding(mesh, heads), cache)),
         rollout=rollout,
         update=update,
@@ -190,18 +188,25 @@ class _Parts:
 
         self.state = jax.eval_shape(start, jax.random.key(0))
 
+    def policy(self) -> dict[str, Any]:
+        """The part of the state that a rollout reads."""
+        return {name: tree for name, tree in self.state.whole().items() if name != "critic"}
+
+    def bytes_of(self, tree: Any) -> int:
+        """Bytes of a part of the state on one device."""
+        return _bytes_each(tree, self.programs.placement(tree, self.model.decoder))
+
     def rollout(self) -> tuple[ProgramPlan, Any]:
         """The program, and the shapes of its trajectory."""
         program = self.programs.rollout("rollout", self.model, self.world, self.engine)
         rows = Spec(self.programs.rollout_rules.row_axes)
-        params = self._placed(self.state.whole())
+        params = self._placed(self.policy())
         ids = self._at(jax.eval_shape(lambda: build.training_ids(self.config)), rows)
         settings = jax.eval_shape(
             lambda: build.rollout_settings(self.config, self.world, self.episodes, self.config.rollout.temperature)
         )
         settings = self._at(settings, Spec()).replace(temperature=self._at(settings.temperature, rows))
         arguments = (params, self._key(), ids, settings)
-        # A rollout is given the policy alone, the rest of the state stands beside it.
         trajectory = self._at(jax.eval_shape(program, *arguments)[0], rows)
         return _compiled(program, *arguments), trajectory
 

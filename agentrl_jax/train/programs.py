@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -109,10 +110,13 @@ class Programs:
         A strict learner replays the rollout and needs its `engine`.
 
         Raises:
-            ValueError: strict on a mesh that splits matrices, where learner and rollout compute in different shapes.
+            ValueError: strict where learner and rollout compute in different shapes.
         """
-        if config.logprobs == "strict" and self.mesh.shape[TENSOR] > 1:
-            raise ValueError(f"logprobs is strict on a mesh {dict(self.mesh.shape)}; use 1 for its tensor axis")
+        if config.logprobs == "strict" and (self.mesh.shape[TENSOR] > 1 or self.players != self.shards.count):
+            raise ValueError(
+                f"logprobs is strict on a mesh {dict(self.mesh.shape)}, whose {self.players} players and "
+                f"{self.shards.count} learners compute in different shapes; use the layout rows, and 1 for tensor"
+            )
         return self._learning("update", update, model, config=config, optimise=optimise, engine=engine)
 
     def imitation(self, model: ActorCritic, optimise: optax.GradientTransformation, *, batch: int):
@@ -168,4 +172,4 @@ def total_stats(stats: RolloutStats) -> dict[str, int]:
 
 
 def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    return functools.reduce(lambda size, axis: size * mesh.shape[axis], axes, 1)
+    return math.prod(mesh.shape[axis] for axis in axes)
