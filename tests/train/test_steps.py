@@ -1,13 +1,17 @@
 """Single gradient steps: those of imitation, and what is left alone when a step is skipped."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from made_up import KEY, MODEL, TRAJECTORY, assert_close, fresh_state
+from made_up import KEY, MODEL, PLAIN, TRAJECTORY, assert_close, fresh_state
 
+from agentrl_jax.models import actor_critic
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
@@ -54,3 +58,24 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert int(spread.imitation_step) == 1
+
+
+def test_the_reference_of_an_adapter_is_the_base_with_it_off():
+    """It is a copy of the adapter, of nothing else; a fresh one scores as the base does, bit for bit."""
+    decoder = MODEL.decoder
+    model = ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
+    state = states.init_state(KEY, model, PLAIN, reference=True)
+    assert jax.tree.structure(state.reference) == jax.tree.structure(state.params["policy"])
+    kept = sum(x.size for x in jax.tree.leaves(state.reference))
+    of_matrices = decoder.num_layers * sum(2 * sum(decoder.layer_shapes()[name]) for name in model.lora.targets)
+    assert kept == of_matrices
+    rows = assemble(TRAJECTORY, TRAJECTORY.turn.reward, "full", "episode")
+    moved = state.replace(params=jax.tree.map(lambda x: x + 0.1, state.params))
+    ones = jnp.ones(rows.tokens.shape[0])
+
+    def scores(params, model):
+        return actor_critic.logprobs(params, model, rows.tokens, rows.position, ones)
+
+    off = scores({"policy": state.base}, dataclasses.replace(model, lora=None))
+    np.testing.assert_array_equal(scores(moved.whole({"policy": moved.reference}), model), off)
+    assert np.any(scores(moved.whole(), model) != off)
