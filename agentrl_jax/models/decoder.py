@@ -229,7 +229,7 @@ def extend(
         query, key, value = layers.project(weights, config, x, angles)
         keys.append(cache.keys[index].at[rows, :, targets].set(key, mode="drop"))
         values.append(cache.values[index].at[rows, :, targets].set(value, mode="drop"))
-        x = layers.finish(weights, config, x, layers.attend(query, keys[-1], values[-1], seen))
+        x = layers.finish(weights, config, x, layers.attend_by_rows(query, keys[-1], values[-1], seen))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 
 

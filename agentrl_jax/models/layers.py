@@ -15,6 +15,9 @@ from agentrl_jax.models.shape import DecoderConfig
 Weights = Mapping[str, jax.Array]
 """The parameters of one layer by name, of the activations' type."""
 
+SCORES_AT_ONCE = 2**22
+"""Most attention scores that `attend_by_rows` makes at a time: 16 MiB."""
+
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     """Root-mean-square norm (Zhang and Sennrich 2019) over the last axis of `x` [..., D]; `scale` is [D]."""
@@ -78,6 +81,21 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
     mixed = mixed / jnp.sum(weights, axis=-1, keepdims=True)
     mixed = mixed.reshape(batch, kv_heads, shared, chunk, head_dim).transpose(0, 3, 1, 2, 4)
     return mixed.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
+
+
+def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
+    """As `attend`, but of as few rows at a time as `SCORES_AT_ONCE` asks for; `visible` is bool[B, C, S].
+
+    Scores of all rows of a chunk and a long cache would not fit in memory, and on a CPU those that leave its own cache
+    take three times as long. A single query has few scores, whatever its rows.
+    """
+    batch, chunk, heads, _ = query.shape
+    most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
+    if chunk == 1 or most >= batch:
+        return attend(query, key, value, visible)
+    at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
+    parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), (query, key, value, visible))
+    return jax.lax.map(lambda part: attend(*part), parts).reshape(query.shape)
 
 
 def visible(positions: jax.Array, length: int) -> jax.Array:

@@ -175,7 +175,9 @@ def final_state(
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
-    engine = _Engine(decoder.unstack(params, model), model, world, config, key, ids, settings, replies, hold)
+    layers = decoder.unstack(params, model)
+    opening = _read_prefixes(layers, model, world)
+    engine = _Engine(layers, model, world, config, key, ids, settings, replies, hold, opening)
 
     def cycle(state: LoopState) -> LoopState:
         state = jax.lax.while_loop(engine.may_decode, lambda s: hold(engine.decode(s)), state)
@@ -198,6 +200,8 @@ class _Engine:
     settings: RolloutSettings
     replies: Reply | None
     hold: Callable[[Any], Any]
+    opening: decoder.KVCache
+    """What the model has read of each task's prefix, a row a task."""
 
     def start(self, slots: int) -> LoopState:
         """First observations of the first `slots` episodes, prefilled once a group."""
@@ -205,8 +209,10 @@ class _Engine:
         world, message = self.world.begin(self.key, self.settings, ids)
         heads = slice(None, None, self.config.members)
         cache = decoder.init_cache(self.model, slots // self.config.members, cache_length(self.world, self.config))
-        tokens, length = self._opening(ids.task[heads], jax.tree.map(lambda x: x[heads], message))
-        hidden, cache = decoder.extend(self.params, self.model, cache, tokens, jnp.zeros_like(length), length)
+        cache = self._opened(cache, ids.task[heads], jnp.ones(slots // self.config.members, bool))
+        tokens, length = message.tokens[heads], message.length[heads]
+        start = self._prefix_length(ids.task[heads])
+        hidden, cache = decoder.extend(self.params, self.model, cache, tokens, start, length)
         logits = decoder.logits(self.params, _last(hidden, length))
         logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.members, axis=0), (logits, cache))
         return LoopState(
@@ -215,7 +221,7 @@ class _Engine:
             world=world,
             sample_keys=key_law.sample_key(self.key, ids),
             turn=jnp.zeros(slots, jnp.int32),
-            position=self._prefix(ids.task)[1] + message.length,
+            position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
             reply=empty_reply(slots, self.config.reply_tokens),
@@ -315,9 +321,8 @@ class _Engine:
         """Runs the model on the pending observations, one chunk for all rows, and starts their replies."""
         pending = state.message.pending
         start = state.position
-        prefix_length = self._prefix(state.ids.task)[1]
         if self.config.context == "single_turn":
-            start = jnp.where(pending, prefix_length, start)
+            start = jnp.where(pending, self._prefix_length(state.ids.task), start)
         length = jnp.where(pending, state.message.length, 0)
         hidden, cache = decoder.extend(self.params, self.model, state.cache, state.message.tokens, start, length)
         return state.replace(
@@ -340,18 +345,14 @@ class _Engine:
         def take(state: LoopState) -> LoopState:
             ids = _where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
             world, message = self.world.begin(self.key, self.settings, ids, refilled)
-            prefix, prefix_length = self._prefix(ids.task)
-            _, cache = decoder.extend(
-                self.params, self.model, state.cache, prefix, jnp.zeros_like(taken), prefix_length * refilled
-            )
             state = state.replace(
                 ids=ids,
                 world=_where(refilled, world, state.world),
                 message=_where(refilled, message, state.message),
                 sample_keys=_where(refilled, key_law.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
-                position=jnp.where(refilled, prefix_length, state.position),
-                cache=cache,
+                position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
+                cache=self._opened(state.cache, ids.task, refilled),
             )
             return self.hold(state)
 
@@ -362,16 +363,27 @@ class _Engine:
             next_episode=state.next_episode + jnp.sum(refilled, dtype=jnp.int32),
         ), refilled
 
-    def _opening(self, task: jax.Array, message: Message) -> tuple[jax.Array, jax.Array]:
-        """Prefix and first observation as one chunk: tokens i32[B, P + O] and their number i32[B]."""
-        prefix, prefix_length = self._prefix(task)
-        column = jnp.arange(prefix.shape[1] + message.tokens.shape[1])
-        source = jnp.where(column < prefix_length[:, None], column, column - prefix_length[:, None] + prefix.shape[1])
-        both = jnp.concatenate([prefix, message.tokens], axis=1)
-        return jnp.take_along_axis(both, jnp.minimum(source, column[-1]), axis=1), prefix_length + message.length
+    def _opened(self, cache: decoder.KVCache, task: jax.Array, rows: jax.Array) -> decoder.KVCache:
+        """The cache, in which the rows bool[B] begin with the prefix of their `task` i32[B]."""
 
-    def _prefix(self, task: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jnp.asarray(self.world.prefix)[task], jnp.asarray(self.world.prefix_length)[task]
+        def write(buffer: jax.Array, prefixes: jax.Array) -> jax.Array:
+            begun = _where(rows, prefixes[task], buffer[:, :, : prefixes.shape[2]])
+            return jax.lax.dynamic_update_slice_in_dim(buffer, begun, 0, axis=2)
+
+        return jax.tree.map(write, cache, self.opening)
+
+    def _prefix_length(self, task: jax.Array) -> jax.Array:
+        return jnp.asarray(self.world.prefix_length)[task]
+
+
+def _read_prefixes(params: decoder.Params, model: DecoderConfig, world: World) -> decoder.KVCache:
+    """The prefix of every task, read once for all episodes."""
+    tasks, length = world.prefix.shape
+    cache = decoder.init_cache(model, tasks, length)
+    if not length:
+        return cache
+    prefix, count = jnp.asarray(world.prefix), jnp.asarray(world.prefix_length)
+    return decoder.extend(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
 
 
 def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:

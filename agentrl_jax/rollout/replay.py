@@ -29,6 +29,7 @@ def replay_logprobs(
     config: EngineConfig,
     trajectory: Trajectory,
     temperature: jax.Array,
+    tasks: int,
     varying: Callable[[Any], Any] = lambda tree: tree,
 ) -> jax.Array:
     """Log-probability of every recorded token under `params`, by the steps of the rollout that recorded it.
@@ -41,6 +42,7 @@ def replay_logprobs(
         config: as in the rollout (static).
         trajectory: the E episodes that one device has played, all of them and in their order.
         temperature: f32[E] the one each episode was sampled at.
+        tasks: number of tasks that the rollout could have played (static).
         varying: see `engine.final_state`.
 
     Returns:
@@ -63,11 +65,11 @@ def replay_logprobs(
     state = engine.final_state(
         params,
         model,
-        RecordedWorld(trajectory),
+        RecordedWorld(trajectory, tasks),
         # Where a reply ended is in the record.
         dataclasses.replace(config, stop_at_answer=False),
         jax.random.key(0),  # nothing is drawn
-        trajectory.ids.replace(task=row),
+        trajectory.ids.replace(group=row),
         settings,
         replies=trajectory.reply,
         hold=varying,
@@ -89,23 +91,29 @@ class RecordedState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordedWorld:
-    """A `World` that answers with what was recorded. Every episode is a task of its own: its row of the record.
+    """A `World` that answers with what was recorded. Every episode is a group of its own: its row of the record.
 
     Attributes:
         trajectory: the record, E episodes.
+        tasks: number of tasks.
     """
 
     trajectory: Trajectory
+    tasks: int
 
     @property
     def prefix(self) -> jax.Array:
-        """i32[E, P]."""
-        return self.trajectory.prompt
+        """i32[tasks, P]; that of a task which has no episode here is another's and is not read."""
+        return self.trajectory.prompt[self._an_episode]
 
     @property
     def prefix_length(self) -> jax.Array:
-        """i32[E]."""
-        return self.trajectory.prompt_length
+        """i32[tasks]."""
+        return self.trajectory.prompt_length[self._an_episode]
+
+    @property
+    def _an_episode(self) -> jax.Array:
+        return jnp.argmax(self.trajectory.ids.task == jnp.arange(self.tasks)[:, None], axis=1)
 
     @property
     def grammars(self) -> tuple[()]:
@@ -121,7 +129,7 @@ class RecordedWorld:
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[RecordedState, Message]:
         """See `World.begin`."""
-        state = RecordedState(row=ids.task, turn=jnp.zeros_like(ids.task))
+        state = RecordedState(row=ids.group, turn=jnp.zeros_like(ids.group))
         return state, self._message(state)
 
     def act(

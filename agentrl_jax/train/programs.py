@@ -115,7 +115,7 @@ class Programs:
         if config.logprobs == "strict" and (self.mesh.shape[TENSOR] > 1 or self.players != self.shards.count):
             raise ValueError(
                 f"logprobs is strict on a mesh {dict(self.mesh.shape)}, whose {self.players} players and "
-                f"{self.shards.count} learners compute in different shapes; use the layout rows, and 1 for tensor"
+                f"{self.shards.count} learners compute in different shapes; use 1 for tensor, and the layout rows"
             )
         return self._learning("update", update, model, config=config, optimise=optimise, engine=engine)
 

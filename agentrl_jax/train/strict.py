@@ -29,6 +29,7 @@ class Replayer:
         temperature: f32[E] the one each episode was sampled at.
         model: shapes of policy and critic (static).
         engine: how the rollout played (static).
+        tasks: number of tasks of the run (static).
         shards: each device replays the block of episodes that it has played.
     """
 
@@ -36,6 +37,7 @@ class Replayer:
     temperature: jax.Array
     model: ActorCritic
     engine: EngineConfig
+    tasks: int
     shards: Shards
 
     def __call__(self, params: dict[str, Any]) -> jax.Array:
@@ -46,7 +48,9 @@ class Replayer:
         """
         mine, temperature = self.shards.block((self.trajectory, self.temperature))
         policy = self.model.gather(policy_decoder(params, self.model))
-        replayed = replay_logprobs(policy, self.model.decoder, self.engine, mine, temperature, self.shards.varying)
+        replayed = replay_logprobs(
+            policy, self.model.decoder, self.engine, mine, temperature, self.tasks, self.shards.varying
+        )
         replayed = jax.lax.stop_gradient(self.shards.join(replayed))
         episodes, turns, _ = replayed.shape
         return replayed.reshape(episodes if self.engine.context == "full" else episodes * turns, -1)
@@ -75,7 +79,7 @@ def replayer(
             f"logprobs is strict and the learner's context and members are {rule}, but those of the rollout {played}; "
             "use the same"
         )
-    return Replayer(trajectory, temperature, model, engine, shards)
+    return Replayer(trajectory, temperature, model, engine, len(config.task_names), shards)
 
 
 @jax.custom_jvp

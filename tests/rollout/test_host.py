@@ -302,7 +302,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
     """It has the bits of the rollout, also in rows whose environment broke, and calls nobody."""
     replay = jax.jit(
         lambda trajectory: replay_logprobs(
-            policy(), toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature
+            policy(), toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
         ),
         compiler_options=toy_agent.SAME_BITS,
     )

@@ -30,7 +30,7 @@ def replay():
     @functools.cache
     def program(config):
         return jax.jit(
-            lambda *arguments: replay_logprobs(arguments[0], toy_agent.MODEL.decoder, config, *arguments[1:]),
+            lambda *arguments: replay_logprobs(arguments[0], toy_agent.MODEL.decoder, config, *arguments[1:], tasks=2),
             compiler_options=toy_agent.SAME_BITS,
         )
 
@@ -82,4 +82,4 @@ def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay
 def test_a_record_of_another_shape_is_refused(policy, batch):
     config = toy_agent.engine_config(reply_tokens=5)
     with pytest.raises(ValueError, match="3 turns with replies of 7 tokens cannot be replayed by an engine of 3 turns"):
-        replay_logprobs(policy, toy_agent.MODEL.decoder, config, batch[1], jnp.ones(64))
+        replay_logprobs(policy, toy_agent.MODEL.decoder, config, batch[1], jnp.ones(64), tasks=2)
