@@ -45,15 +45,15 @@ def imitation_steps(
         shards: how the rows of a step are shared out.
 
     Returns:
-        The state, and f32[] metrics: "imitation/loss" (nats per token) and "imitation/grad_norm" of the last step, and
-        of all steps "imitation/skipped", how many were left out (see `apply_gradients`), and
+        The state, and f32[] metrics: means over the steps of "imitation/loss" (nats per token) and
+        "imitation/grad_norm"; "imitation/skipped", how many steps were left out (see `apply_gradients`), and
         "imitation/skipped_in_a_row", the most of them without a break.
     """
     # A row of a turn that was not played teaches nothing and is never drawn.
     useful = jnp.any(rows.sampled, axis=1).astype(jnp.float32)
 
     def step(_, carry):
-        state, _, skipped, in_a_row = carry
+        state, sums, skipped, in_a_row = carry
         chosen = jax.random.choice(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
@@ -83,10 +83,11 @@ def imitation_steps(
             norm=shards.norm,
         )
         state = state.replace(imitation_step=state.imitation_step + 1)
-        metrics = {"imitation/loss": loss, "imitation/grad_norm": norms["policy"]}
-        return state, metrics, skipped + ~good, jnp.maximum(in_a_row, state.bad_updates)
+        sums = jax.tree.map(jnp.add, sums, {"imitation/loss": loss, "imitation/grad_norm": norms["policy"]})
+        return state, sums, skipped + ~good, jnp.maximum(in_a_row, state.bad_updates)
 
-    before = {"imitation/loss": jnp.float32(0), "imitation/grad_norm": jnp.float32(0)}
-    state, of_last, skipped, in_a_row = jax.lax.fori_loop(0, steps, step, (state, before, jnp.int32(0), jnp.int32(0)))
+    zeros = {"imitation/loss": jnp.float32(0), "imitation/grad_norm": jnp.float32(0)}
+    state, sums, skipped, in_a_row = jax.lax.fori_loop(0, steps, step, (state, zeros, jnp.int32(0), jnp.int32(0)))
+    means = jax.tree.map(lambda x: x / jnp.maximum(steps, 1), sums)
     counts = {"imitation/skipped": skipped, "imitation/skipped_in_a_row": in_a_row}
-    return state, of_last | {name: x.astype(jnp.float32) for name, x in counts.items()}
+    return state, means | {name: x.astype(jnp.float32) for name, x in counts.items()}
