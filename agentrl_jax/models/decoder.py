@@ -122,13 +122,18 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
 
 
 def unstack(params: Params, config: DecoderConfig) -> Params:
-    """The parameters as `extend` reads them: of the activations' type, each layer a tree of its own.
+    """The parameters as `extend` reads them: of the activations' type, each layer a tree with transposed matrices.
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
     params = as_activations(params, config)
+    matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
+
+    def laid(name: str, leaf: jax.Array) -> jax.Array | layers.Transposed:
+        return layers.Transposed(leaf.T) if name in matrices else leaf
+
     apart = [
-        {name: leaf[i] for name, leaf in stack.items()}
+        {name: laid(name, leaf[i]) for name, leaf in stack.items()}
         for stack in _stacks(params)
         for i in range(stack["attention_norm"].shape[0])
     ]
