@@ -1,0 +1,45 @@
+"""Products and attention in the forms that a rollout computes, against the plain ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentrl_jax.models import layers
+
+
+@pytest.mark.parametrize("rows", [(1,), (2, 1), (4, 7)])
+def test_a_transposed_matrix_gives_the_same_product(rows):
+    """With few rows and with many, which go different ways."""
+    few = 8 * np.prod(rows) <= 24
+    assert few == (rows != (4, 7))
+    x = jax.random.normal(jax.random.key(0), (*rows, 24))
+    matrix = jax.random.normal(jax.random.key(1), (24, 40))
+    np.testing.assert_allclose(x @ layers.Transposed(matrix.T), x @ matrix, atol=1e-5)
+
+
+@pytest.mark.parametrize("scores", [1, 2 * 5 * 4 * 9, 10**6], ids=["a row", "two rows", "all rows"])
+def test_attention_by_rows_is_attention(scores, monkeypatch):
+    """Six rows of ragged chunks, however few scores may be made at a time."""
+    monkeypatch.setattr(layers, "SCORES_AT_ONCE", scores)
+    query, key, value = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate([(6, 5, 4, 8), (6, 2, 9, 8), (6, 2, 9, 8)])
+    )
+    positions = jnp.array([0, 1, 2, 3, 4, 0])[:, None] + jnp.arange(5)
+    seen = layers.visible(positions, 9)
+    whole = layers.attend(query, key, value, seen)
+    np.testing.assert_allclose(layers.attend_by_rows(query, key, value, seen), whole, atol=1e-6)
+
+
+def test_a_single_query_sees_what_it_sees_in_a_chunk():
+    """A token's scores are multiplied the other way round."""
+    query, key, value = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate([(3, 2, 6, 8), (3, 2, 9, 8), (3, 2, 9, 8)])
+    )
+    seen = layers.visible(jnp.array([[3, 4], [0, 1], [7, 8]]), 9)
+    chunk = layers.attend(query, key, value, seen)
+    for i in range(2):
+        alone = layers.attend(query[:, i : i + 1], key, value, seen[:, i : i + 1])
+        np.testing.assert_allclose(alone[:, 0], chunk[:, i], atol=1e-6)
