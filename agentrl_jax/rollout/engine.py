@@ -35,7 +35,7 @@ class EngineConfig:
     Attributes:
         max_turns: T.
         reply_tokens: L, the cap on one reply.
-        members: members of a group; a group's rows are contiguous and share the first prefill. 1 shares nothing.
+        members: members of a group; its rows are contiguous and share the prefill of the first observation.
         slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
         wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
