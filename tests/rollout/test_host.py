@@ -301,14 +301,14 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
 def test_a_replay_asks_no_environment(stage, played, troubled):
     """It has the bits of the rollout, also in rows whose environment broke, and calls nobody."""
     replay = jax.jit(
-        lambda trajectory: replay_logprobs(
-            policy(), toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
+        lambda params, trajectory: replay_logprobs(
+            params, toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
         ),
         compiler_options=toy_agent.SAME_BITS,
     )
     stage.calls.clear()
     for trajectory in (played[0], troubled[1]):
-        np.testing.assert_array_equal(replay(trajectory), trajectory.reply.logprob)
+        np.testing.assert_array_equal(replay(policy(), trajectory), trajectory.reply.logprob)
     assert not stage.calls
 
 
