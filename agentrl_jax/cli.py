@@ -92,13 +92,15 @@ def _own_words(words: list[str]) -> tuple[list[str], list[str]]:
     """The words of `agentrl plan` itself, and those that change its configuration."""
     own, others = words[:2], words[2:]
     rest: list[str] = []
+    options = {field.name: field.type is bool for field in dataclasses.fields(Plan) if field.name != "file"}
     while others:
         word = others.pop(0)
         name = word.lstrip("-").partition("=")[0]
-        mine = name in ("topology", "shape", "json")
-        (own if mine else rest).append(word)
-        if "=" not in word and name != "json" and others:
-            (own if mine else rest).append(others.pop(0))
+        group = own if name in options else rest
+        group.append(word)
+        takes_a_value = "=" not in word and not options.get(name, False)
+        if takes_a_value and others:
+            group.append(others.pop(0))
     return own, rest
 
 

@@ -5,7 +5,7 @@ Letters: `E` episodes, `T` turns, `A` actions of one turn.
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,23 +54,25 @@ def check_imitable(world: CompiledWorld, reply_tokens: int, plans: str) -> None:
             )
 
 
-def optimal_demonstrations(
+def demonstrations(
     world: CompiledWorld,
     key: jax.Array,
     *,
+    plans: str,
     levels: int,
     turns: int,
     reply_tokens: int,
     max_actions: int,
     context: str,
 ) -> Trajectory:
-    """Shortest plans on `levels` levels of every task, as trajectories. Plans are found on the host.
-
-    Levels without a plan that fits `max_actions` and the turns are left out.
+    """Plans on `levels` levels of every task, as trajectories.
 
     Args:
         world: compiled tasks.
-        key: draws the levels.
+        key: draws levels and random plans.
+        plans: "optimal": shortest ones, found on the host; levels without one that fits are left out. "random": uniform
+            random actions, uniform in number too, which show how a reply is written and nothing of which actions are
+            good; any environment will do.
         levels: levels per task.
         turns: T.
         reply_tokens: L.
@@ -78,11 +80,41 @@ def optimal_demonstrations(
         context: "full" or "single_turn", as the learner will read it.
 
     Raises:
-        ValueError: no plan fits, or as `check_imitable`.
+        ValueError: no optimal plan fits, or as `check_imitable`.
     """
-    check_imitable(world, reply_tokens, "optimal")
-    actions, packs, tasks = [], [], []
-    per_turn = world.max_actions_per_turn
+    check_imitable(world, reply_tokens, plans)
+    limit = min(max_actions, turns * world.max_actions_per_turn)
+    found = (_optimal_plans if plans == "optimal" else _random_plans)(world, key, levels, limit)
+    actions = split_plans(found.actions, turns, world.max_actions_per_turn)
+    rows = jnp.arange(len(actions), dtype=jnp.int32)
+    ids = EpisodeIds(
+        group=rows,
+        member=jnp.zeros_like(rows),
+        task=jnp.asarray(found.task, jnp.int32),
+        level=jnp.asarray(found.level, jnp.int32),
+    )
+    settings = RolloutSettings(
+        temperature=jnp.ones(len(actions), jnp.float32),
+        horizon=jnp.int32(turns),
+        max_actions=jnp.int32(max_actions),
+        env_params=found.env_params,
+    )
+    play = jax.jit(functools.partial(demonstrate, world, reply_tokens, context=context))
+    return play(key, settings, ids, jnp.asarray(actions))
+
+
+class _Plans(NamedTuple):
+    """Of E episodes action ids, task i[E] and row i[E] of the task's level pack, -1 for a level of its own."""
+
+    actions: list[np.ndarray]
+    task: np.ndarray
+    level: np.ndarray
+    env_params: tuple[Any, ...]
+
+
+def _optimal_plans(world: CompiledWorld, key: jax.Array, levels: int, limit: int) -> _Plans:
+    actions: list[np.ndarray] = []
+    packs, tasks = [], []
     for index, task in enumerate(world.tasks):
         plan = registry.spec(task.name).plan
         assert plan is not None
@@ -90,81 +122,27 @@ def optimal_demonstrations(
             task.env, task.env_params, jax.random.split(jax.random.fold_in(key, index), levels)
         )
         plans = [plan(level) for level in drawn]
-        limit = min(max_actions, turns * per_turn)
         fits = {i: p for i, p in enumerate(plans) if p is not None and 0 < len(p) <= limit}
         if not fits:
             raise ValueError(f"no plan on {levels} levels of {task.name} fits {limit} actions; raise the limits")
-        actions.append(split_plans(list(fits.values()), turns, per_turn))
+        actions += fits.values()
         packs.append(drawn[list(fits)])
         tasks.append(np.full(len(fits), index))
-
     params = tuple(
         dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
     )
-    number = np.concatenate([np.arange(len(t)) for t in tasks])
-    return _played(
-        world, key, np.concatenate(actions), np.concatenate(tasks), number, params, max_actions, reply_tokens, context
-    )
+    return _Plans(actions, np.concatenate(tasks), np.concatenate([np.arange(len(t)) for t in tasks]), params)
 
 
-def random_demonstrations(
-    world: CompiledWorld,
-    key: jax.Array,
-    *,
-    levels: int,
-    turns: int,
-    reply_tokens: int,
-    max_actions: int,
-    context: str,
-) -> Trajectory:
-    """Uniform random actions on `levels` levels of every task, as trajectories; any environment will do.
-
-    They show how a reply is written and nothing of which actions are good. The number of actions of an episode is
-    uniform too, from 1 to what `max_actions` and the turns allow. Arguments and errors are those of
-    `optimal_demonstrations`.
-    """
-    check_imitable(world, reply_tokens, "random")
-    limit = min(max_actions, turns * world.max_actions_per_turn)
+def _random_plans(world: CompiledWorld, key: jax.Array, levels: int, limit: int) -> _Plans:
     draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    plans = [
+    actions = [
         draw.integers(task.env.num_actions, size=draw.integers(1, limit, endpoint=True))
         for task in world.tasks
         for _ in range(levels)
     ]
     tasks = np.repeat(np.arange(len(world.tasks)), levels)
-    params = tuple(task.env_params for task in world.tasks)
-    actions = split_plans(plans, turns, world.max_actions_per_turn)
-    return _played(world, key, actions, tasks, np.full(len(tasks), -1), params, max_actions, reply_tokens, context)
-
-
-def _played(
-    world: CompiledWorld,
-    key: jax.Array,
-    actions: np.ndarray,
-    tasks: np.ndarray,
-    levels: np.ndarray,
-    env_params: tuple[Any, ...],
-    max_actions: int,
-    reply_tokens: int,
-    context: str,
-) -> Trajectory:
-    """Plays `actions` i32[E, T, A] of the tasks i[E] on rows i[E] of their level packs, -1 for a level of its own."""
-    episodes, turns = actions.shape[:2]
-    rows = jnp.arange(episodes, dtype=jnp.int32)
-    ids = EpisodeIds(
-        group=rows,
-        member=jnp.zeros_like(rows),
-        task=jnp.asarray(tasks, jnp.int32),
-        level=jnp.asarray(levels, jnp.int32),
-    )
-    settings = RolloutSettings(
-        temperature=jnp.ones(episodes, jnp.float32),
-        horizon=jnp.int32(turns),
-        max_actions=jnp.int32(max_actions),
-        env_params=env_params,
-    )
-    play = jax.jit(functools.partial(demonstrate, world, reply_tokens, context=context))
-    return play(key, settings, ids, jnp.asarray(actions))
+    return _Plans(actions, tasks, np.full(len(tasks), -1), tuple(task.env_params for task in world.tasks))
 
 
 def demonstrate(

@@ -20,6 +20,7 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout import parsing
+from agentrl_jax.rollout.prefixes import open_rows, read_prefixes
 from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory
@@ -176,7 +177,7 @@ def final_state(
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     layers = decoder.unstack(params, model)
-    opening = _read_prefixes(layers, model, world)
+    opening = read_prefixes(layers, model, world)
     engine = _Engine(layers, model, world, config, key, ids, settings, replies, hold, opening)
 
     def cycle(state: LoopState) -> LoopState:
@@ -201,7 +202,7 @@ class _Engine:
     replies: Reply | None
     hold: Callable[[Any], Any]
     opening: decoder.KVCache
-    """What the model has read of each task's prefix, a row a task."""
+    """See `read_prefixes`."""
 
     def start(self, slots: int) -> LoopState:
         """First observations of the first `slots` episodes, prefilled once a group."""
@@ -209,7 +210,7 @@ class _Engine:
         world, message = self.world.begin(self.key, self.settings, ids)
         heads = slice(None, None, self.config.members)
         cache = decoder.init_cache(self.model, slots // self.config.members, cache_length(self.world, self.config))
-        cache = self._opened(cache, ids.task[heads], jnp.ones(slots // self.config.members, bool))
+        cache = open_rows(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.members, bool))
         tokens, length = message.tokens[heads], message.length[heads]
         start = self._prefix_length(ids.task[heads])
         hidden, cache = decoder.extend(self.params, self.model, cache, tokens, start, length)
@@ -352,7 +353,7 @@ class _Engine:
                 sample_keys=_where(refilled, key_law.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
-                cache=self._opened(state.cache, ids.task, refilled),
+                cache=open_rows(state.cache, self.opening, ids.task, refilled),
             )
             return self.hold(state)
 
@@ -363,27 +364,8 @@ class _Engine:
             next_episode=state.next_episode + jnp.sum(refilled, dtype=jnp.int32),
         ), refilled
 
-    def _opened(self, cache: decoder.KVCache, task: jax.Array, rows: jax.Array) -> decoder.KVCache:
-        """The cache, in which the rows bool[B] begin with the prefix of their `task` i32[B]."""
-
-        def write(buffer: jax.Array, prefixes: jax.Array) -> jax.Array:
-            begun = _where(rows, prefixes[task], buffer[:, :, : prefixes.shape[2]])
-            return jax.lax.dynamic_update_slice_in_dim(buffer, begun, 0, axis=2)
-
-        return jax.tree.map(write, cache, self.opening)
-
     def _prefix_length(self, task: jax.Array) -> jax.Array:
         return jnp.asarray(self.world.prefix_length)[task]
-
-
-def _read_prefixes(params: decoder.Params, model: DecoderConfig, world: World) -> decoder.KVCache:
-    """The prefix of every task, read once for all episodes."""
-    tasks, length = world.prefix.shape
-    cache = decoder.init_cache(model, tasks, length)
-    if not length:
-        return cache
-    prefix, count = jnp.asarray(world.prefix), jnp.asarray(world.prefix_length)
-    return decoder.extend(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
 
 
 def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:

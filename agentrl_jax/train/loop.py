@@ -16,7 +16,7 @@ from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.models import actor_critic
-from agentrl_jax.offline.demonstrations import check_imitable, optimal_demonstrations, random_demonstrations
+from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -203,11 +203,11 @@ class _Run:
     def _demonstration_rows(self) -> Sequences:
         imitation = self.config.imitation
         self.view.note(f"{imitation.plans} plans on {imitation.levels} levels")
-        demonstrations = optimal_demonstrations if imitation.plans == "optimal" else random_demonstrations
         with refusals():
             trajectory = demonstrations(
                 self.world,
                 jax.random.fold_in(self.key, _DEMONSTRATIONS),
+                plans=imitation.plans,
                 levels=imitation.levels,
                 turns=self.config.prompt.max_turns,
                 reply_tokens=self.config.prompt.reply_tokens,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
-from agentrl_jax.offline.demonstrations import check_imitable, random_demonstrations
+from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
 
@@ -21,9 +21,10 @@ def make_world(*names, actions):
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
     """All names and all lengths occur; an environment without a planner will do."""
     world = make_world("Bandit", "FrozenLake-deterministic", actions=2)
-    trajectory = random_demonstrations(
+    trajectory = demonstrations(
         world,
         jax.random.key(3),
+        plans="random",
         levels=LEVELS,
         turns=TURNS,
         reply_tokens=40,
