@@ -16,11 +16,9 @@ from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import whole
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.token_scores import logprob_and_entropy
 
 CRITICS = ("none", "shared", "separate")
-
-LOGITS_AT_ONCE = 2**24
-"""Most vocabulary logits that exist at a time (64 MiB); rows with more of them are scored in chunks of tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,7 +148,7 @@ def score_tokens(
     policy = _gathered(policy_decoder(params, model), model)
     hidden = _hidden(policy, model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
-    logprob, entropy = _logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))
+    logprob, entropy = logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))
     return TokenScores(logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden))
 
 
@@ -194,30 +192,3 @@ def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, posit
     """States [N, K, D] from which the tokens at `position` are predicted."""
     hidden = decoder.forward(policy, model.decoder, tokens, common=model.common, remat=model.remat, gather=model.gather)
     return jnp.take_along_axis(hidden, position[..., None] - 1, axis=1)
-
-
-def _logprob_and_entropy(
-    policy: decoder.Params, hidden: jax.Array, token: jax.Array, temperature: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Of tokens i32[N, K] after states [N, K, D]; never more than `LOGITS_AT_ONCE` logits at a time."""
-
-    def score(hidden, token, temperature):
-        logprobs = jax.nn.log_softmax(decoder.logits(policy, hidden) / temperature[..., None])
-        return decoder.at_token(logprobs, token), -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
-
-    temperature = jnp.broadcast_to(temperature[:, None], token.shape)
-    at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
-    if token.size <= at_once:
-        return score(hidden, token, temperature)
-
-    def chunks(x, fill):
-        flat = x.reshape(token.size, *x.shape[2:])
-        missing = -token.size % at_once
-        padded = jnp.concatenate([flat, jnp.full((missing, *flat.shape[1:]), fill, x.dtype)])
-        return padded.reshape(-1, at_once, *flat.shape[1:])
-
-    # Logits are made again in the backward pass instead of being kept.
-    inputs = (chunks(hidden, 0), chunks(token, 0), chunks(temperature, 1))
-    scored = jax.lax.map(jax.checkpoint(lambda chunk: score(*chunk)), inputs)
-    logprob, entropy = (x.reshape(-1)[: token.size].reshape(token.shape) for x in scored)
-    return logprob, entropy

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax import struct
+from jax.ad_checkpoint import checkpoint_name
 
 from agentrl_jax.models import layers
 from agentrl_jax.models.shape import DecoderConfig
@@ -22,12 +23,22 @@ Params = Any
 for `extend` they are a tuple of N trees instead, see `unstack`. The first layers may stand apart under "first_layers",
 stacked likewise, so that a frozen part and a trained one need not be put together."""
 
+MIXED = "mixed"
+"""Name of what attention returns."""
+
 REMAT: dict[str, Callable[..., Any] | None] = {
     "none": None,
-    "dots": functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
+    "dots": functools.partial(
+        jax.checkpoint,
+        policy=jax.checkpoint_policies.save_from_both_policies(
+            jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+            jax.checkpoint_policies.save_only_these_names(MIXED),
+        ),
+    ),
     "full": jax.checkpoint,
 }
-"""What the backward pass recomputes of each layer: nothing; all but its products with parameters; everything."""
+"""What the backward pass recomputes of each layer: nothing but attention's scores; all but its products with parameters
+and what attention mixed; everything."""
 
 
 GATHERED = "gathered"
@@ -181,7 +192,7 @@ def forward(
                 jnp.concatenate([jnp.broadcast_to(part, (len(x), *part.shape[1:])) for part in parts], axis=2)
                 for parts in (keys, values)
             )
-            mixed = layers.attend(query, key, value, seen[:, span, : span.stop])
+            mixed = checkpoint_name(layers.attend_by_rows(query, key, value, seen[:, span, : span.stop]), MIXED)
             after.append(layers.finish(weights, config, x, mixed))
         return after, None
 

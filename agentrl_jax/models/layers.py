@@ -4,7 +4,6 @@ Letters: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `D` w
 heads, `Dh` head dimension, `F` width of the feed-forward layer. Norms, rotary angles and softmax are computed in f32.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,11 +24,9 @@ class Transposed(struct.PyTreeNode):
     matrix: jax.Array
 
     def __rmatmul__(self, x: jax.Array) -> jax.Array:
-        """`x` [..., In] times the matrix: [..., Out]."""
-        last = x.ndim - 1
-        if 8 * math.prod(x.shape[:last]) > min(self.matrix.shape):
-            return jnp.tensordot(x, self.matrix, axes=(last, 1))
-        return jnp.moveaxis(jnp.tensordot(self.matrix, x, axes=(1, last)), 0, -1)
+        """`x` [M, In] times the matrix: [M, Out]."""
+        many = 8 * len(x) > min(self.matrix.shape)
+        return x @ self.matrix.T if many else (self.matrix @ x.T).T
 
 
 Weights = Mapping[str, Any]
@@ -109,18 +106,20 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
 
 
 def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
-    """As `attend`, but of as few rows at a time as `SCORES_AT_ONCE` asks for; `visible` is bool[B, C, S].
+    """As `attend`, but of as few rows at a time as `SCORES_AT_ONCE` asks for.
 
     Scores of all rows of a chunk and a long cache would not fit in memory, and on a CPU those that leave its own cache
-    take three times as long. A single query has few scores, whatever its rows.
+    take three times as long. A backward pass makes them again. A single query has few scores, whatever its rows.
     """
     batch, chunk, heads, _ = query.shape
     most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
     if chunk == 1 or most >= batch:
-        return attend(query, key, value, visible)
+        return jax.checkpoint(attend)(query, key, value, visible)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
-    parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), (query, key, value, visible))
-    return jax.lax.map(lambda part: attend(*part), parts).reshape(query.shape)
+    own = (query, key, value) if len(visible) == 1 else (query, key, value, visible)
+    common = (visible,) if len(visible) == 1 else ()
+    parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), own)
+    return jax.lax.map(jax.checkpoint(lambda part: attend(*part, *common)), parts).reshape(query.shape)
 
 
 def visible(positions: jax.Array, length: int) -> jax.Array:
@@ -158,9 +157,11 @@ def finish(weights: Weights, config: DecoderConfig, x: jax.Array, mixed: jax.Arr
 
 def _product(weights: Weights, name: str, x: jax.Array) -> jax.Array:
     """`x` [..., In] times the matrix called `name` [In, Out], with its bias and its low-rank adapter if it has them."""
-    product = x @ weights[name]
+    # Rows of one matrix: for a gradient over two axes at once a CPU would copy what it multiplies.
+    rows = x.reshape(-1, x.shape[-1])
+    product = rows @ weights[name]
     if f"{name}_bias" in weights:
         product += weights[f"{name}_bias"]
     if f"{name}_lora_a" in weights:
-        product += (x @ weights[f"{name}_lora_a"]) @ weights[f"{name}_lora_b"]
-    return product
+        product += (rows @ weights[f"{name}_lora_a"]) @ weights[f"{name}_lora_b"]
+    return product.reshape(*x.shape[:-1], -1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
-from agentrl_jax.models import actor_critic, decoder, lora
+from agentrl_jax.models import actor_critic, decoder, lora, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 
@@ -179,6 +179,6 @@ def test_chunks_of_tokens_change_no_score_and_no_gradient(params, tokens, at_onc
         return jnp.sum(scores.logprob * jnp.arange(9.0).reshape(3, 3)) + jnp.sum(scores.entropy), scores
 
     whole = jax.grad(run, has_aux=True)(params)
-    monkeypatch.setattr(actor_critic, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", at_once)
     in_chunks = jax.grad(run, has_aux=True)(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), whole, in_chunks)

@@ -8,12 +8,12 @@ import pytest
 from agentrl_jax.models import layers
 
 
-@pytest.mark.parametrize("rows", [(1,), (2, 1), (4, 7)])
+@pytest.mark.parametrize("rows", [1, 3, 4])
 def test_a_transposed_matrix_gives_the_same_product(rows):
     """With few rows and with many, which go different ways."""
-    few = 8 * np.prod(rows) <= 24
-    assert few == (rows != (4, 7))
-    x = jax.random.normal(jax.random.key(0), (*rows, 24))
+    few = 8 * rows <= 24
+    assert few == (rows != 4)
+    x = jax.random.normal(jax.random.key(0), (rows, 24))
     matrix = jax.random.normal(jax.random.key(1), (24, 40))
     np.testing.assert_allclose(x @ layers.Transposed(matrix.T), x @ matrix, atol=1e-5)
 
