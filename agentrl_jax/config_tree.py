@@ -58,6 +58,9 @@ class PromptConfig:
 
     style: Literal["compact", "ragen"] = "compact"
     """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt."""
+    encoder: Literal["pieces", "canonical"] = "pieces"
+    """pieces: every piece of a state has tokens of its own; canonical: the text has the tokens that the tokeniser gives
+    it, as wherever else the model reads text."""
     think: bool = False
     """Ask for a think block before the answer block. Chat templates that know both, such as Qwen3's, are told so
     (enable_thinking): without it they open each reply with an empty think block, which is inserted, not sampled."""

@@ -9,8 +9,8 @@ is; and "canonical", where all text between two special tokens is, as in the mod
 
 1. Tokens of the observation and of the whole prompt, on states of random play, one of each level.
 2. Nats (log-probability) of the observation after the same prompt, and of the same optimal reply after each prompt.
-3. Success on the same levels, with the same noise and the same keys of sampling, by pieces and canonical. A compiled
-   rollout that asks the tokeniser on the host plays the latter; only its border between prefix and message stays.
+3. Success on the same levels, with the same noise and the same keys of sampling, by pieces and canonical
+   (`prompt.encoder`).
 
 Differences are canonical minus pieces, with 95 % intervals of the paired differences (`evaluate.statistics`).
 """
@@ -18,11 +18,10 @@ Differences are canonical minus pieces, with 95 % intervals of the paired differ
 import argparse
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from situations import Situation, canonical, situations
 
@@ -32,9 +31,6 @@ from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, succ
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.world import CompiledWorld
-from agentrl_jax.text.pieces import ENCODERS, PieceTable, expand
-from agentrl_jax.text.prompt import Prompt
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
@@ -86,38 +82,6 @@ class Measured(NamedTuple):
     same: np.ndarray
 
 
-def canonical_encoder(tokenizer: Tokenizer) -> Callable[[PieceTable, jax.Array, int], tuple[jax.Array, jax.Array]]:
-    """An entry of `pieces.ENCODERS` that asks the tokeniser on the host, once for a whole batch."""
-
-    def on_host(tokens: Any, length: Any) -> tuple[np.ndarray, np.ndarray]:
-        tokens, length = np.asarray(tokens), np.array(length)
-        written = np.full(tokens.shape, tokenizer.pad_id, np.int32)
-        for row in np.ndindex(length.shape):
-            ids = canonical(tokenizer, tokens[row][: length[row]].tolist())
-            length[row] = len(ids)
-            written[row][: len(ids)] = ids[: tokens.shape[-1]]
-        return written, length
-
-    def encode(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Array, jax.Array]:
-        shapes = jax.ShapeDtypeStruct((max_tokens,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
-        return jax.pure_callback(on_host, shapes, *expand(table, ids, max_tokens), vmap_method="broadcast_all")
-
-    return encode
-
-
-def canonical_world(world: CompiledWorld, tokenizer: Tokenizer) -> CompiledWorld:
-    """The same tasks with messages and prefixes encoded canonically."""
-    ENCODERS["canonical"] = canonical_encoder(tokenizer)
-
-    def changed(prompt: Prompt) -> Prompt:
-        return prompt.replace(
-            encoder="canonical", prefix=np.array(canonical(tokenizer, prompt.prefix.tolist()), np.int32)
-        )
-
-    tasks = tuple(dataclasses.replace(task, prompt=changed(task.prompt)) for task in world.tasks)
-    return dataclasses.replace(world, tasks=tasks)
-
-
 def measure(params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, found: Sequence[Situation]) -> Measured:
     """Encodes the prompts in three ways and scores them."""
     rows: list[tuple[list[int], list[tuple[int, int]]]] = []
@@ -167,13 +131,14 @@ def play(
     config: Config, params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, episodes: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Sampling and greedily: (how, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
-    world = build.build_world(config, tokenizer)
     engine = build.engine_config(config, tokenizer, members=1, slots=0)
     programs = Programs(make_mesh(1))
-    panels = [
-        Panel(programs.rollout(name, model, each, engine), min(episodes, 64), each, config, 0, config.evaluation.seed)
-        for name, each in (("pieces", world), ("canonical", canonical_world(world, tokenizer)))
-    ]
+    panels = []
+    for encoder in ("pieces", "canonical"):
+        prompt = dataclasses.replace(config.prompt, encoder=encoder)
+        world = build.build_world(dataclasses.replace(config, prompt=prompt), tokenizer)
+        play = programs.rollout(encoder, model, world, engine)
+        panels.append(Panel(play, min(episodes, 64), world, config, 0, config.evaluation.seed))
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         both = [panel.play(params, panel.number(episodes), temperature) for panel in panels]
         if any(trajectory.overflow.any() for trajectory in both):

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 HOST = ("infeed", "outfeed", "send", "recv")
+MOVE = "move"
+"""An asynchronous copy from one memory of a device to another; it reads or writes what a kernel reads or writes."""
 
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8}
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
@@ -14,6 +16,8 @@ _INSTRUCTION = re.compile(r"^(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _OPERATION = re.compile(r"^(\(.*?\)|\S+) ([a-z][\w\-]*)\(")
 _CALLED = re.compile(r"(condition|body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_LAYOUT = re.compile(r"\][^\[\]{}]*\{([^}]*)\}")
+_SPACE = re.compile(r"S\(\d+\)")
 _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 
 
@@ -22,7 +26,7 @@ class Operation:
     """One instruction.
 
     Attributes:
-        kind: its name in HLO, without `-start`.
+        kind: its name in HLO, without `-start`, or `MOVE`.
         size: bytes of its result; of an asynchronous one, those of its largest part.
         depth: `while` loops around it.
     """
@@ -57,7 +61,7 @@ def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
     for name, lines in bodies.items():
         for line in lines:
             matched = _OPERATION.match(line)
-            kind = matched.group(2).removesuffix("-start") if matched else ""
+            kind = _kind(*matched.groups()) if matched else ""
             if matched and kind in wanted and name in depth:
                 found.append(Operation(kind, _size(matched.group(1)), depth[name]))
     return found
@@ -84,6 +88,11 @@ def _called(line: str) -> list[tuple[str, int]]:
     for names in _BRANCHES.findall(line):
         called += [(name.strip().lstrip("%"), 0) for name in names.split(",")]
     return called
+
+
+def _kind(type_text: str, name: str) -> str:
+    spaces = {tuple(_SPACE.findall(layout)) for layout in _LAYOUT.findall(type_text)[:2]}
+    return MOVE if name == "copy-start" and len(spaces) > 1 else name.removesuffix("-start")
 
 
 def _size(type_text: str) -> int:

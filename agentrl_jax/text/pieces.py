@@ -4,7 +4,7 @@ Letters: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -88,10 +88,6 @@ def expand(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Arra
     inside = slots < ends[-1]
     tokens = table.tokens[jnp.where(inside, slots + shift[owner], 0)]
     return jnp.where(inside, tokens, table.pad_id).astype(jnp.int32), ends[-1].astype(jnp.int32)
-
-
-ENCODERS: dict[str, Callable[[PieceTable, jax.Array, int], tuple[jax.Array, jax.Array]]] = {"pieces": expand}
-"""Ways from piece ids to tokens by name. Another one, such as the tokeniser's own rule for whole texts, goes here."""
 
 
 def most_tokens(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> int:

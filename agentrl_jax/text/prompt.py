@@ -7,22 +7,30 @@ things as text, by joining strings.
 Letters: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a reply.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from agentrl_jax.text.canonical import CanonicalTable, build_canonical, encode_pieces, encode_row
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.numbers import DIGIT_PIECES, format_number, number_pieces
-from agentrl_jax.text.pieces import ENCODERS, Piece, PieceTable, Special, build_table, encode_piece
+from agentrl_jax.text.pieces import Piece, PieceTable, Special, build_table, encode_piece, expand
 from agentrl_jax.text.styles import Part, PromptStyle, Task
 from agentrl_jax.text.tokenizer import Tokenizer
 
 REWARD_DECIMALS = 1
 REWARD_DIGITS = 4
 """Digits before the point of a reward; larger rewards are shown as 9999.9."""
+
+ENCODERS: dict[str, Callable[[Any, jax.Array, int], tuple[jax.Array, jax.Array]]] = {
+    "pieces": expand,
+    "canonical": encode_row,
+}
+"""Ways from piece ids to tokens: every piece by itself, or the whole text by the tokeniser's own rule."""
 
 
 class Prompt(struct.PyTreeNode):
@@ -32,7 +40,7 @@ class Prompt(struct.PyTreeNode):
 
     Attributes:
         prefix: i32[Px] tokens that open a trajectory. NumPy.
-        table: tokens of all pieces.
+        table: of all pieces.
         prefix_pieces: the prefix as pieces.
         message_parts: the parts of a message, in order.
         message_ids: for each part, the ids of its own pieces.
@@ -43,13 +51,13 @@ class Prompt(struct.PyTreeNode):
         digit_ids: id of the first piece of `DIGIT_PIECES`.
         turn_digits: digits of the largest turn number.
         action_digits: digits of the action budget.
-        max_message_tokens: `O`, enough for every message unless `observation_tokens` was given too small.
+        max_message_tokens: `O`, enough for every message by pieces; the tokeniser's own rule takes fewer tokens.
         max_action_tokens: tokens of the longest action name.
         encoder: name in `ENCODERS`.
     """
 
     prefix: np.ndarray
-    table: PieceTable
+    table: PieceTable | CanonicalTable
     prefix_pieces: tuple[Piece, ...] = struct.field(pytree_node=False)
     message_parts: tuple[Part, ...] = struct.field(pytree_node=False)
     message_ids: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
@@ -111,7 +119,8 @@ def compile_prompt(
 
     Raises:
         ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, has a chat template that cannot
-            be expressed or opens a think block where the reply's format has none, or `encoder` is unknown.
+            be expressed or opens a think block where the reply's format has none, or `encoder` is unknown or cannot be
+            used, see `canonical.build_canonical`.
     """
     if encoder not in ENCODERS:
         raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
@@ -146,31 +155,42 @@ def compile_prompt(
     ids_of(actions)
     message_ids = tuple(ids_of(part.pieces) for part in parts)
     reply_ids = (ids_of(before), ids_of(between), ids_of(after))
-    table = build_table(tokenizer, (*(pieces or ()), *DIGIT_PIECES, *own))
+    all_pieces = (*(pieces or ()), *DIGIT_PIECES, *own)
+    by_pieces = build_table(tokenizer, all_pieces)
     if pieces is None:
-        table = PieceTable(
-            tokens=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), table.tokens]),
-            offsets=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), observed + table.offsets]),
-            pad_id=table.pad_id,
+        by_pieces = PieceTable(
+            tokens=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), by_pieces.tokens]),
+            offsets=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), observed + by_pieces.offsets]),
+            pad_id=by_pieces.pad_id,
         )
-    lengths = np.diff(table.offsets)
-
-    def cost(ids: Sequence[int]) -> int:
-        return int(lengths[list(ids)].sum())
-
+    lengths = np.diff(by_pieces.offsets)
     turn_digits, action_digits = len(str(max_turns)), len(str(max_actions_budget))
-    digit = int(lengths[observed:action_ids].max())
     limits = piece_limits or (observation_pieces,) * observed
-    observation_tokens = _most_tokens(lengths[:observed], limits, observation_pieces)
-    widths = {
-        "text": 0,
-        "observation": observation_tokens,
-        "turn": digit * turn_digits,
-        "actions_left": digit * action_digits,
-        "reward": digit * (2 + REWARD_DIGITS + REWARD_DECIMALS),
-    }
+
+    def longest_message(lengths: np.ndarray) -> int:
+        digit = int(lengths[observed:action_ids].max())
+        widths = {
+            "text": 0,
+            "observation": _most_tokens(lengths[:observed], limits, observation_pieces),
+            "turn": digit * turn_digits,
+            "actions_left": digit * action_digits,
+            "reward": digit * (2 + REWARD_DIGITS + REWARD_DECIMALS),
+        }
+        return sum(widths[part.kind] + int(lengths[list(ids)].sum()) for part, ids in zip(parts, message_ids))
+
+    table: PieceTable | CanonicalTable = by_pieces
+    prefix = [t for piece in prefix_pieces for t in encode_piece(tokenizer, piece)]
+    if encoder == "canonical":
+        if pieces is None:
+            raise ValueError("encoder canonical is for compiled environments; use encoder pieces with others")
+        sizes = np.array([1 if isinstance(piece, Special) else len(piece.encode()) for piece in all_pieces])
+        named = sizes[action_ids : action_ids + len(actions)].max(initial=0) + sizes[list(reply_ids[1])].sum()
+        longest_reply = int(sizes[[*reply_ids[0], *reply_ids[2]]].sum() + max_actions_budget * named)
+        table = build_canonical(tokenizer, all_pieces, max(longest_message(sizes), longest_reply))
+        prefix = _canonical_prefix(tokenizer, prefix_pieces, parts, pieces)
+    frame = int(lengths[[*reply_ids[0], *reply_ids[2]]].sum())
     return Prompt(
-        prefix=np.array([t for piece in prefix_pieces for t in encode_piece(tokenizer, piece)], np.int32),
+        prefix=np.array(prefix, np.int32),
         table=table,
         prefix_pieces=prefix_pieces,
         message_parts=parts,
@@ -182,9 +202,9 @@ def compile_prompt(
         digit_ids=observed,
         turn_digits=turn_digits,
         action_digits=action_digits,
-        max_message_tokens=sum(widths[part.kind] + cost(ids) for part, ids in zip(parts, message_ids)),
+        max_message_tokens=longest_message(lengths),
         max_action_tokens=int(lengths[action_ids : action_ids + len(actions)].max(initial=0)),
-        reply_frame_tokens=(cost(reply_ids[0]) + cost(reply_ids[2]), cost(reply_ids[1])),
+        reply_frame_tokens=(frame, int(lengths[list(reply_ids[1])].sum())),
         encoder=encoder,
     )
 
@@ -286,6 +306,22 @@ def reply_text(prompt: Prompt, actions: Sequence[int]) -> str:
     """Returns the text of `reply` for a list of action ids, with the end-of-turn token spelled."""
     before, between, after = ("".join(_spell(pieces)) for pieces in prompt.reply_pieces)
     return before + between.join(prompt.actions[a] for a in actions) + after
+
+
+def _canonical_prefix(
+    tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Part], pieces: Sequence[str]
+) -> list[int]:
+    """The prefix as the tokeniser writes it before a first message, which need not be known beyond its beginning."""
+    first = next(part for part in parts if part.when in ("always", "first"))
+    if first.kind == "text":
+        specials = [i for i, piece in enumerate(first.pieces) if isinstance(piece, Special)]
+        beginnings = {"".join(_spell(first.pieces[: specials[0] if specials else None]))}
+    else:
+        beginnings = {piece[:1] for piece in (pieces if first.kind == "observation" else DIGIT_PIECES)}
+    found = {tuple(encode_pieces(tokenizer, prefix, beginning)) for beginning in beginnings}
+    if len(found) > 1:
+        raise ValueError("the prefix has other tokens with every observation, which follows it; use encoder pieces")
+    return list(found.pop())
 
 
 def _most_tokens(lengths: np.ndarray, limits: Sequence[int], size: int) -> int:

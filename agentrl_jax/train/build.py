@@ -108,6 +108,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
         max_turns=prompt.max_turns,
         response_words=prompt.reply_tokens,
         tokenizer=tokenizer,
+        encoder=prompt.encoder,
     )
     return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 

@@ -12,15 +12,18 @@ from agentrl_jax.train import build
 LEVELS, TURNS, BUDGET = 32, 2, 3
 
 
-def make_world(*names, actions):
-    prompt = PromptConfig(think=True, max_turns=TURNS, max_actions_per_turn=actions, max_actions=BUDGET)
+def make_world(*names, actions, encoder="pieces"):
+    prompt = PromptConfig(
+        think=True, max_turns=TURNS, max_actions_per_turn=actions, max_actions=BUDGET, encoder=encoder
+    )
     config = Config(tasks=tuple(TaskConfig(env=name, groups=1) for name in names), prompt=prompt)
     return build.build_world(config, load_small())
 
 
-def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them():
+@pytest.mark.parametrize("encoder", ["pieces", "canonical"])
+def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     """All names and all lengths occur; an environment without a planner will do."""
-    world = make_world("Bandit", "FrozenLake-deterministic", actions=2)
+    world = make_world("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
     trajectory = demonstrations(
         world,
         jax.random.key(3),

@@ -63,3 +63,17 @@ def test_unknown_topologies_are_refused(name):
 def test_the_devices_that_are_here():
     devices, _ = described_devices("local")
     np.testing.assert_array_equal(devices, jax.devices())
+
+
+def test_a_move_between_memories_is_no_copy():
+    """The second of them stays in one memory and changes the layout."""
+    text = """HloModule m
+ENTRY %main (a: bf16[4,8]) -> bf16[4,8] {
+  %a = bf16[4,8]{1,0} parameter(0)
+  %b = (bf16[4,8]{1,0:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)S(1)}, u32[]{:S(2)}) copy-start(%a)
+  %c = (bf16[4,8]{0,1:T(8,128)(2,1)}, bf16[4,8]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
+  ROOT %d = bf16[4,8]{0,1} copy(%a)
+}
+"""
+    found = hlo.operations(text, ("copy", hlo.MOVE))
+    assert [(one.kind, one.size) for one in found] == [("move", 64), ("copy", 64), ("copy", 64)]

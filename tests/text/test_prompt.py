@@ -1,5 +1,7 @@
 """Messages as tokens against the same messages as joined strings."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -233,5 +235,42 @@ def test_a_reply_can_be_given_more_room(small):
 def test_wrong_names_are_refused(small):
     with pytest.raises(ValueError, match=r"prompt style 'terse'; expected one of compact, ragen"):
         get_style("terse")
-    with pytest.raises(ValueError, match=r"encoder 'whole'; expected one of pieces"):
+    with pytest.raises(ValueError, match=r"encoder 'whole'; expected one of pieces, canonical"):
         compiled(small, encoder="whole")
+
+
+@pytest.mark.parametrize("style", ["compact", "ragen"])
+def test_canonical_messages_have_the_tokens_of_their_text(any_tokenizer, style):
+    """Behind the prefix, with no border but special tokens; a reply likewise."""
+    form = compiled(any_tokenizer, style, encoder="canonical", think=True)
+    for first in (True, False):
+        fields = {"turn": 1, "actions_left": 7, "reward": -0.3, "first": first, "reply_ended": False}
+        row = observation_ids(BOARD)
+        tokens, length = jax.jit(prompt.message)(form, row, **fields)
+        text = prompt.message_text(form, BOARD, **fields)
+        written = np.asarray(tokens)[: int(length)].tolist()
+        if first:
+            written, text = form.prefix.tolist() + written, prompt.prefix_text(form) + text
+        assert written == encode_around_special(any_tokenizer, text)
+    tokens, length = jax.jit(prompt.reply)(form, np.array([1, 2]), np.int32(2))
+    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(
+        any_tokenizer, prompt.reply_text(form, [1, 2])
+    )
+
+
+def test_observations_of_tokens_have_no_canonical_encoder(small):
+    with pytest.raises(ValueError, match="encoder canonical is for compiled environments"):
+        compiled(small, pieces=None, encoder="canonical")
+
+
+def observation_ids(board):
+    ids = [PIECES.index(symbol) for symbol in board]
+    return np.array(ids + [-1] * (ROOM - len(ids)), np.int32)
+
+
+def encode_around_special(tokenizer, text):
+    names = {tokenizer.special_name(i): i for i in tokenizer.special_ids}
+    tokens = []
+    for part in re.split("(" + "|".join(map(re.escape, names)) + ")", text):
+        tokens += [names[part]] if part in names else tokenizer.encode(part)
+    return tokens
