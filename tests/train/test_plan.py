@@ -1,6 +1,5 @@
 """Plans against what is known of small runs, and the published shapes compiled for a described TPU."""
 
-import dataclasses
 import importlib.util
 import json
 
@@ -8,7 +7,7 @@ import jax
 import pytest
 import tiny_run
 
-from agentrl_jax.config import MeshConfig, ModelConfig, PromptConfig, RolloutConfig, TaskConfig, decode
+from agentrl_jax.config import decode
 from agentrl_jax.models import decoder
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.parallel import hlo
@@ -87,15 +86,15 @@ def test_plan_at_the_command_line(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_qwen_on_described_tpus():
     """The real programs of Qwen2.5-0.5B on 16 chips of v5e."""
-    config = decode({})
-    config = dataclasses.replace(
-        config,
-        tasks=(TaskConfig(env="SimpleSokoban", groups=64),),
-        prompt=PromptConfig(style="ragen", think=True, max_turns=5, reply_tokens=64),
-        rollout=RolloutConfig(members=16),
-        model=ModelConfig(precision="mixed", remat="full", critic="shared"),
-        mesh=MeshConfig(fsdp=2, tensor=2),
-        algo=dataclasses.replace(config.algo, minibatches=4),
+    config = decode(
+        {
+            "tasks": [{"env": "SimpleSokoban", "groups": 64}],
+            "prompt": {"style": "ragen", "think": True, "max_turns": 5, "reply_tokens": 64},
+            "rollout": {"members": 16},
+            "model": {"precision": "mixed", "remat": "full", "critic": "shared"},
+            "mesh": {"fsdp": 2, "tensor": 2},
+            "algo": {"minibatches": 4},
+        }
     )
     devices, memory = described_devices("v5e:4x4")
     plan = make_plan(config, devices, "qwen2.5-0.5b")
