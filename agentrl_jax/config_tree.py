@@ -139,8 +139,8 @@ class ModelConfig:
     """float32; mixed: bfloat16 activations; bfloat16: frozen parameters too. What is trained is float32 always, and so
     are norms, softmax, log-probabilities and losses."""
     remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again instead of keeping it. none: the scores of attention; dots: all but products
-    with parameters and what attention makes of them; full: everything of a layer."""
+    """What the backward pass computes again instead of keeping it. none: the scores of attention; dots: all but
+    products with parameters and what attention makes of them; full: everything of a layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
