@@ -14,7 +14,6 @@ from agentrl_jax.config import decode
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.text.pieces import Special, build_table
 from agentrl_jax.train import build
 
 PATH = Path(__file__).parents[2] / "benchmarks"
@@ -57,19 +56,6 @@ def test_canonical_is_the_whole_text_between_special_tokens(scripts, small):
     assert len(whole) < len(cut)
     assert situations.canonical(small, cut) == whole
     assert situations.canonical(small, []) == []
-
-
-def test_the_encoder_gives_canonical_tokens_inside_a_program(scripts, small):
-    tokenisation, _ = scripts
-    end = small.special_name(small.end_of_turn_id)
-    table = build_table(small, ["<ans", "wer>", "#", Special(end)])
-    encode = tokenisation.canonical_encoder(small)
-    ids = np.array([[0, 1, 3, 2], [2, 0, -1, 1], [-1, -1, -1, -1]])
-    tokens, length = jax.jit(jax.vmap(lambda row: encode(table, row, 8)))(ids)
-    answer = small.encode("<answer>")
-    expected = [[*answer, small.end_of_turn_id, *small.encode("#")], small.encode("#<answer>"), []]
-    for row, count, wanted in zip(tokens.tolist(), length.tolist(), expected):
-        assert (row[:count], set(row[count:])) == (wanted, {small.pad_id})
 
 
 def test_situations_hold_the_prompt_and_an_optimal_reply(scripts, small):
