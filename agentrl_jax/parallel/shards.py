@@ -84,6 +84,13 @@ class Shards:
         """Greatest over shares."""
         return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
+    def any(self, x: jax.Array) -> jax.Array:
+        """Whether some share holds a true value: bool[], equal in all shares.
+
+        A branch with a collective in it asks this: where only some devices take it, those wait for the others for ever.
+        """
+        return self.largest(jnp.any(x).astype(jnp.int32)) > 0
+
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as this share's own, so that loops and gradients treat them as such."""
         if self.count == 1:

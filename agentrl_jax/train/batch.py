@@ -4,6 +4,7 @@ Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` 
 (see `rollout.context.Sequences`).
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -163,18 +164,16 @@ def _prepare(
     _check_division(rows.tokens.shape[0], config, shards)
     mask = rows.sampled
     mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
-    parts = config.minibatches * config.accumulation
+    in_parts = functools.partial(_in_parts, parts=config.minibatches * config.accumulation, shards=shards)
     params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage == "gae":
-        value = shards.replicate(_in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine, parts))
+        value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
 
     def by_forward(policy):
         tempered = (*mine, my_temperature)
         return shards.replicate(
-            _in_parts(
-                lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered, parts
-            )
+            in_parts(lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered)
         )
 
     if config.kl_where != "none":
@@ -236,13 +235,13 @@ def _prepare(
 
 
 def _in_parts(
-    function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], parts: int
+    function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], parts: int, shards: Shards
 ) -> jax.Array:
-    """A function of rows to f32[N, K], in as many parts as the gradient; 0 for parts without a sampled token."""
+    """A function of rows to f32[N, K], in as many parts as the gradient; 0 where no share's part has a token."""
 
     def of_part(part):
         mask, *rows = part
-        return jax.lax.cond(jnp.any(mask), lambda: function(*rows), lambda: jnp.zeros_like(mask, jnp.float32))
+        return jax.lax.cond(shards.any(mask), lambda: function(*rows), lambda: jnp.zeros_like(mask, jnp.float32))
 
     split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (mask, *rows))
     return jax.lax.map(of_part, split).reshape(mask.shape)

@@ -149,7 +149,7 @@ def _gradient(
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
     def accumulate(total, part):
-        sums, peaks = jax.lax.cond(jnp.any(part.mask), gradient_of, lambda _: zeros, part)
+        sums, peaks = jax.lax.cond(shards.any(part.mask), gradient_of, lambda _: zeros, part)
         return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 
     (added, peaks), _ = jax.lax.scan(accumulate, zeros, parts)

@@ -59,20 +59,28 @@ def drawn_state(model, optimise=PLAIN):
     return state.replace(params=params, base=jax.tree.map(normal, state.base))
 
 
-def step_on(devices, fsdp, tensor, model, optimise=PLAIN, **changes):
-    """What one update adds to the parameters, its metrics, and the state that it leaves."""
+@functools.cache
+def programs_on(devices, fsdp, tensor, model, optimise, **changes):
     programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+    return programs, programs.update(model, dataclasses.replace(BASE, **changes), optimise)
+
+
+def step_on(devices, fsdp, tensor, model, optimise=PLAIN, trajectory=TRAJECTORY, **changes):
+    """What one update adds to the parameters, its metrics, and the state that it leaves."""
+    programs, program = programs_on(devices, fsdp, tensor, model, optimise, **changes)
     before = drawn_state(model, optimise)
     state = jax.device_put(drawn_state(model, optimise), programs.placement(before, model.decoder))
-    program = programs.update(model, dataclasses.replace(BASE, **changes), optimise)
-    after, metrics = program(state, TRAJECTORY, ONES, KEY, made_up.settings())
+    after, metrics = program(state, trajectory, ONES, KEY, made_up.settings())
     step = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), after.params, before.params)
     return step, metrics, after
 
 
-@functools.cache
-def on_one_device(name, **changes):
-    return step_on(1, 1, 1, MODELS[name], **changes)
+def assert_same_update(one, other):
+    """Rounding: 1e-5 of each leaf's norm."""
+    (wanted, known, _), (step, metrics, _) = one, other
+    made_up.assert_close(wanted, step)
+    for key, value in known.items():
+        np.testing.assert_allclose(metrics[key], value, rtol=3e-5, atol=3e-6, err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +103,20 @@ def on_one_device(name, **changes):
     ],
 )
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
-    """Half of the episodes hold long replies, half short ones. Rounding: 1e-5 of each leaf's norm."""
-    step, metrics, after = step_on(devices, fsdp, tensor, MODELS[name])
-    wanted, known, _ = on_one_device(name)
-    made_up.assert_close(wanted, step)
-    for key, value in known.items():
-        np.testing.assert_allclose(metrics[key], value, rtol=3e-5, atol=3e-6, err_msg=key)
-    _check_layout(after, fsdp, tensor)
+    """Half of the episodes hold long replies, half short ones."""
+    spread = step_on(devices, fsdp, tensor, MODELS[name])
+    assert_same_update(step_on(1, 1, 1, MODELS[name]), spread)
+    _check_layout(spread[2], fsdp, tensor)
+
+
+@pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), slow(4, 4, 1)])
+def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
+    """All episodes but one are silent; the one that speaks needs the parts of the parameters that others hold."""
+    lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.reply.length, 0)
+    trajectory = TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(length=lengths))
+    one, spread = (step_on(*mesh, WHOLE, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
+    assert 0 < one[1]["update/trained_tokens"] <= made_up.SAID * made_up.TURNS
+    assert_same_update(one, spread)
 
 
 def _check_layout(state, fsdp, tensor):
