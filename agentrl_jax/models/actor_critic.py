@@ -5,7 +5,6 @@ token at `position` and are computed from the tokens before it. Vocabulary logit
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder, lora
-from agentrl_jax.models.decoder import whole
+from agentrl_jax.models.decoder import WHOLE, Whole
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import logprob_and_entropy
@@ -42,7 +41,7 @@ class ActorCritic:
     lora: LoraConfig | None = None
     frozen_layers: int = 0
     remat: str = "none"
-    gather: Callable[[Any], Any] = whole
+    gather: Whole = WHOLE
 
     def __post_init__(self):
         if self.critic not in CRITICS:
@@ -145,10 +144,15 @@ def score_tokens(
         position: i32[N, K] positions of the tokens to score, each at least 1.
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
     """
-    policy = _gathered(policy_decoder(params, model), model)
+    policy = _embedding_whole(policy_decoder(params, model), model)
     hidden = _hidden(policy, model, tokens, position)
+    hidden, head = model.gather.after(hidden, {name: policy[name] for name in ("unembedding",) if name in policy})
+    policy = {**policy, **head}
     token = jnp.take_along_axis(tokens, position, axis=1)
     logprob, entropy = logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))
+    if model.critic != "none":
+        logprob, critic = model.gather.in_turn(logprob, params["critic"])
+        params = {**params, "critic": critic}
     return TokenScores(logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden))
 
 
@@ -171,9 +175,9 @@ def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
         backbone = _whole(critic.get("decoder", params["policy"]), params, model)
-        hidden = _hidden(_gathered(backbone, model), model, tokens, position)
-    head = model.gather({"head": critic["head"]})["head"]
-    return hidden.astype(jnp.float32) @ head + critic["bias"]
+        hidden = _hidden(_embedding_whole(backbone, model), model, tokens, position)
+    hidden, head = model.gather.after(hidden, {"head": critic["head"]})
+    return hidden.astype(jnp.float32) @ head["head"] + critic["bias"]
 
 
 def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.Params:
@@ -182,10 +186,9 @@ def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.
     return {**params["base"], **trained} if model.frozen_layers else trained
 
 
-def _gathered(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
-    """The decoder with what stands outside its layers put together, once for all of its uses."""
-    outer = {name: leaf for name, leaf in backbone.items() if name not in decoder.STACKS}
-    return {**backbone, **model.gather(outer)}
+def _embedding_whole(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
+    """The decoder with its embedding put together, once for both of its uses where it is tied."""
+    return {**backbone, **model.gather({"embedding": backbone["embedding"]})}
 
 
 def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:

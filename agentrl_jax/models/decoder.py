@@ -45,9 +45,24 @@ GATHERED = "gathered"
 """Name of parameters that were put together from the parts of several devices; the backward pass does it again."""
 
 
-def whole(params: Any) -> Any:
-    """What `forward` does to the parameters of a layer before it reads them where nothing is kept in parts."""
-    return params
+class Whole:
+    """What is done to parameters before they are read where nothing is kept in parts; see `parallel.fsdp.Gather`."""
+
+    def __call__(self, params: Any) -> Any:
+        """The parameters put together."""
+        return params
+
+    def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """Both trees, of which the second is not put together before the first is there."""
+        return first, second
+
+    def after(self, x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        """`x`, and the parameters put together when it is there."""
+        x, params = self.in_turn(x, params)
+        return x, self(params)
+
+
+WHOLE = Whole()
 
 
 STACKS = ("first_layers", "layers")
@@ -158,7 +173,7 @@ def forward(
     *,
     common: int = 0,
     remat: str = "none",
-    gather: Callable[[Any], Any] = whole,
+    gather: Whole = WHOLE,
 ) -> jax.Array:
     """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
 
@@ -168,7 +183,7 @@ def forward(
         tokens: i32[B, S].
         common: number of first tokens, less than S, that are the same in every row; they are computed once for all.
         remat: name in `REMAT`.
-        gather: puts the parameters of a layer together, see `parallel.fsdp`; those outside the layers are whole.
+        gather: puts parameters together; the embedding is whole.
     """
     batch, length = tokens.shape
     params = as_activations(params, config)
@@ -200,7 +215,7 @@ def forward(
     chunks = [params["embedding"][some[:, span]] for some, span in zip(rows, spans)]
     windows = np.array(config.windows, np.int32) if any(config.windows) else None
     recomputed = REMAT[remat]
-    if gather is not whole and recomputed is None:
+    if gather is not WHOLE and recomputed is None:
         forgetful = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
         recomputed = functools.partial(jax.checkpoint, policy=forgetful)
     first = 0
@@ -210,7 +225,8 @@ def forward(
         chunks, _ = jax.lax.scan(layer if recomputed is None else recomputed(layer), chunks, inputs)
         first = last
     x = jnp.concatenate([jnp.broadcast_to(chunk, (batch, *chunk.shape[1:])) for chunk in chunks], axis=1)
-    return layers.rms_norm(x, params["final_norm"], config.norm_eps)
+    x, norm = gather.after(x, {"final_norm": params["final_norm"]})
+    return layers.rms_norm(x, norm["final_norm"], config.norm_eps)
 
 
 def extend(

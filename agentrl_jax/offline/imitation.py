@@ -70,7 +70,7 @@ def imitation_steps(
             return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
-        loss = shards.sum(loss)
+        loss = shards.sum(shards.after(grads, loss))
         state, norms, good = apply_gradients(
             state,
             optimise,

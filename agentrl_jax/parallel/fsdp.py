@@ -6,13 +6,14 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from agentrl_jax.models.decoder import GATHERED
+from agentrl_jax.models.decoder import GATHERED, Whole
 from agentrl_jax.parallel.layout import logical_axes
 from agentrl_jax.parallel.mesh import FSDP
+from agentrl_jax.parallel.turns import in_turn
 
 
 @dataclasses.dataclass(frozen=True)
-class Gather:
+class Gather(Whole):
     """Puts the parts of parameters together, inside a `jax.shard_map` over `fsdp`; gradients go back in parts.
 
     Attributes:
@@ -24,6 +25,10 @@ class Gather:
     def __call__(self, params: Any) -> Any:
         """Whole parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
         return jax.tree_util.tree_map_with_path(self._whole, params)
+
+    def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """Both trees, see `turns.in_turn`."""
+        return in_turn(first, second)
 
     def _whole(self, path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         axes = logical_axes([str(key.key) for key in path], leaf.ndim)

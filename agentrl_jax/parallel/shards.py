@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from agentrl_jax.parallel.mesh import DATA
+from agentrl_jax.parallel.mesh import DATA, FSDP
+from agentrl_jax.parallel.turns import after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +86,16 @@ class Shards:
         return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
     def any(self, x: jax.Array) -> jax.Array:
-        """Whether some share holds a true value: bool[], equal in all shares.
+        """Whether there is a true value on one of the devices that keep parts of the same parameters: bool[].
 
-        A branch with a collective in it asks this: where only some devices take it, those wait for the others for ever.
+        A branch that puts parameters together asks this: a device that takes it alone would wait for ever.
         """
-        return self.largest(jnp.any(x).astype(jnp.int32)) > 0
+        mine = jnp.any(x)
+        return jax.lax.pmax(mine.astype(jnp.int32), FSDP) > 0 if self._of_parts else mine
+
+    def after(self, done: Any, tree: Any) -> Any:
+        """`tree`, for loops with collectives in them that begin when `done` is there."""
+        return after(done, tree) if self._of_parts else tree
 
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as this share's own, so that loops and gradients treat them as such."""
@@ -101,6 +107,11 @@ class Shards:
             return jax.lax.pcast(x, missing, to="varying") if missing else x
 
         return jax.tree.map(mark, tree)
+
+    @property
+    def _of_parts(self) -> bool:
+        """Shares put parameters together."""
+        return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
 
     def _cut(self, tree: Any, axis: int) -> Any:
         """This share of rows that are numbered (share, row) for `axis` 0 and (row, share) for 1."""

@@ -169,6 +169,7 @@ def _prepare(
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage == "gae":
         value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
+        params, reference = shards.after(value, (params, reference))
 
     def by_forward(policy):
         tempered = (*mine, my_temperature)
@@ -177,9 +178,8 @@ def _prepare(
         )
 
     if config.kl_where != "none":
-        ref_logprob = (
-            by_forward(reference) if replay is None else replay(state.whole({"policy": state.reference}))[source]
-        )
+        ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
+        params = shards.after(ref_logprob, params)
     old_logprob, importance = rows.logprob, None
     if config.logprobs == "truncated":
         old_logprob = by_forward(params["policy"])
