@@ -137,8 +137,8 @@ def play(
     for encoder in ("pieces", "canonical"):
         prompt = dataclasses.replace(config.prompt, encoder=encoder)
         world = build.build_world(dataclasses.replace(config, prompt=prompt), tokenizer)
-        play = programs.rollout(encoder, model, world, engine)
-        panels.append(Panel(play, min(episodes, 64), world, config, 0, config.evaluation.seed))
+        program = programs.rollout(encoder, model, world, engine)
+        panels.append(Panel(program, min(episodes, 64), world, config, 0, config.evaluation.seed))
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         both = [panel.play(params, panel.number(episodes), temperature) for panel in panels]
         if any(trajectory.overflow.any() for trajectory in both):

@@ -116,10 +116,9 @@ def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: 
     if chunk == 1 or most >= batch:
         return jax.checkpoint(attend)(query, key, value, visible)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
-    own = (query, key, value) if len(visible) == 1 else (query, key, value, visible)
-    common = (visible,) if len(visible) == 1 else ()
-    parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), own)
-    return jax.lax.map(jax.checkpoint(lambda part: attend(*part, *common)), parts).reshape(query.shape)
+    visible = jnp.broadcast_to(visible, (batch, *visible.shape[1:]))
+    parts = [x.reshape(-1, at_once, *x.shape[1:]) for x in (query, key, value, visible)]
+    return jax.lax.map(lambda part: jax.checkpoint(attend)(*part), parts).reshape(query.shape)
 
 
 def visible(positions: jax.Array, length: int) -> jax.Array:

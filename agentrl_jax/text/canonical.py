@@ -86,7 +86,9 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], most_bytes: i
             for character in text:
                 letters = [alphabet[byte] for byte in character.encode()]
                 if None in letters:
-                    raise ValueError(f"the vocabulary has no token for {character!r} of the piece {piece!r}")
+                    raise ValueError(
+                        f"the vocabulary has no token for {character!r} of the piece {piece!r}; use encoder pieces"
+                    )
                 spelled += zip(letters, splitting.codes(character))
             spelled += [(added[name], splitting.BORDER)] if name else []
         return spelled
@@ -172,5 +174,7 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece], following: str 
     while tail and len(tokenizer.decode_bytes(tail)) > len(text.encode()):
         tail.pop()
     if tokenizer.decode_bytes(tail) != text.encode():
-        raise ValueError(f"a token spans the end of {text[-20:]!r} and the beginning of {following[:20]!r}")
+        raise ValueError(
+            f"a token spans the end of {text[-20:]!r} and the beginning of {following[:20]!r}; use encoder pieces"
+        )
     return tokens + tail

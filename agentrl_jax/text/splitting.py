@@ -33,7 +33,7 @@ class Splitting:
     Attributes:
         pattern: GPT2 or CL100K.
         digits: most digits of a word; 0 for any number.
-        digits_apart: digits are split off first, so that the pattern takes what is around them for borders.
+        digits_apart: each digit is split off first, and the pattern takes it for a border.
     """
 
     pattern: str
@@ -57,7 +57,7 @@ def from_layout(layout: dict[str, Any]) -> Splitting:
         if not before:
             return Splitting(GPT2)
         if len(before) == 1 and before[0]["type"] == "Digits" and before[0].get("individual_digits"):
-            return Splitting(GPT2, digits=1, digits_apart=True)
+            return Splitting(GPT2, digits_apart=True)
     elif plain and len(before) == 1 and before[0]["type"] == "Split" and before[0].get("behavior") == "Isolated":
         regex = before[0]["pattern"].get("Regex")
         for digits, times in ((1, ""), (3, "{1,3}")):
@@ -132,7 +132,6 @@ def words(codes: jax.Array, splitting: Splitting) -> jax.Array:
         for of, ends in ((MARK, after[MARK]), (DIGIT, of_digits), (LETTER, after[LETTER])):
             joined = (second_kind == of) & at(inside, second, False)
             end = jnp.where(joined, at(ends, second, size), end)
-        end = jnp.where((kind == DIGIT) & splitting.digits_apart, slots + 1, end)
     else:
         lines = jax.lax.cummax(jnp.where(kind == BREAK, slots, -1))
         last_line = lines[jnp.maximum(after_white - 1, 0)]

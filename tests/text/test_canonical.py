@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
-from agentrl_jax.text import splitting, tokenizer
+from agentrl_jax.text import tokenizer
 from agentrl_jax.text.canonical import build_canonical, encode_pieces, encode_row
 from agentrl_jax.text.pieces import Special
 
@@ -15,12 +15,18 @@ WORDS = ("the", "box", " is", "You", "'re", "'s", "'S", "'ll", "'", "##", "_", "
 TEXT = ("\n\n", " \n ", "\t", "\r\n", "(", "((", ") ", "->", "Turn 1:\n", "x", "don't ", "<answer>", "</", "||", "…")
 PIECES = (*WORDS, *TEXT, Special("<|end|>"))
 PARTS, BYTES = 12, 150
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Patterns of the published tokenisers."""
 
 
-def cl100k(digits):
-    """A tokeniser that splits as Qwen (digits "") or Llama 3 (digits "{1,3}") does."""
+def cl100k(pattern):
+    """A tokeniser that splits by a regular expression."""
     backend = tokenizers.Tokenizer(models.BPE())
-    pattern = tokenizers.Regex(splitting._SPLIT.format(digits=digits))
+    pattern = tokenizers.Regex(pattern)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -53,7 +59,7 @@ def trained(backend):
 @pytest.mark.parametrize("name", ["small", "gpt2", "qwen", "llama-3"])
 def test_rows_are_encoded_as_the_tokeniser_encodes_their_text(name, small):
     """Four thousand texts of twelve random pieces, special tokens among them."""
-    make = {"small": lambda: small, "gpt2": gpt2, "qwen": lambda: cl100k(""), "llama-3": lambda: cl100k("{1,3}")}
+    make = {"small": lambda: small, "gpt2": gpt2, "qwen": lambda: cl100k(QWEN), "llama-3": lambda: cl100k(LLAMA3)}
     known = make[name]()
     table = build_canonical(known, PIECES, BYTES)
     draw = np.random.default_rng(0)
