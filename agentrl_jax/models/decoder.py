@@ -251,6 +251,7 @@ def extend(
     # A write to a position past the end is dropped: that is how rows and tokens that must not write are masked.
     targets = jnp.where(offsets < count[:, None], positions, cache.length)
     visible = layers.visible(positions, cache.length)
+    filled = jnp.max(jnp.where(count > 0, start + count, 0))
     angles = layers.rotary_angles(positions, config)
     rows = jnp.arange(batch)[:, None]
     x = params["embedding"][tokens]
@@ -261,7 +262,7 @@ def extend(
         query, key, value = layers.project(weights, config, x, angles)
         keys.append(cache.keys[index].at[rows, :, targets].set(key, mode="drop"))
         values.append(cache.values[index].at[rows, :, targets].set(value, mode="drop"))
-        x = layers.finish(weights, config, x, layers.attend_by_rows(query, keys[-1], values[-1], seen))
+        x = layers.finish(weights, config, x, layers.attend_cached(query, keys[-1], values[-1], seen, filled))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 
 

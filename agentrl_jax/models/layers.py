@@ -4,7 +4,7 @@ Letters: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `D` w
 heads, `Dh` head dimension, `F` width of the feed-forward layer. Norms, rotary angles and softmax are computed in f32.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -34,6 +34,10 @@ Weights = Mapping[str, Any]
 
 SCORES_AT_ONCE = 2**22
 """Most attention scores that `attend_by_rows` makes at a time: 16 MiB."""
+LARGE_CACHE = 2**24
+"""Numbers of a layer's keys and values (64 MiB) from which on `attend_cached` reads no more of them than it needs."""
+CACHED_AT_ONCE = 2**20
+"""Most of those numbers that it reads at a time then: 4 MiB, which stay in a CPU's own cache."""
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -115,10 +119,50 @@ def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: 
     most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
     if chunk == 1 or most >= batch:
         return jax.checkpoint(attend)(query, key, value, visible)
+    return _by_rows(most, jax.checkpoint(attend), query, key, value, visible)
+
+
+def attend_cached(
+    query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
+) -> jax.Array:
+    """As `attend` over a cache of which no query sees more than the first `filled` i32[] positions.
+
+    Of a `LARGE_CACHE` a CPU reads that many, rounded up to the next quarter. A smaller one it holds in its own cache,
+    where the copies that this takes cost more than they save.
+    """
+    if key.size + value.size < LARGE_CACHE:
+        return attend_by_rows(query, key, value, visible)
+    return jax.lax.platform_dependent(
+        *(query, key, value, visible, filled),
+        cpu=_attend_quarters,
+        default=lambda query, key, value, visible, filled: attend_by_rows(query, key, value, visible),
+    )
+
+
+def _attend_quarters(query, key, value, visible, filled):
+    _, chunk, heads, head_dim = query.shape
+    kv_heads, size = key.shape[1:3]
+    lengths = [-(-size * quarters // 4) for quarters in range(1, 5)]
+
+    def over(length):
+        def attend_first(query, key, value, visible):
+            return attend(query, key[:, :, :length], value[:, :, :length], visible[:, :, :length])
+
+        # A part of all rows would be written out before it is read; that of a few rows stays near.
+        most = min(CACHED_AT_ONCE // (2 * kv_heads * head_dim), SCORES_AT_ONCE // (chunk * heads)) // length
+        return lambda *arrays: _by_rows(most, attend_first, *arrays)
+
+    quarter = jnp.sum(filled > jnp.array(lengths[:-1]))
+    return jax.lax.switch(quarter, [over(length) for length in lengths], query, key, value, visible)
+
+
+def _by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *arrays: jax.Array) -> jax.Array:
+    """A function of rows, of at most `most` of them at a time; an array of a single row stands for all."""
+    batch = len(query)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
-    visible = jnp.broadcast_to(visible, (batch, *visible.shape[1:]))
-    parts = [x.reshape(-1, at_once, *x.shape[1:]) for x in (query, key, value, visible)]
-    return jax.lax.map(lambda part: jax.checkpoint(attend)(*part), parts).reshape(query.shape)
+    arrays = tuple(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in arrays)
+    parts = [x.reshape(-1, at_once, *x.shape[1:]) for x in (query, *arrays)]
+    return jax.lax.map(lambda part: function(*part), parts).reshape(query.shape)
 
 
 def visible(positions: jax.Array, length: int) -> jax.Array:

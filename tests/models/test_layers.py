@@ -32,6 +32,25 @@ def test_attention_by_rows_is_attention(scores, monkeypatch):
     np.testing.assert_allclose(layers.attend_by_rows(query, key, value, seen), whole, atol=1e-6)
 
 
+@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize("filled", [5, 9, 16, 37])
+def test_of_a_large_cache_only_the_filled_quarters_are_read(chunk, filled, monkeypatch):
+    """Six rows of a cache of 37 positions, whose later quarters hold nothing that could be added up."""
+    monkeypatch.setattr(layers, "LARGE_CACHE", 0)
+    monkeypatch.setattr(layers, "CACHED_AT_ONCE", 2 * 2 * 2 * 8 * 20)
+    query, key, value = (
+        jax.random.normal(jax.random.key(i), shape)
+        for i, shape in enumerate([(6, chunk, 4, 8), (6, 2, 37, 8), (6, 2, 37, 8)])
+    )
+    end = jnp.maximum(filled - jnp.arange(6), chunk)
+    seen = layers.visible(end[:, None] - chunk + jnp.arange(chunk), 37)
+    whole = layers.attend(query, key, value, seen)
+    quarter = next(n for n in (10, 19, 28, 37) if n >= filled)
+    key, value = (x.at[:, :, quarter:].set(jnp.nan) for x in (key, value))
+    mixed = jax.jit(layers.attend_cached)(query, key, value, seen, jnp.int32(filled))
+    np.testing.assert_allclose(mixed, whole, atol=1e-6)
+
+
 def test_a_single_query_sees_what_it_sees_in_a_chunk():
     """A token's scores are multiplied the other way round."""
     query, key, value = (

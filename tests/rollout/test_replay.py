@@ -9,8 +9,9 @@ import pytest
 import toy_agent
 from toy_agent import MEMBERS
 
-from agentrl_jax.models import actor_critic
+from agentrl_jax.models import actor_critic, layers
 from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.replay import replay_logprobs
 
 KEY = jax.random.key(7)
@@ -71,6 +72,25 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
     sampled = np.asarray(rows.sampled)
     np.testing.assert_allclose(replayed[sampled], np.asarray(expected)[sampled], atol=1e-4)
     assert np.abs(replayed - np.asarray(rows.logprob))[sampled].max() > 0.1
+
+
+@pytest.mark.slow
+def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
+    """Of which a rollout reads as many quarters as its longest row fills."""
+    monkeypatch.setattr(layers, "LARGE_CACHE", 0)
+    config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
+
+    @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)
+    def play(policy, ids, settings):
+        return rollout(policy, shape, toy_agent.WORLD, config, KEY, ids, settings)[0]
+
+    @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)
+    def replay(policy, record, temperature):
+        return replay_logprobs(policy, shape, config, record, temperature, tasks=2)
+
+    trajectory = play(policy, toy_agent.mixed_ids(16, MEMBERS), toy_agent.settings(64))
+    replayed = replay(policy, trajectory, jnp.ones(64))
+    np.testing.assert_array_equal(bits(replayed), bits(trajectory.reply.logprob))
 
 
 def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay):
