@@ -125,7 +125,7 @@ def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: 
 def attend_cached(
     query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
 ) -> jax.Array:
-    """As `attend` over a cache of which no query sees more than the first `filled` i32[] positions.
+    """As `attend` over a cache of which no query that counts sees more than the first `filled` i32[].
 
     Of a `LARGE_CACHE` a CPU reads that many, rounded up to the next quarter. A smaller one it holds in its own cache,
     where the copies that this takes cost more than they save.
