@@ -146,7 +146,8 @@ def score_tokens(
     """
     policy = _embedding_whole(policy_decoder(params, model), model)
     hidden = _hidden(policy, model, tokens, position)
-    hidden, head = model.gather.after(hidden, {name: policy[name] for name in ("unembedding",) if name in policy})
+    head = {name: leaf for name, leaf in policy.items() if name == "unembedding"}
+    hidden, head = model.gather.after(hidden, head)
     policy = {**policy, **head}
     token = jnp.take_along_axis(tokens, position, axis=1)
     logprob, entropy = logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))

@@ -4,6 +4,7 @@ Letters: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `D` w
 heads, `Dh` head dimension, `F` width of the feed-forward layer. Norms, rotary angles and softmax are computed in f32.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -125,21 +126,18 @@ def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: 
 def attend_cached(
     query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
 ) -> jax.Array:
-    """As `attend` over a cache of which no query that counts sees more than the first `filled` i32[].
+    """As `attend` over a cache of which no query that counts sees more than the first `filled` i32[] positions.
 
     Of a `LARGE_CACHE` a CPU reads that many, rounded up to the next quarter. A smaller one it holds in its own cache,
     where the copies that this takes cost more than they save.
     """
     if key.size + value.size < LARGE_CACHE:
         return attend_by_rows(query, key, value, visible)
-    return jax.lax.platform_dependent(
-        *(query, key, value, visible, filled),
-        cpu=_attend_quarters,
-        default=lambda query, key, value, visible, filled: attend_by_rows(query, key, value, visible),
-    )
+    quarters = functools.partial(_attend_quarters, filled)
+    return jax.lax.platform_dependent(query, key, value, visible, cpu=quarters, default=attend_by_rows)
 
 
-def _attend_quarters(query, key, value, visible, filled):
+def _attend_quarters(filled, query, key, value, visible):
     _, chunk, heads, head_dim = query.shape
     kv_heads, size = key.shape[1:3]
     lengths = [-(-size * quarters // 4) for quarters in range(1, 5)]

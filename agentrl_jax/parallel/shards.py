@@ -86,7 +86,7 @@ class Shards:
         return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
     def any(self, x: jax.Array) -> jax.Array:
-        """Whether there is a true value on one of the devices that keep parts of the same parameters: bool[].
+        """Whether `x` bool[...] is true anywhere on the devices that keep parts of the same parameters: bool[].
 
         A branch that puts parameters together asks this: a device that takes it alone would wait for ever.
         """

@@ -237,7 +237,7 @@ def _prepare(
 def _in_parts(
     function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], parts: int, shards: Shards
 ) -> jax.Array:
-    """A function of rows to f32[N, K], in as many parts as the gradient; 0 where no share's part has a token."""
+    """A function of rows to f32[N, K], in as many parts as the gradient; 0 for parts without a sampled token."""
 
     def of_part(part):
         mask, *rows = part
