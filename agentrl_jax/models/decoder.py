@@ -68,6 +68,11 @@ WHOLE = Whole()
 STACKS = ("first_layers", "layers")
 """Stacked layers in order; those that are frozen stand apart from those that are trained."""
 
+TRANSPOSED = "transposed_embedding"
+"""The output matrix of tied embeddings as `unstack` lays it beside them in bfloat16, see `layers.SummedInFloat32`."""
+FEW_ROWS = 8
+"""Below so many hidden states a CPU makes logits faster from the embedding as it lies."""
+
 
 class Decoder(nn.Module):
     """Declares the parameters; the mathematics are the functions below. Used only through `init` and `apply`."""
@@ -148,22 +153,28 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
 
 
 def unstack(params: Params, config: DecoderConfig) -> Params:
-    """The parameters as `extend` reads them: of the activations' type, each layer a tree with transposed matrices.
+    """The parameters as `extend` reads them: of the activations' type, each layer a tree, matrices as a CPU likes them.
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
     params = as_activations(params, config)
     matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
+    short = config.dtype == "bfloat16"
 
-    def laid(name: str, leaf: jax.Array) -> jax.Array | layers.Transposed:
-        return layers.Transposed(leaf.T) if name in matrices else leaf
+    def laid(name: str, leaf: jax.Array) -> jax.Array | layers.Transposed | layers.SummedInFloat32:
+        if name not in matrices:
+            return leaf
+        return layers.SummedInFloat32(leaf) if short else layers.Transposed(leaf.T)
 
     apart = [
         {name: laid(name, leaf[i]) for name, leaf in stack.items()}
         for stack in _stacks(params)
         for i in range(stack["attention_norm"].shape[0])
     ]
-    return {**{name: params[name] for name in params if name not in STACKS}, "layers": tuple(apart)}
+    whole = {name: params[name] for name in params if name not in STACKS}
+    if short and "unembedding" not in whole:
+        whole[TRANSPOSED] = params["embedding"].T
+    return {**whole, "layers": tuple(apart)}
 
 
 def forward(
@@ -269,6 +280,8 @@ def extend(
 def logits(params: Params, hidden: jax.Array) -> jax.Array:
     """Vocabulary logits f32[..., V] of hidden states [..., D]."""
     table = params["unembedding"] if "unembedding" in params else params["embedding"].T
+    if TRANSPOSED in params and hidden.size >= FEW_ROWS * hidden.shape[-1]:
+        table = params[TRANSPOSED]
     return jnp.matmul(hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 

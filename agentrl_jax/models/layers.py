@@ -30,8 +30,26 @@ class Transposed(struct.PyTreeNode):
         return x @ self.matrix.T if many else (self.matrix @ x.T).T
 
 
+class SummedInFloat32(struct.PyTreeNode):
+    """A bfloat16 matrix [In, Out] whose products a CPU leaves in f32 until they are rounded.
+
+    Only such products, of operands as they lie, take its bfloat16 instructions; the others are converted first.
+    """
+
+    matrix: jax.Array
+
+    def __rmatmul__(self, x: jax.Array) -> jax.Array:
+        """`x` [M, In] times the matrix: [M, Out]."""
+
+        def rounded(x, matrix):
+            return jnp.matmul(x, matrix, preferred_element_type=jnp.float32).astype(x.dtype)
+
+        return jax.lax.platform_dependent(x, self.matrix, cpu=rounded, default=jnp.matmul)
+
+
 Weights = Mapping[str, Any]
-"""The parameters of one layer by name, of the activations' type: arrays, matrices also as `Transposed`."""
+"""The parameters of one layer by name, of the activations' type: arrays, matrices also as `Transposed` or
+`SummedInFloat32`."""
 
 SCORES_AT_ONCE = 2**22
 """Most attention scores that `attend_by_rows` makes at a time: 16 MiB."""
