@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, eval, envs, play, chat, export.
+"""The command `agentrl`: train, eval, envs, play, chat, export, plan, presets, bench.
 
 Whatever the user can put right ends as one line on standard error and exit code 2.
 """
@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.commands import Chat, Envs, Eval, Export, Plan, Play, Train
+from agentrl_jax.commands import Bench, Chat, Envs, Eval, Export, Plan, Play, Presets, Train
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError
 
@@ -86,6 +86,10 @@ def _run(words: list[str]) -> None:
         _export(command)
     elif isinstance(command, Plan):
         _plan(command, overrides)
+    elif isinstance(command, Presets):
+        _presets(command)
+    elif isinstance(command, Bench):
+        _bench(command)
 
 
 def _own_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -120,7 +124,44 @@ def _plan(command: Plan, overrides: list[str]) -> None:
         Console().print(as_table(plan, memory))
 
 
-def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan:
+def _presets(command: Presets) -> None:
+    from agentrl_jax.algos.presets import PRESETS
+    from agentrl_jax.config import decode, to_dict
+
+    if command.name is None:
+        if command.json:
+            print(json.dumps({name: rule.about for name, rule in PRESETS.items()}))
+            return
+        table = Table(title="Presets", title_justify="left", show_header=False)
+        for name, rule in PRESETS.items():
+            table.add_row(name, rule.about)
+        Console().print(table)
+        return
+    if command.name not in PRESETS:
+        raise UserError(f"{command.name!r} is no preset; known are {', '.join(PRESETS)}")
+    rule = PRESETS[command.name]
+    values = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
+    rows = {name: (value, rule.sources.get(name, "default")) for name, value in values.items() if name != "preset"}
+    if command.json:
+        print(json.dumps({name: {"value": value, "source": source} for name, (value, source) in rows.items()}))
+        return
+    table = Table(title=f"{command.name}: {rule.about}", title_justify="left")
+    for title in ("algo.", "value", "source"):
+        table.add_column(title, overflow="fold")
+    for name, (value, source) in rows.items():
+        table.add_row(name, json.dumps(value), source, style=None if name in rule.sources else "dim")
+    Console().print(table)
+
+
+def _bench(command: Bench) -> None:
+    from agentrl_jax.errors import refusals
+    from agentrl_jax.truth.report import run
+
+    with refusals():
+        run(command, report=lambda line: print(line, file=sys.stderr))
+
+
+def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan | Presets | Bench:
     """Reads the command line; what tyro prints about a mistake is brought down to one line."""
     complaint = io.StringIO()
     try:
@@ -134,6 +175,8 @@ def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Pla
                     "chat": Chat,
                     "export": Export,
                     "plan": Plan,
+                    "presets": Presets,
+                    "bench": Bench,
                 },
                 prog="agentrl",
                 description="Multi-turn reinforcement learning of language-model agents.",

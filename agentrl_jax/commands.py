@@ -120,3 +120,35 @@ class Plan:
     """Published model, e.g. qwen2.5-7b, of which only the shape is needed, instead of the configuration's."""
     json: bool = False
     """Print one JSON object, in bytes, instead of tables."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Presets:
+    """Print the learning rules that have a name: every value, and where it comes from."""
+
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
+    """One of them; left out: a line for each."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """Measure estimators of the policy gradient against the exact one, on a task whose trajectories can be counted."""
+
+    what: Annotated[tyro.conf.Positional[Literal["estimators"]], tyro.conf.arg(metavar="estimators")]
+    """What is measured."""
+    members: tuple[int, ...] = (2, 3)
+    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes seconds and some ten seconds a case."""
+    policy: Literal["table", "one_layer"] = "table"
+    """A free logit for everything the policy can see, or a hidden layer that shares parameters."""
+    draws: int = 0
+    """Groups that are sampled instead, for larger groups; 0: all groups are summed over."""
+    only: str = ""
+    """Only estimators whose names hold this text."""
+    seed: int = 0
+    """Seed of the sampling."""
+    figure: str | None = None
+    """Path of a figure (.png) to write."""
+    format: Literal["table", "markdown", "json"] = "table"
+    """What is printed."""

@@ -151,13 +151,19 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     algo = data.get("algo") or {}
     if isinstance(algo, Mapping):
         preset = algo.get("preset", AlgoConfig().preset)
-        data["algo"] = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **algo}
+        data["algo"] = {**_preset(preset), **algo}
     try:
         return _ADAPTER.validate_json(json.dumps(data, default=str))
     except ValidationError as error:
         raise UserError(f"{source}: {_explain(error)}") from error
     except (ValueError, RecursionError) as error:  # of json.dumps
         raise UserError(f"{source}: holds a part of itself; write its values out") from error
+
+
+def _preset(name: Any) -> dict[str, Any]:
+    """The values of a preset as a file would give them; none for a name that is refused later."""
+    known = PRESETS.get(name) if isinstance(name, str) else None
+    return json.loads(json.dumps(dict(known.values))) if known else {}
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import os
 
 from agentrl_jax.algos.filters import kept_groups
-from agentrl_jax.config_tree import AlgoConfig, Config, ModelConfig
+from agentrl_jax.config_tree import Config, ModelConfig
 from agentrl_jax.errors import UserError
+from agentrl_jax.rule_checks import check_rule
 
 _SHAPE = (
     "tokenizer",
@@ -29,7 +30,7 @@ def validate(config: Config) -> None:
     model, prompt, rollout, algo = config.model, config.prompt, config.rollout, config.algo
     groups = sum(task.groups for task in config.tasks)
     episodes = groups * rollout.members
-    kept = kept_groups(groups, algo.filter_ratio)
+    kept = kept_groups(groups, algo.filter_ratio) if algo.filter_rule == "fraction" else groups
     rows = kept * rollout.members * (prompt.max_turns if rollout.context == "single_turn" else 1)
     parts = algo.minibatches * algo.accumulation
 
@@ -104,51 +105,11 @@ def validate(config: Config) -> None:
         f"rollout.slots is {rollout.slots}, which is not a multiple of rollout.members = {rollout.members}; members of "
         "a group start together",
     )
-    need(
-        algo.advantage != "grpo" or rollout.members > 1,
-        "algo.advantage is grpo, which compares the members of a group, but rollout.members is 1; "
-        "use at least 2 members or algo.advantage gae",
-    )
-    need(
-        algo.advantage != "grpo" or algo.reward_placement == "episode",
-        "algo.reward_placement is turn, but algo.advantage grpo gives one number to a whole episode; "
-        "use episode, or algo.advantage gae",
-    )
-    need(
-        algo.reward_normalisation == "identity" or (algo.advantage, algo.reward_placement) == ("gae", "episode"),
-        f"algo.reward_normalisation is {algo.reward_normalisation}, which makes one number of an episode's return for "
-        f"GAE, but algo.advantage is {algo.advantage} and algo.reward_placement {algo.reward_placement}; use gae and "
-        "episode, or algo.reward_normalisation identity",
-    )
-    need(
-        algo.advantage == "gae" or (algo.gamma, algo.lam) == (1.0, 1.0),
-        f"algo.gamma is {algo.gamma:g} and algo.lam {algo.lam:g}, which algo.advantage grpo does not read; "
-        "use 1 for both, or algo.advantage gae",
-    )
-    need(
-        algo.filter_ratio == 1.0 or rollout.members > 1,
-        f"algo.filter_ratio is {algo.filter_ratio:g}, which ranks groups by the spread of their returns, but "
-        "rollout.members is 1; use at least 2 members or algo.filter_ratio 1",
-    )
+    check_rule(config, need)
     need(
         kept >= 1,
         f"algo.filter_ratio {algo.filter_ratio:g} of {groups} groups keeps none; raise the ratio to at least "
         f"{1 / groups:g} or give the tasks more groups",
-    )
-    need(
-        algo.kl_coef == 0.0 or algo.kl_where != "none",
-        f"algo.kl_coef is {algo.kl_coef:g}, but algo.kl_where is none, so that it has no effect; "
-        "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
-    )
-    need(
-        algo.kl_where != "reward" or algo.advantage == "gae",
-        "algo.kl_where is reward, but algo.advantage grpo compares returns and would not see it; "
-        "use algo.kl_where loss, or algo.advantage gae",
-    )
-    need(
-        algo.logprobs == "truncated" or algo.importance_cap == AlgoConfig.importance_cap,
-        f"algo.importance_cap is {algo.importance_cap:g}, which algo.logprobs {algo.logprobs} does not read; "
-        f"use algo.logprobs truncated, or leave it at {AlgoConfig.importance_cap:g}",
     )
     need(
         rows % parts == 0,

@@ -25,7 +25,12 @@ BASE = LearnerConfig(
     context="full",
     advantage="gae",
     grpo_std=True,
+    anchor="state",
+    anchor_history=0,
+    spread_weighted=False,
+    length_weighted=False,
     whiten=True,
+    objective="clip",
     dual_clip=3.0,
     value_clip=0.5,
     kl_kind="k3",
@@ -33,13 +38,19 @@ BASE = LearnerConfig(
     aggregation="token_mean",
     reward_placement="episode",
     reward_normalisation="identity",
+    reward_grouping="state",
+    filter_rule="fraction",
     filter_ratio=1.0,
     filter_kind="std",
+    filter_largest=True,
+    filter_zero=True,
+    filter_members=0,
     epochs=1,
     minibatches=1,
     accumulation=1,
     logprobs="parallel",
     importance_cap=2.0,
+    importance_level="token",
 )
 GRPO = {"advantage": "grpo", "whiten": False}
 
@@ -56,6 +67,10 @@ def settings(**changes):
         kl_coef=0.0,
         gamma=1.0,
         lam=1.0,
+        turn_gamma=0.95,
+        step_weight=1.0,
+        history_power=1.0,
+        filter_value=0.9,
         format_penalty=-0.1,
     )
     return jax.tree.map(jnp.float32, values.replace(**changes))

@@ -86,8 +86,8 @@ def test_presets_fill_what_is_not_given(write):
     path = write("algo: {preset: starpo, clip_low: 0.1}\ntasks: [{env: X, groups: 8}]")
     algo = load_config(path).algo
     assert algo.clip_low == 0.1
-    assert {key: getattr(algo, key) for key in PRESETS["starpo"] if key != "clip_low"} == {
-        key: value for key, value in PRESETS["starpo"].items() if key != "clip_low"
+    assert {key: getattr(algo, key) for key in PRESETS["starpo"].values if key != "clip_low"} == {
+        key: value for key, value in PRESETS["starpo"].values.items() if key != "clip_low"
     }
     overridden = load_config(path, ["--algo.preset", "starpo_grpo"]).algo
     assert (overridden.advantage, overridden.kl_where, overridden.clip_low) == ("grpo", "loss", 0.1)
@@ -95,9 +95,9 @@ def test_presets_fill_what_is_not_given(write):
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_is_a_valid_configuration(preset):
-    config = decode({"algo": {"preset": preset}})
+    config = decode({"algo": {"preset": preset}, "prompt": {"max_turns": 10}})
     validate(config)
-    assert {key: getattr(config.algo, key) for key in PRESETS[preset]} == PRESETS[preset]
+    assert {key: getattr(config.algo, key) for key in PRESETS[preset].values} == PRESETS[preset].values
     assert AlgoConfig.from_preset(preset) == config.algo
     assert AlgoConfig.from_preset(preset, clip_low=0.1).clip_low == 0.1
 
@@ -119,7 +119,7 @@ def test_defaults_are_those_of_the_default_preset():
         ("algo: {gamma: 1.5}", ["algo.gamma is 1.5", "at most 1"]),
         ("algo: {gamma: .nan}", ["algo.gamma"]),
         ("algo: {dual_clip: high}", ['algo.dual_clip is "high"', "a number"]),
-        ("algo: {advantage: ppo}", ['algo.advantage is "ppo"', "'gae' or 'grpo'"]),
+        ("algo: {advantage: ppo}", ['algo.advantage is "ppo"', "'grpo', 'rloo'"]),
         ("algo: {preset: best}", ['algo.preset is "best"', "starpo_s"]),
         ("algo: {preset: [1]}", ["algo.preset is [1]"]),
         ("algo: 3", ["algo is 3", "keys with values"]),
@@ -190,6 +190,33 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--algo.advantage", "grpo", "--algo.reward_normalisation", "mean"], ["algo.reward_normalisation is mean"]),
         (["--algo.reward_placement", "turn", "--algo.reward_normalisation", "mean"], ["reward_placement turn"]),
         (["--algo.advantage", "grpo", "--algo.gamma", "0.9"], ["algo.gamma is 0.9", "does not read"]),
+        (["--algo.advantage", "rloo", "--algo.lam", "0.9"], ["algo.lam is 0.9", "does not read"]),
+        (["--algo.turn_gamma", "0.9"], ["algo.turn_gamma is 0.9", "gae does not read"]),
+        (["--algo.anchor_history", "2"], ["algo.anchor_history is 2"]),
+        (["--algo.advantage", "gigpo", "--algo.history_power", "2"], ["algo.history_power is 2", "anchor_history 0"]),
+        (
+            ["--algo.advantage", "bi_level_gae", "--model.critic", "separate", "--algo.step_weight", "2"],
+            ["step_weight"],
+        ),
+        (["--algo.objective", "gspo"], ["algo.dual_clip is 3", "gspo does not read"]),
+        (["--algo.filter_rule", "top_p"], ["algo.filter_ratio is 0.25", "top_p does not read"]),
+        (["--algo.filter_value", "0.5"], ["algo.filter_value is 0.5", "fraction does not read"]),
+        (
+            ["--algo.filter_rule", "top_p", "--algo.filter_ratio", "1", "--algo.filter_largest", "false"],
+            ["algo.filter_largest is false"],
+        ),
+        (["--algo.filter_members", "17"], ["algo.filter_members is 17", "rollout.members = 16"]),
+        (["--algo.preset", "grpo", "--algo.filter_members", "1"], ["expected 2 to"]),
+        (["--algo.preset", "scaling_inter"], ["algo.horizons is [5, 8, 10]", "prompt.max_turns = 5"]),
+        (["--algo.horizons", "[2, 3]"], ["horizon fixed does not read"]),
+        (["--algo.horizon", "stepwise"], ["algo.horizons is []"]),
+        (["--algo.horizon", "stepwise", "--algo.horizons", "[3, 2]"], ["algo.horizons is [3, 2]"]),
+        (["--algo.horizon_gain", "0.1"], ["algo.horizon_gain is 0.1"]),
+        (["--algo.schedules", "{kl_coef: {end: 0.1, iterations: 5}}"], ["algo.kl_where is none"]),
+        (["--algo.schedules", "{clip_low: {end: 1.5, iterations: 5}}"], ["clip_low.end is 1.5"]),
+        (["--algo.schedules", "{temperature: {end: 0, iterations: 5}}"], ["temperature.end is 0"]),
+        (["--algo.schedules", "{lr: {end: 0, iterations: 5}}"], ["algo.schedules"]),
+        (["--algo.reward_grouping", "batch"], ["algo.reward_grouping is batch"]),
         (["--tasks", "[{env: X, groups: 4}, {env: X, groups: 4}]"], ["called X", "tasks.1.name X-2"]),
         (["--model.heads", "3"], ["model.heads is 3"]),
         (["--model.kv_heads", "3"], ["model.kv_heads is 3"]),

@@ -1,8 +1,8 @@
-"""Advantage estimators.
+"""Advantages of tokens: generalised advantage estimation over tokens, over turns, and over both.
 
 Letters: `N` rows of `S` positions. Arrays are aligned with the token that is predicted: `values[n, j]` is the critic's
 value before token j is drawn, `rewards[n, j]` what is earned once it has been drawn, and `mask[n, j]` holds iff token j
-was sampled from the policy. `Gr` groups of `M` members.
+was sampled from the policy.
 
 Rewards count at sampled positions only: `agentrl_jax.algos.rewards.place_rewards` puts them there.
 """
@@ -11,9 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
-
-STD_FLOOR = 1e-6
-"""A group whose returns have a standard deviation of at most this carries no signal; also added to the divisor."""
 
 _WHITEN_EPS = 1e-8
 
@@ -55,6 +52,56 @@ def gae(
     nothing = jnp.zeros_like(values[:, 0])
     _, advantages = jax.lax.scan(step, (nothing, nothing), (rewards.T, values.T, steps.T), reverse=True)
     return _on_mask(advantages.T, values, mask)
+
+
+def turn_gae(
+    rewards: jax.Array,
+    values: jax.Array,
+    mask: jax.Array,
+    turn_end: jax.Array,
+    *,
+    gamma: jax.Array | float,
+    lam: jax.Array | float,
+) -> tuple[jax.Array, jax.Array]:
+    """GAE whose steps are turns: all tokens of a turn share one advantage (VAGEN's `turn_wise_gae`, Turn-PPO).
+
+    The value of a turn is that before its first sampled token, and its reward is all that is earned in it.
+
+    Args:
+        rewards: f32[N, S]
+        values: f32[N, S]
+        mask: bool[N, S]
+        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` does not hold. Sampled tokens
+            after the last end are a turn too.
+        gamma: discount per turn.
+        lam: lambda over turns.
+
+    Returns:
+        Advantages f32[N, S] and returns f32[N, S], the advantage plus the value of the turn: the target of each of its
+        tokens. Both 0 where `mask` does not hold.
+    """
+    values = jnp.where(mask, values, 0.0)
+    rewards = jnp.where(mask, rewards, 0.0)
+    ends = turn_end & mask
+    # A token opens a turn if no sampled token stands between it and the end before it.
+    turn = jnp.cumsum(ends, axis=1) - ends
+    before = jnp.pad(jax.lax.cummax(jnp.where(mask, turn, -1), axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    opens = mask & (before < turn)
+
+    def step(later, now):
+        next_value, next_advantage, earned = later
+        reward, value, is_end, is_open = now
+        earned = reward + jnp.where(is_end, 0.0, earned)
+        advantage = earned + gamma * next_value - value + gamma * lam * next_advantage
+        carried = jnp.where(is_open, value, next_value), jnp.where(is_open, advantage, next_advantage)
+        return (*carried, jnp.where(is_open, 0.0, earned)), advantage
+
+    nothing = jnp.zeros_like(values[:, 0])
+    inputs = (rewards.T, values.T, ends.T, opens.T)
+    _, of_turns = jax.lax.scan(step, (nothing,) * 3, inputs, reverse=True)
+    first = jax.lax.cummax(jnp.where(opens, jnp.arange(mask.shape[1]), 0), axis=1)
+    advantages, of_first = (jnp.take_along_axis(x, first, axis=1) for x in (of_turns.T, values))
+    return _on_mask(advantages, of_first, mask)
 
 
 def bi_level_gae(
@@ -110,47 +157,6 @@ def bi_level_gae(
 
 def _on_mask(advantages: jax.Array, values: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(mask, advantages, 0.0), jnp.where(mask, advantages + values, 0.0)
-
-
-def group_mean(scores: jax.Array, intact: jax.Array) -> jax.Array:
-    """Mean score f32[Gr] of the members that count (bool[Gr, M]) of each group f32[Gr, M]; 0 where none does."""
-    return jnp.sum(jnp.where(intact, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
-
-
-def group_spread(scores: jax.Array, intact: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Distance of every score from its group's mean, f32[Gr, M], and the groups' unbiased standard deviation, f32[Gr].
-
-    Both are exactly 0 for a group of equal scores, at any magnitude, and for a group of one.
-
-    Args:
-        scores: f32[Gr, M]
-        intact: bool[Gr, M] members that count; the distance of the others is 0.
-    """
-    # Subtracting a member first makes equal scores exactly 0 before anything is rounded.
-    shifted = scores - jnp.min(jnp.where(intact, scores, jnp.inf), axis=1, keepdims=True)
-    centred = jnp.where(intact, shifted - group_mean(shifted, intact)[:, None], 0.0)
-    variance = jnp.sum(jnp.square(centred), axis=1) / jnp.maximum(jnp.sum(intact, axis=1) - 1, 1)
-    return centred, jnp.sqrt(variance)
-
-
-def group_advantages(scores: jax.Array, intact: jax.Array, *, normalise_std: bool) -> jax.Array:
-    """Group-relative advantages of GRPO (Shao et al. 2024, section 4.1.2) and Dr. GRPO (Liu et al. 2025, no std).
-
-    (score - mean) / (std + 1e-6) with the unbiased standard deviation of the group, or just score - mean. Exactly 0
-    where the standard deviation is at most 1e-6 and in groups of one, which have nothing to be compared with.
-
-    Args:
-        scores: f32[Gr, M], one return per episode.
-        intact: bool[Gr, M] members that count; the others get 0.
-        normalise_std: divide by the standard deviation.
-
-    Returns:
-        f32[Gr, M], to be spread over the sampled tokens of each episode.
-    """
-    centred, std = group_spread(scores, intact)
-    advantages = centred / (std[:, None] + STD_FLOOR) if normalise_std else centred
-    # Asked like this, a return that is not a number is not taken for one without signal.
-    return jnp.where(intact & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
 
 
 def whiten(x: jax.Array, mask: jax.Array) -> jax.Array:

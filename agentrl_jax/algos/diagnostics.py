@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
-from agentrl_jax.algos.advantages import STD_FLOOR, group_mean, group_spread
+from agentrl_jax.algos.groups import STD_FLOOR, group_mean, group_spread
 
 _VARIANCE_EPS = 1e-5
 

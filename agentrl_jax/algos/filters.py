@@ -1,6 +1,7 @@
-"""Which groups are trained on: StarPO-S's uncertainty filter and the nucleus rule of RAGEN v2.
+"""Which episodes are trained on: StarPO-S's uncertainty filter, the rules of RAGEN v2, and members within groups.
 
-Letters: `Gr` groups of `M` members. Kept groups keep all their members.
+Letters: `Gr` groups of `M` members. Kept groups keep all their members; `within_groups` chooses among those. Rules that
+keep a number of groups which is known before (`top_groups`) allow a gather, the others give a mask.
 """
 
 from typing import Literal
@@ -8,35 +9,37 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos.advantages import group_mean, group_spread
+from agentrl_jax.algos.groups import group_mean, group_spread
 
-ScoreKind = Literal["std", "mean"]
+ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
+Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 
 _ZERO_SCORE = 1e-10
 # 0.29 * 100 is 28.999999999999996 in floating point and means 29.
 _RATIO_ROUNDING = 1e-9
 
 
-def group_scores(returns: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.Array:
+def group_scores(values: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.Array:
     """One score per group to rank by.
 
     Args:
-        returns: f32[Gr, M], raw return plus penalty, not normalised.
+        values: f32[Gr, M], of each episode: for std and mean the raw return plus penalty, not normalised; for entropy
+            and entropy_std the mean entropy of its tokens; for length its sampled tokens.
         intact: bool[Gr, M] members that count; a group without any scores 0.
-        kind: std: unbiased standard deviation, exactly 0 for equal returns and for a group of one (the uncertainty of
-            StarPO-S, arXiv 2504.20073 section 4.2). mean: mean return.
+        kind: std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of
+            returns, the uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean.
 
     Returns:
         f32[Gr]
 
     Raises:
-        ValueError: `kind` is neither of the two.
+        ValueError: `kind` is none of the five.
     """
-    if kind == "std":
-        return group_spread(returns, intact)[1]
-    if kind == "mean":
-        return group_mean(returns, intact)
-    raise ValueError(f"kind is {kind!r}; expected std or mean")
+    if kind in ("std", "entropy_std"):
+        return group_spread(values, intact)[1]
+    if kind in ("mean", "entropy", "length"):
+        return group_mean(values, intact)
+    raise ValueError(f"kind is {kind!r}; expected std, mean, entropy, entropy_std or length")
 
 
 def kept_groups(num_groups: int, ratio: float) -> int:
@@ -64,32 +67,96 @@ def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
     return jnp.sort(order[:k]).astype(jnp.int32)
 
 
-def top_p_mask(
-    scores: jax.Array, *, value: jax.Array | float, include_zero: bool, eps: jax.Array | float = 0.01
+def chosen_groups(
+    scores: jax.Array,
+    rule: Rule,
+    *,
+    value: jax.Array | float,
+    largest: bool,
+    include_zero: bool,
+    eps: jax.Array | float = 0.01,
 ) -> jax.Array:
-    """The linear nucleus rule of RAGEN v2 (`top_p`, linear).
+    """The groups that a rule of RAGEN v2 keeps.
 
-    Groups are taken from the largest score down until their sum reaches value * (sum of all scores) - eps. Only
-    positive scores are taken; if the threshold is not positive, nothing is kept and the caller skips the step. With
-    value >= 1 every group stays.
+    top_p: from the best group down until the scores add up to value * (sum of all) - eps. Only positive scores are
+    taken; a threshold that is not positive keeps nothing. A value of 1 or more keeps every group. top_p_softmax: the
+    fewest best groups whose softmax of scores reaches `value`, at least one; raw scores are the logits, so that small
+    ones are told apart little. top_k: the best max(1, floor(value)) groups. min_p: scores of at least value * (the
+    largest), or of at most (the smallest) / value.
 
     Args:
-        scores: f32[Gr]
-        value: share of the total score to cover, above 0.
-        include_zero: False drops groups with |score| <= 1e-10 first, which matters for value >= 1 only.
-        eps: slack of the threshold, at least 0.
+        scores: f32[Gr]; a NaN is never kept.
+        rule: one of the four.
+        value: above 0, see the rules.
+        largest: the best groups have the largest scores; for top_p they always do.
+        include_zero: False leaves out groups with |score| <= 1e-10 before the rule is applied.
+        eps: slack of top_p, at least 0.
 
     Returns:
-        bool[Gr]; never true for a NaN score.
+        bool[Gr]; where nothing is kept, the caller skips the step and counts it.
+
+    Raises:
+        ValueError: `rule` is none of the four, or top_p is asked for the smallest.
     """
+    if rule == "top_p" and not largest:
+        raise ValueError("the rule top_p covers a sum of scores from the largest down; use largest, or another rule")
     eligible = ~jnp.isnan(scores)
     if not include_zero:
         eligible &= jnp.abs(scores) > _ZERO_SCORE
     known = jnp.where(eligible, scores, 0.0)
-    order = jnp.argsort(-known, stable=True)
-    ranked = known[order]
-    covered = jnp.cumsum(ranked)
-    threshold = value * covered[-1] - eps
-    taken = (jnp.roll(covered, 1).at[0].set(0.0) < threshold) & (ranked > 0)
-    nucleus = jnp.zeros_like(eligible).at[order].set(taken)
-    return jnp.where(value >= 1.0, eligible, nucleus)
+    merit = jnp.where(eligible, known if largest else -known, -jnp.inf)
+    order = jnp.argsort(-merit, stable=True)
+    if rule == "top_p":
+        covered = jnp.cumsum(jnp.where(eligible, known, 0.0)[order])
+        before = jnp.roll(covered, 1).at[0].set(0.0)
+        taken = (before < value * covered[-1] - eps) & (known[order] > 0)
+        return jnp.where(value >= 1.0, eligible, _placed(taken, order)) & eligible
+    if rule == "top_p_softmax":
+        share = jnp.where(eligible, jnp.exp(merit - jnp.max(merit)), 0.0)
+        covered = jnp.cumsum((share / jnp.maximum(jnp.sum(share), _ZERO_SCORE))[order])
+        before = jnp.roll(covered, 1).at[0].set(0.0)
+        return _placed(before < value, order) & eligible
+    if rule == "top_k":
+        return _placed(jnp.arange(scores.shape[0]) < jnp.maximum(jnp.floor(value), 1), order) & eligible
+    if rule == "min_p":
+        best = jnp.max(merit) if largest else -jnp.max(merit)
+        return eligible & (known >= value * best if largest else known <= best / value)
+    raise ValueError(f"rule is {rule!r}; expected top_p, top_p_softmax, top_k or min_p")
+
+
+def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
+    """The `keep` members of each group whose scores vary most: some of the lowest and the rest from the highest.
+
+    The best such split maximises the variance of what is kept (Xu et al. 2025, PODS, theorem 1; RAGEN v2's
+    `within_group`). Of equal splits the one with the fewest lowest members is taken.
+
+    Args:
+        scores: f32[Gr, M]
+        intact: bool[Gr, M]; members that do not count are kept only where too few others are there.
+        keep: static, 1 to M.
+
+    Returns:
+        bool[Gr, M], `keep` true in each row.
+
+    Raises:
+        ValueError: `keep` is not in 1..M.
+    """
+    members = scores.shape[1]
+    if not 1 <= keep <= members:
+        raise ValueError(f"keep is {keep}; expected 1 to {members}, the members of a group")
+    order = jnp.argsort(jnp.where(intact, scores, jnp.inf), axis=1, stable=True)
+    rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(members))
+    number = jnp.sum(intact, axis=1)[:, None, None]
+    lowest = jnp.arange(keep + 1)[:, None]
+    # [Gr, splits, M]: the lowest members by rank, and the highest of those that count.
+    taken = (rank[:, None] < lowest) | ((rank[:, None] >= number - (keep - lowest)) & (rank[:, None] < number))
+    counted = taken & intact[:, None]
+    mean = jnp.sum(jnp.where(counted, scores[:, None], 0.0), axis=2) / jnp.maximum(jnp.sum(counted, axis=2), 1)
+    distance = jnp.where(counted, jnp.square(scores[:, None] - mean[..., None]), 0.0)
+    best = jnp.argmax(jnp.sum(distance, axis=2), axis=1)
+    chosen = jnp.take_along_axis(taken, best[:, None, None], axis=1)[:, 0]
+    return jnp.where(number[:, 0] < keep, rank < keep, chosen)
+
+
+def _placed(taken: jax.Array, order: jax.Array) -> jax.Array:
+    return jnp.zeros(order.shape, bool).at[order].set(taken)

@@ -47,6 +47,16 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
     raise ValueError(f"kl_kind is {kind!r}; expected k1, k2, k3, abs or mse")
 
 
+def full(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
+    """KL(policy || reference) over the whole vocabulary, f32[...] at least 0, from logits f32[..., V] of both.
+
+    Its gradient (none reaches `ref_logits`) is that of the divergence at the visited states, without sampling noise.
+    """
+    policy = jax.nn.log_softmax(logits)
+    reference = jax.nn.log_softmax(jax.lax.stop_gradient(ref_logits))
+    return jnp.sum(jnp.exp(policy) * (policy - reference), axis=-1)
+
+
 class KLController(struct.PyTreeNode):
     """Coefficient of the KL term."""
 

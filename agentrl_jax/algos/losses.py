@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+Objective = Literal["clip", "gspo", "cispo"]
+Correction = Literal["truncated", "masked"]
+Level = Literal["token", "sequence"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
 MAX_LOG_RATIO = 20.0
@@ -77,10 +80,112 @@ def policy_loss(
     return jnp.where(clipped_low, ceiling, surrogate), jax.lax.stop_gradient(stats)
 
 
+def gspo_loss(
+    logprob: jax.Array,
+    old_logprob: jax.Array,
+    advantages: jax.Array,
+    mask: jax.Array,
+    *,
+    clip_low: jax.Array | float,
+    clip_high: jax.Array | float,
+) -> tuple[jax.Array, PolicyStats]:
+    """Clipped surrogate with one ratio a row, the geometric mean of its tokens' ratios (Zheng et al. 2025, GSPO).
+
+    The gradient is that of GSPO-token (eq. 13 and 14 there), which is GSPO's own under `seq_mean_token_mean` and one
+    advantage a row. A row is a whole trajectory, or one turn of it where rows hold single turns.
+
+    Args:
+        logprob: f32[N, S], as for `policy_loss`.
+        old_logprob: f32[N, S]
+        advantages: f32[N, S]
+        mask: bool[N, S] sampled tokens.
+        clip_low: lowest ratio is 1 - clip_low; the paper's ranges are near 3e-4.
+        clip_high: highest ratio is 1 + clip_high.
+
+    Returns:
+        Loss per token f32[N, S] and PolicyStats, with the row's ratio at each of its tokens.
+    """
+    of_row = jax.lax.stop_gradient(sequence_log_ratio(logprob, old_logprob, mask))
+    moving = of_row + logprob - jax.lax.stop_gradient(logprob)
+    return policy_loss(
+        moving, jnp.zeros_like(moving), advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=None
+    )
+
+
+def cispo_loss(
+    logprob: jax.Array,
+    old_logprob: jax.Array,
+    advantages: jax.Array,
+    *,
+    clip_low: jax.Array | float,
+    clip_high: jax.Array | float,
+) -> tuple[jax.Array, PolicyStats]:
+    """REINFORCE with clipped importance weights (MiniMax 2025, CISPO, eq. 4): no token loses its gradient.
+
+    -A sg(clip(r, 1 - low, 1 + high)) log p. `clip_low` 1 is no lower bound, as in the paper.
+
+    Args:
+        logprob: f32[N, S], as for `policy_loss`.
+        old_logprob: f32[N, S]
+        advantages: f32[N, S]
+        clip_low: lowest weight is 1 - clip_low.
+        clip_high: highest weight is 1 + clip_high.
+
+    Returns:
+        Loss per token f32[N, S] and PolicyStats, in which `clipped` is where a weight was clipped.
+    """
+    log_ratio = jnp.clip(jax.lax.stop_gradient(logprob - old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = jnp.exp(log_ratio)
+    weight = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    stats = PolicyStats(
+        ratio=ratio, log_ratio=log_ratio, clipped=weight != ratio, clipped_low=jnp.zeros(ratio.shape, bool)
+    )
+    return -jax.lax.stop_gradient(advantages * weight) * logprob, jax.lax.stop_gradient(stats)
+
+
+def objective(
+    name: Objective,
+    logprob: jax.Array,
+    old_logprob: jax.Array,
+    advantages: jax.Array,
+    mask: jax.Array,
+    *,
+    clip_low: jax.Array | float,
+    clip_high: jax.Array | float,
+    dual_clip: jax.Array | float | None,
+) -> tuple[jax.Array, PolicyStats]:
+    """The policy loss of a name: `policy_loss` (clip), `gspo_loss` or `cispo_loss`; only clip reads `dual_clip`.
+
+    Raises:
+        ValueError: `name` is none of the three.
+    """
+    if name == "clip":
+        return policy_loss(
+            logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
+        )
+    if name == "gspo":
+        return gspo_loss(logprob, old_logprob, advantages, mask, clip_low=clip_low, clip_high=clip_high)
+    if name == "cispo":
+        return cispo_loss(logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high)
+    raise ValueError(f"objective is {name!r}; expected clip, gspo or cispo")
+
+
+def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean log-ratio f32[N, 1] of each row's sampled tokens; 0 for a row without any."""
+    total = jnp.sum(jnp.where(mask, logprob - old_logprob, 0.0), axis=1, keepdims=True)
+    return total / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
+
+
 def importance_weights(
-    logprob: jax.Array, behaviour_logprob: jax.Array, cap: jax.Array | float
+    logprob: jax.Array,
+    behaviour_logprob: jax.Array,
+    mask: jax.Array,
+    *,
+    cap: jax.Array | float,
+    correction: Correction = "truncated",
+    level: Level = "token",
 ) -> tuple[jax.Array, jax.Array]:
-    """Truncated importance weights min(exp(logprob - behaviour), C) of the policy loss (Yao et al. 2025, TIS).
+    """Importance weights of the policy loss from behaviour to training log-probabilities, without a gradient.
 
     They correct for tokens that were drawn from a distribution which the learner computes differently; the ratio of
     `policy_loss` is then that to the learner's own log-probabilities.
@@ -88,14 +193,30 @@ def importance_weights(
     Args:
         logprob: f32[N, S], by the learner, before the update.
         behaviour_logprob: f32[N, S], of the distribution the tokens were drawn from.
-        cap: C.
+        mask: bool[N, S] sampled tokens.
+        cap: C, at least 1.
+        correction: truncated: min(r, C) (Yao et al. 2025, TIS). masked: r inside [1/C, C], 0 outside, so that the
+            token is not learned from (Zhao et al. 2025, IcePop; MIS).
+        level: r is the ratio of a token, or the geometric mean of those of its row.
 
     Returns:
-        Weights f32[N, S] without a gradient, and bool[N, S]: the weight was truncated.
+        Weights f32[N, S], and bool[N, S]: the weight was truncated or masked.
+
+    Raises:
+        ValueError: `correction` or `level` is none of the two.
     """
-    log_ratio = jnp.clip(logprob - behaviour_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratio = jax.lax.stop_gradient(jnp.exp(log_ratio))
-    return jnp.minimum(ratio, cap), ratio > cap
+    if level not in ("token", "sequence"):
+        raise ValueError(f"level is {level!r}; expected token or sequence")
+    log_ratio = logprob - behaviour_logprob
+    if level == "sequence":
+        log_ratio = jnp.broadcast_to(sequence_log_ratio(logprob, behaviour_logprob, mask), log_ratio.shape)
+    ratio = jax.lax.stop_gradient(jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO)))
+    if correction == "truncated":
+        return jnp.minimum(ratio, cap), ratio > cap
+    if correction == "masked":
+        outside = (ratio > cap) | (ratio < 1.0 / cap)
+        return jnp.where(outside, 0.0, ratio), outside
+    raise ValueError(f"correction is {correction!r}; expected truncated or masked")
 
 
 def value_loss(

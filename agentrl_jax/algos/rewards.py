@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos.advantages import STD_FLOOR
+from agentrl_jax.algos.groups import STD_FLOOR
 
 Normalisation = Literal["identity", "mean", "mean_std", "asym_clip"]
 Placement = Literal["episode", "turn"]
@@ -81,4 +81,4 @@ def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, pl
     row = jnp.arange(turn_rewards.shape[0])[:, None]
     # A negative index would count from the end; one past the end is dropped.
     column = jnp.where(turn_last < 0, length, turn_last)
-    return jnp.zeros((turn_rewards.shape[0], length), jnp.float32).at[row, column].add(turn_rewards, mode="drop")
+    return jnp.zeros((turn_rewards.shape[0], length), turn_rewards.dtype).at[row, column].add(turn_rewards, mode="drop")

@@ -23,6 +23,7 @@ class Sequences(struct.PyTreeNode):
         logprob: f32[N, K] behaviour log-probability of sampled tokens, else 0.
         turn_last: i32[N, T] slot of the last sampled token of each turn in the row (T = 1 in rows of a single turn), -1
             where there is none.
+        turn: i32[N, K] turn of the episode that the slot belongs to.
         turn_reward: f32[N, T] what each turn of the row has earned.
         episode: i32[N] row of the trajectory.
     """
@@ -33,6 +34,7 @@ class Sequences(struct.PyTreeNode):
     sampled: jax.Array
     logprob: jax.Array
     turn_last: jax.Array
+    turn: jax.Array
     turn_reward: jax.Array
     episode: jax.Array
 
@@ -89,6 +91,7 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
     first = ends - reply_length
     slots = jnp.arange(reply.shape[-1])
     last = jnp.arange(reply.shape[1]) * reply.shape[-1] + reply_length - 1
+    numbers = jnp.broadcast_to(jnp.arange(turns), (episodes, turns))
     return Sequences(
         tokens=jnp.take_along_axis(jnp.where(kept, tokens, 0), order, axis=1),
         length=jnp.sum(kept, axis=1, dtype=jnp.int32),
@@ -96,6 +99,7 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
         sampled=flat(drawn),
         logprob=flat(jnp.where(drawn, rows(trajectory.reply.logprob), 0.0)),
         turn_last=jnp.where(reply_length > 0, last, -1).astype(jnp.int32),
+        turn=flat(jnp.broadcast_to(rows(numbers)[..., None], reply.shape)),
         turn_reward=rows(rewards),
         episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),
     )

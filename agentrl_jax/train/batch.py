@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from agentrl_jax.algos import advantages as estimators
-from agentrl_jax.algos import diagnostics, filters, kl, losses, masked
+from agentrl_jax.algos import anchors, diagnostics, filters, kl, losses, masked
 from agentrl_jax.algos import rewards as reward_rules
+from agentrl_jax.algos.advantages import whiten
+from agentrl_jax.algos.estimate import EstimatorSettings, Evidence, estimate
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
@@ -70,6 +71,7 @@ def make_batch(
     config: LearnerConfig,
     shards: Shards,
     replay: Replayer | None,
+    greedy: Trajectory | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
     """Chooses what is learned from and works out what each of its tokens is worth.
 
@@ -82,6 +84,7 @@ def make_batch(
         config: what fixes the program.
         shards: how rows are shared out.
         replay: of these episodes; None where the learner is not strict.
+        greedy: one greedy episode a group; only remax reads it.
 
     Returns:
         The rows of the kept groups, those without a sampled token last, and metrics f32[] of rollout and critic.
@@ -89,20 +92,23 @@ def make_batch(
     Raises:
         ValueError: the kept rows cannot be divided into minibatches, parts and devices.
     """
-    penalty = settings.format_penalty * trajectory.turn.format_error
-    rewards = jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
+    rewards = _rewards(trajectory, settings)
     groups = _groups_of(trajectory, rewards, config.members)
     metrics = trajectory_metrics(trajectory, config.task_names, config.members, settings.format_penalty)
     metrics = {f"train/{name}": x for name, x in metrics.items()}
     metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
 
-    episodes = _kept_episodes(groups, config)
-    kept, temperature, rewards = jax.tree.map(lambda x: x[episodes], (trajectory, temperature, rewards))
+    chosen, episodes = _chosen(trajectory, groups, settings, config)
+    kept, temperature, rewards, chosen = jax.tree.map(
+        lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
+    )
     groups = _groups_of(kept, rewards, config.members)
+    groups = groups._replace(intact=groups.intact & chosen.reshape(groups.intact.shape))
     metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
+    metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.intact, axis=1))
 
-    # No token of an episode whose environment broke is trained.
-    length = jnp.where(kept.failed[:, None], 0, kept.reply.length)
+    # No token of an episode that was filtered out, or whose environment broke, is trained.
+    length = jnp.where(groups.intact.reshape(-1, 1), kept.reply.length, 0)
     learnable = kept.replace(reply=kept.reply.replace(length=length))
     rows = assemble(learnable, _normalised(rewards, kept, config), config.context, config.reward_placement)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
@@ -110,10 +116,30 @@ def make_batch(
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
     order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
+    baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
+    played = _Played(groups, rewards, kept.played, _anchors(kept, config), baseline)
     batch, of_rows = _prepare(
-        state, rows, source, temperature[rows.episode], groups, settings, model, config, shards, replay
+        state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
     )
     return batch, metrics | of_rows
+
+
+def _rewards(trajectory: Trajectory, settings: UpdateSettings) -> jax.Array:
+    """What each turn has earned, f32[E, T], with the penalty for replies that cannot be read."""
+    penalty = settings.format_penalty * trajectory.turn.format_error
+    return jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
+
+
+def _baseline(greedy: Trajectory, settings: UpdateSettings) -> jax.Array:
+    """Return f32[Gr] of the greedy episode of every group; not a number where its environment broke."""
+    return jnp.where(greedy.failed, jnp.nan, jnp.sum(_rewards(greedy, settings), axis=1))
+
+
+def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
+    """What gigpo takes for the state of each turn, u32[E, T, 2]."""
+    if config.advantage == "gigpo" and config.anchor == "observation":
+        return anchors.hash_tokens(trajectory.observation, trajectory.observation_length)
+    return trajectory.turn.state_hash
 
 
 class _Groups(NamedTuple):
@@ -123,17 +149,63 @@ class _Groups(NamedTuple):
     intact: jax.Array
 
 
+class _Played(NamedTuple):
+    """What estimators read of the kept episodes: see `Evidence`."""
+
+    groups: _Groups
+    turn_rewards: jax.Array
+    played: jax.Array
+    state: jax.Array
+    baseline: jax.Array | None
+
+
 def _groups_of(trajectory: Trajectory, rewards: jax.Array, members: int) -> _Groups:
     return _Groups(jnp.sum(rewards, axis=1).reshape(-1, members), ~trajectory.failed.reshape(-1, members))
 
 
-def _kept_episodes(groups: _Groups, config: LearnerConfig) -> jax.Array:
+def _chosen(
+    trajectory: Trajectory, groups: _Groups, settings: UpdateSettings, config: LearnerConfig
+) -> tuple[jax.Array, jax.Array]:
+    """Which episodes are learned from, bool[Gr, M], and the numbers i32[.] of those that rows are made of.
+
+    Where the number of kept groups is known before, only they are made rows of; otherwise all of them.
+    """
     number = groups.scores.shape[0]
-    kept = filters.kept_groups(number, config.filter_ratio)
-    if kept == number:
-        return jnp.arange(number * config.members)
-    chosen = filters.top_groups(filters.group_scores(*groups, "std"), kept, largest=config.filter_kind == "std")
-    return (chosen[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
+    everyone = jnp.ones(groups.scores.shape, bool)
+    chosen, kept = everyone, jnp.arange(number)
+    if config.filter_rule != "fraction" or filters.kept_groups(number, config.filter_ratio) < number:
+        values, intact = _filtered_by(trajectory, groups, config)
+        scores = filters.group_scores(values, intact, config.filter_kind)
+        if config.filter_rule == "fraction":
+            kept = filters.top_groups(
+                scores, filters.kept_groups(number, config.filter_ratio), largest=config.filter_largest
+            )
+        else:
+            by_rule = filters.chosen_groups(
+                scores,
+                config.filter_rule,
+                value=settings.filter_value,
+                largest=config.filter_largest,
+                include_zero=config.filter_zero,
+            )
+            chosen = everyone & by_rule[:, None]
+    if config.filter_members:
+        chosen &= filters.within_groups(*groups, config.filter_members)
+    return chosen, (kept[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
+
+
+def _filtered_by(trajectory: Trajectory, groups: _Groups, config: LearnerConfig) -> tuple[jax.Array, jax.Array]:
+    """What groups are ranked by, f32[Gr, M], and which members count."""
+    if config.filter_kind in ("std", "mean"):
+        return groups
+    tokens = jnp.sum(trajectory.reply.length, axis=1)
+    if config.filter_kind == "length":
+        value = tokens.astype(jnp.float32)
+    else:
+        # The mean of -log p over tokens that were drawn with p has the mean entropy as its expectation.
+        total = -jnp.sum(jnp.where(trajectory.sampled, trajectory.reply.logprob, 0.0), axis=(1, 2))
+        value = total / jnp.maximum(tokens, 1)
+    return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
 
 
 def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
@@ -141,9 +213,15 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfi
     if config.reward_normalisation == "identity":
         return rewards
     groups = rewards.shape[0] // config.members
+    compared = {
+        "state": jnp.repeat(jnp.arange(groups), config.members),
+        "task": trajectory.ids.task,
+        "batch": jnp.zeros(rewards.shape[0], jnp.int32),
+    }[config.reward_grouping]
     # Episodes whose environment broke stand in a group of their own, where no other is compared with them.
-    group = jnp.where(trajectory.failed, groups, jnp.repeat(jnp.arange(groups), config.members))
-    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, groups + 1, config.reward_normalisation)
+    segments = max(groups, len(config.task_names)) + 1
+    group = jnp.where(trajectory.failed, segments - 1, compared)
+    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, segments, config.reward_normalisation)
     last = jnp.arange(rewards.shape[1]) == trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)
 
@@ -153,7 +231,7 @@ def _prepare(
     rows: Sequences,
     source: jax.Array,
     temperature: jax.Array,
-    groups: _Groups,
+    played: _Played,
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
@@ -167,7 +245,7 @@ def _prepare(
     in_parts = functools.partial(_in_parts, parts=config.minibatches * config.accumulation, shards=shards)
     params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
-    if config.advantage == "gae":
+    if config.has_critic:
         value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
         params, reference = shards.after(value, (params, reference))
 
@@ -181,9 +259,16 @@ def _prepare(
         ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
         params = shards.after(ref_logprob, params)
     old_logprob, importance = rows.logprob, None
-    if config.logprobs == "truncated":
+    if config.logprobs == "truncated" or config.logprobs == "masked":
         old_logprob = by_forward(params["policy"])
-        importance, truncated = losses.importance_weights(old_logprob, rows.logprob, config.importance_cap)
+        importance, truncated = losses.importance_weights(
+            old_logprob,
+            rows.logprob,
+            mask,
+            cap=config.importance_cap,
+            correction=config.logprobs,
+            level=config.importance_level,
+        )
 
     has_tokens = jnp.any(mask, axis=1)
     metrics = {
@@ -201,21 +286,34 @@ def _prepare(
         divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl_kind), 0.0)
         rewards -= settings.kl_coef * divergence
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
-    if config.advantage == "gae":
-        advantage, target = estimators.gae(rewards, value, mask, gamma=settings.gamma, lam=settings.lam)
-    else:
-        per_episode = estimators.group_advantages(*groups, normalise_std=config.grpo_std).reshape(-1)
-        advantage = jnp.where(mask, per_episode[rows.episode][:, None], 0.0)
-        target = jnp.zeros_like(advantage)
+    slots = jnp.arange(mask.shape[1])
+    evidence = Evidence(
+        rewards=rewards,
+        values=value,
+        mask=mask,
+        turn=rows.turn,
+        turn_end=jnp.any(rows.turn_last[:, :, None] == slots, axis=1),
+        episode=rows.episode,
+        scores=played.groups.scores,
+        intact=played.groups.intact,
+        baseline=played.baseline,
+        turn_rewards=played.turn_rewards,
+        state=played.state,
+        played=played.played,
+    )
+    numbers = EstimatorSettings(
+        **{name: getattr(settings, name) for name in ("gamma", "lam", "turn_gamma", "step_weight", "history_power")}
+    )
+    advantage, target = estimate(evidence, config.estimator, numbers)
     earned = jnp.sum(rewards, axis=1)
     metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, has_tokens).items()}
     metrics |= {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
-    if config.advantage == "gae":
+    if config.has_critic:
         metrics |= {f"critic/value_{k}": x for k, x in diagnostics.masked_stats(value, mask).items()}
         metrics |= {f"critic/return_{k}": x for k, x in diagnostics.masked_stats(target, mask).items()}
         metrics["critic/explained_variance"] = diagnostics.explained_variance(value, target, mask)
     if config.whiten:
-        advantage = estimators.whiten(advantage, mask)
+        advantage = whiten(advantage, mask)
     batch = Batch(
         tokens=rows.tokens,
         position=rows.position,

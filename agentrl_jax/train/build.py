@@ -3,14 +3,16 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from agentrl_jax.algos.estimate import WITH_CRITIC
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
+from agentrl_jax.config_tree import Moving
 from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
@@ -129,7 +131,7 @@ def build_model(
     lora = LoraConfig(rank=c.lora.rank, alpha=c.lora.alpha, targets=c.lora.targets) if c.lora.rank else None
     return ActorCritic(
         decoder=dataclasses.replace(shape, dtype=activations),
-        critic=c.critic if config.algo.advantage == "gae" else "none",
+        critic=c.critic if config.algo.advantage in WITH_CRITIC else "none",
         common=common,
         lora=lora,
         frozen_layers=c.frozen_layers,
@@ -268,11 +270,13 @@ def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds
     return EpisodeIds(*(jnp.asarray(x, jnp.int32) for x in (group, member, task, level)))
 
 
-def rollout_settings(config: Config, world: CompiledWorld, episodes: int, temperature: float) -> RolloutSettings:
-    """Traced settings of a rollout of E episodes."""
+def rollout_settings(
+    config: Config, world: CompiledWorld, episodes: int, temperature: float, horizon: int | None = None
+) -> RolloutSettings:
+    """Traced settings of a rollout of E episodes; the horizon is prompt.max_turns if left out."""
     return RolloutSettings(
         temperature=jnp.full(episodes, temperature, jnp.float32),
-        horizon=jnp.int32(config.prompt.max_turns),
+        horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
         max_actions=jnp.int32(config.prompt.max_actions),
         env_params=tuple(task.env_params for task in world.tasks),
     )
@@ -291,20 +295,34 @@ def learning_rates(config: Config) -> optax.Schedule:
     return (lambda i: warm(i + 1) * chosen(i)) if warm else chosen
 
 
-def update_settings(config: Config, factor: float) -> UpdateSettings:
-    """Traced numbers of an update; `factor` is that of `learning_rates`."""
+def moving(config: Config) -> dict[str, optax.Schedule]:
+    """What may move besides the learning rates, by its name in `algo.schedules`: each value by iteration."""
+    start = {name: getattr(config.algo, name) for name in get_args(Moving) if hasattr(config.algo, name)}
+    start |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
+    schedules: dict[str, optax.Schedule] = {name: optax.constant_schedule(value) for name, value in start.items()}
+    for name, change in config.algo.schedules.items():
+        if change.shape == "linear":
+            schedules[name] = optax.linear_schedule(start[name], change.end, change.iterations)
+        else:
+            falling = optax.cosine_decay_schedule(1.0, change.iterations)
+            schedules[name] = lambda i, a=start[name], b=change.end, f=falling: b + (a - b) * f(i)
+    return schedules
+
+
+def update_settings(config: Config, factor: float, iteration: int = 0) -> UpdateSettings:
+    """Traced numbers of the update of an iteration; `factor` is that of `learning_rates`."""
     algo, optim = config.algo, config.optim
+    moved = {name: schedule(iteration) for name, schedule in moving(config).items() if name != "temperature"}
     values = dict(
         lr=optim.lr * factor,
         critic_lr=optim.critic_lr * factor,
         max_grad_norm=optim.max_grad_norm,
-        clip_low=algo.clip_low,
-        clip_high=algo.clip_high,
-        value_coef=algo.value_coef,
-        entropy_coef=algo.entropy_coef,
-        kl_coef=algo.kl_coef,
         gamma=algo.gamma,
         lam=algo.lam,
-        format_penalty=config.prompt.format_penalty,
+        turn_gamma=algo.turn_gamma,
+        step_weight=algo.step_weight,
+        history_power=algo.history_power,
+        filter_value=algo.filter_value,
+        **moved,
     )
     return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})

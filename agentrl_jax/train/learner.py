@@ -29,6 +29,7 @@ def update(
     temperature: jax.Array,
     key: jax.Array,
     settings: UpdateSettings,
+    greedy: Trajectory | None = None,
     *,
     model: ActorCritic,
     config: LearnerConfig,
@@ -47,6 +48,7 @@ def update(
         temperature: f32[E] the one each episode was sampled at.
         key: order of the minibatches.
         settings: traced numbers.
+        greedy: one greedy episode a group, in the order of the groups; only remax reads it, which needs it.
         model: shapes of policy and critic.
         config: what fixes the program.
         optimise: the optimiser.
@@ -61,7 +63,7 @@ def update(
             `engine` does not belong to the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
-    batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay)
+    batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
     state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards, replay)
     return state.replace(iteration=state.iteration + 1), metrics | of_steps
 
@@ -110,7 +112,7 @@ def _learn(
         )
         metrics["loss"] = loss
         metrics["actor/grad_norm"] = norms["policy"]
-        if config.advantage == "gae":
+        if config.has_critic:
             metrics["critic/grad_norm"] = norms["critic"]
         return state, (metrics, ~good, state.bad_updates)
 
@@ -176,10 +178,12 @@ def _loss(
     if batch.replayed_logprob is not None:
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
-    policy, stats = losses.policy_loss(
+    policy, stats = losses.objective(
+        config.objective,
         logprob,
         batch.old_logprob,
         batch.advantage,
+        mask,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         dual_clip=config.dual_clip,
@@ -200,7 +204,7 @@ def _loss(
     _compare("rollout/logprob", logprob, batch, sums, peaks)
     if batch.replayed_logprob is not None:
         _compare("rollout/parallel", scores.logprob, batch, sums, peaks)
-    if config.advantage == "gae":
+    if config.has_critic:
         value, clipped = losses.value_loss(scores.value, batch.old_value, batch.target, clip=config.value_clip)
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
         loss += settings.value_coef * jnp.sum(value * value_weights)

@@ -20,10 +20,12 @@ from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.train import build
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
+from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import RunFolder
@@ -102,6 +104,8 @@ class _Run:
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.label for task in config.tasks)
         self.rates = build.learning_rates(config)
+        self.temperature = build.moving(config)["temperature"]
+        self.horizon = Horizon(config)
         self.totals = Totals()
         self.before = 0.0
         self.imitation_outcomes: dict[str, list[bool]] = {}
@@ -114,6 +118,8 @@ class _Run:
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
         chunk = -(-chunk // self.programs.players) * self.programs.players
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
+        remax = config.algo.advantage == "remax"
+        self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
         self.panels = [
             Panel(
                 program=self.programs.rollout("evaluation", self.model, self.world, alone),
@@ -151,6 +157,7 @@ class _Run:
         self.totals = Totals(**meta["totals"])
         self.before = self.totals.seconds
         self.imitation_outcomes = meta["imitation_outcomes"]
+        self.horizon.restore(meta["horizon"])
         self.view.note(f"going on from the checkpoint of step {step}")
         known = len(self.folder.metrics())
         if known < step:
@@ -170,7 +177,11 @@ class _Run:
 
     def _save(self, step: int, state: TrainState) -> None:
         self.totals.seconds = self._seconds()
-        meta = {"totals": dataclasses.asdict(self.totals), "imitation_outcomes": self.imitation_outcomes}
+        meta = {
+            "totals": dataclasses.asdict(self.totals),
+            "imitation_outcomes": self.imitation_outcomes,
+            "horizon": self.horizon.saved(),
+        }
         self.checkpoints.save(step, state.replace(base=None), meta)
 
     def _due(self, every: int, number: int, last: int) -> bool:
@@ -232,16 +243,18 @@ class _Run:
 
     def _iterate(self, state: TrainState) -> TrainState:
         config, iteration = self.config, int(state.iteration)
-        settings = build.rollout_settings(config, self.world, self._episodes, config.rollout.temperature)
+        temperature, turns = float(self.temperature(iteration)), self.horizon.turns(iteration)
+        settings = build.rollout_settings(config, self.world, self._episodes, temperature, turns)
         began = time.monotonic()
         key = jax.random.fold_in(jax.random.fold_in(self.key, _ROLLOUT), iteration)
         trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
+        greedy = self._greedy(state, key, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
         key = jax.random.fold_in(jax.random.fold_in(self.key, _UPDATE), iteration)
         factor = float(self.rates(iteration))
         state, metrics = self.update(
-            state, trajectory, settings.temperature, key, build.update_settings(config, factor)
+            state, trajectory, settings.temperature, key, build.update_settings(config, factor, iteration), *greedy
         )
         metrics = _plain(metrics)
         learned = time.monotonic()
@@ -253,9 +266,12 @@ class _Run:
             **metrics,
             "actor/lr": config.optim.lr * factor,
             "critic/lr": config.optim.critic_lr * factor,
+            "rollout/horizon": turns,
+            "rollout/temperature": temperature,
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
             **{f"rollout/{name}": value for name, value in counters.items()},
         }
+        self.horizon.observe(metrics)
         self._count(counters, metrics, trajectory)
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
             row |= self._validate(state)
@@ -274,6 +290,17 @@ class _Run:
         if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
             self._save(step, state)
         return state
+
+    def _greedy(self, state: TrainState, key: jax.Array, turns: int) -> tuple[Trajectory, ...]:
+        """One greedy episode a group, on the group's level, where the learning rule reads it."""
+        if self.baseline is None:
+            return ()
+        ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], build.training_ids(self.config))
+        settings = build.rollout_settings(self.config, self.world, ids.group.shape[0], 0.0, turns)
+        trajectory, stats = self.baseline(state.whole(), key, ids, settings)
+        self.totals.sampled_tokens += total_stats(stats)["sampled_tokens"]
+        self.totals.episodes += ids.group.shape[0]
+        return (trajectory,)
 
     @property
     def _episodes(self) -> int:

@@ -1,12 +1,14 @@
 """What fixes the program of an update, and the numbers that may move without a new one."""
 
 import dataclasses
+from typing import Literal
 
 import jax
 from flax import struct
 
-from agentrl_jax.algos import kl, losses
+from agentrl_jax.algos import filters, kl, losses
 from agentrl_jax.algos import rewards as reward_rules
+from agentrl_jax.algos.estimate import WITH_CRITIC, Advantage, EstimatorRule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,9 +19,10 @@ class LearnerConfig:
         task_names: name of each task, for the metrics.
         members: M.
         context: "full" or "single_turn", as in the rollout.
-        advantage: "gae" or "grpo".
-        grpo_std: divide the group-relative return by the group's standard deviation.
+        advantage, grpo_std, anchor_history, spread_weighted, length_weighted: see `estimator`.
         whiten: whiten advantages over the batch.
+        anchor: "state" or "observation", what gigpo takes for the same state.
+        objective: "clip", "gspo" or "cispo".
         dual_clip: bound for negative advantages; None for none.
         value_clip: None for none.
         kl_kind: estimator of `agentrl_jax.algos.kl`.
@@ -27,19 +30,31 @@ class LearnerConfig:
         aggregation: mode of `losses.token_weights`.
         reward_placement: "episode" or "turn".
         reward_normalisation: method of `rewards.normalise`.
-        filter_ratio: share of groups kept.
-        filter_kind: "std" keeps the groups with the largest spread of returns, "std_rev" the smallest.
+        reward_grouping: "state", "task" or "batch": which episodes are normalised together.
+        filter_rule: "fraction", or a rule of `filters.chosen_groups`.
+        filter_ratio: share of groups that "fraction" keeps.
+        filter_kind: what groups are ranked by, see `filters.group_scores`.
+        filter_largest: the best groups have the largest scores.
+        filter_zero: the other rules may keep groups whose score is 0.
+        filter_members: members kept of each group; 0 for all.
         epochs, minibatches, accumulation: passes, gradient steps per pass, parts of a minibatch.
-        logprobs: "parallel", "strict" or "truncated": where the log-probabilities of the policy loss come from.
-        importance_cap: largest importance weight of "truncated".
+        logprobs: "parallel", "strict", "truncated" or "masked": where the log-probabilities of the policy loss come
+            from.
+        importance_cap: largest importance weight of "truncated" and "masked".
+        importance_level: "token" or "sequence".
     """
 
     task_names: tuple[str, ...]
     members: int
     context: str
-    advantage: str
+    advantage: Advantage
     grpo_std: bool
+    anchor: str
+    anchor_history: int
+    spread_weighted: bool
+    length_weighted: bool
     whiten: bool
+    objective: losses.Objective
     dual_clip: float | None
     value_clip: float | None
     kl_kind: kl.Kind
@@ -47,13 +62,35 @@ class LearnerConfig:
     aggregation: losses.Aggregation
     reward_placement: reward_rules.Placement
     reward_normalisation: reward_rules.Normalisation
+    reward_grouping: str
+    filter_rule: filters.Rule | Literal["fraction"]
     filter_ratio: float
-    filter_kind: str
+    filter_kind: filters.ScoreKind
+    filter_largest: bool
+    filter_zero: bool
+    filter_members: int
     epochs: int
     minibatches: int
     accumulation: int
-    logprobs: str
+    logprobs: Literal["parallel", "strict", "truncated", "masked"]
     importance_cap: float
+    importance_level: losses.Level
+
+    @property
+    def estimator(self) -> EstimatorRule:
+        """What `algos.estimate` is told of the advantages, which are whitened once they have been logged."""
+        return EstimatorRule(
+            advantage=self.advantage,
+            normalise_std=self.grpo_std,
+            history=self.anchor_history,
+            spread_weighted=self.spread_weighted,
+            length_weighted=self.length_weighted,
+        )
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic is read and trained."""
+        return self.advantage in WITH_CRITIC
 
 
 class UpdateSettings(struct.PyTreeNode):
@@ -69,4 +106,8 @@ class UpdateSettings(struct.PyTreeNode):
     kl_coef: jax.Array
     gamma: jax.Array
     lam: jax.Array
+    turn_gamma: jax.Array
+    step_weight: jax.Array
+    history_power: jax.Array
+    filter_value: jax.Array
     format_penalty: jax.Array

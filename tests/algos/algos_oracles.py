@@ -1,5 +1,6 @@
 """Slow references in plain Python and float64, written from the formulas, and the shapes that the tests share."""
 
+import itertools
 import math
 
 import hypothesis.extra.numpy as hnp
@@ -136,3 +137,76 @@ def top_p(scores, value, include_zero, eps):
         kept.append(i)
         covered += scores[i]
     return sorted(kept) if covered >= threshold else []
+
+
+def turn_gae(rewards, values, mask, turn_end, gamma, lam):
+    """One advantage a turn, from the value at its first token and all that is earned in it."""
+    advantages, returns = np.zeros(values.shape), np.zeros(values.shape)
+    for row in range(values.shape[0]):
+        turns, present = [], []
+        for j in range(values.shape[1]):
+            if mask[row, j]:
+                present.append(j)
+                if turn_end[row, j]:
+                    turns, present = [*turns, present], []
+        turns += [present] if present else []
+        value, carried = 0.0, 0.0
+        for tokens in reversed(turns):
+            start = float(values[row, tokens[0]])
+            carried = sum(float(rewards[row, j]) for j in tokens) + gamma * value - start + gamma * lam * carried
+            value = start
+            for j in tokens:
+                advantages[row, j], returns[row, j] = carried, carried + start
+    return advantages, returns
+
+
+def leave_one_out(scores):
+    scores = [float(x) for x in scores]
+    others = len(scores) - 1
+    return [x - (sum(scores) - x) / others if others else 0.0 for x in scores]
+
+
+def turn_advantages(returns, state, group, counts, history, power, by_std):
+    """`state[e][t]` is any hashable thing."""
+    episodes, turns = returns.shape
+    found = np.zeros(returns.shape)
+    weights = np.array([(k + 1.0) ** power for k in range(history + 1)])
+    for k, weight in enumerate(weights / weights.sum()):
+        context = {
+            (e, t): (group[e], tuple(state[e][max(t - k, 0) : t + 1]))
+            for e in range(episodes)
+            for t in range(turns)
+            if counts[e, t]
+        }
+        for e, t in context:
+            alike = [key for key in context if context[key] == context[e, t]]
+            compared = normalised([returns[key] for key in alike], by_std)
+            found[e, t] += weight * compared[alike.index((e, t))]
+    return found
+
+
+def chosen_groups(scores, rule, value, largest, include_zero, eps):
+    if rule == "top_p":
+        return top_p(scores, value, include_zero, eps)
+    left = [i for i, s in enumerate(scores) if not math.isnan(s) and (include_zero or abs(s) > 1e-10)]
+    ranked = sorted(left, key=lambda i: (-scores[i] if largest else scores[i], i))
+    if not ranked:
+        return []
+    if rule == "top_k":
+        return sorted(ranked[: max(1, int(value))])
+    if rule == "min_p":
+        best = scores[ranked[0]]
+        return sorted(i for i in left if (scores[i] >= value * best if largest else scores[i] <= best / value))
+    powers = [math.exp((scores[i] - scores[ranked[0]]) * (1 if largest else -1)) for i in ranked]
+    kept, covered = [], 0.0
+    for i, power in zip(ranked, powers):
+        if kept and covered >= value:
+            break
+        kept.append(i)
+        covered += power / sum(powers)
+    return sorted(kept)
+
+
+def within_group(scores, keep):
+    """The largest variance of any `keep` members, by trying every choice."""
+    return max(np.var([float(scores[i]) for i in kept]) for kept in itertools.combinations(range(len(scores)), keep))

@@ -9,11 +9,12 @@ from algos_oracles import LENGTH, PROPERTY, ROWS, discounts, group_returns, mask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_jax.algos import advantages
+from agentrl_jax.algos import advantages, groups
 
 gae = jax.jit(advantages.gae, static_argnames="skip_unsampled")
 bi_level = jax.jit(advantages.bi_level_gae)
-group_advantages = jax.jit(advantages.group_advantages, static_argnames="normalise_std")
+turn_gae = jax.jit(advantages.turn_gae)
+group_advantages = jax.jit(groups.group_advantages, static_argnames="normalise_std")
 whiten = jax.jit(advantages.whiten)
 
 
@@ -80,6 +81,61 @@ def test_bi_level_gae_equals_the_two_passes(rewards, values, mask, turn_end, gam
     np.testing.assert_allclose(
         found, oracle.bi_level_gae(rewards, values, mask, turn_end, gamma, lam, turn_gamma), atol=5e-4
     )
+
+
+@PROPERTY
+@given(numbers, numbers, masks, masks, discounts, discounts)
+def test_turn_gae_equals_one_step_a_turn(rewards, values, mask, turn_end, gamma, lam):
+    found = turn_gae(rewards, values, mask, turn_end, gamma=gamma, lam=lam)
+    np.testing.assert_allclose(found, oracle.turn_gae(rewards, values, mask, turn_end, gamma, lam), atol=5e-4)
+
+
+@PROPERTY
+@given(numbers, numbers, masks, discounts, discounts)
+def test_turns_of_one_token_make_the_levels_one(rewards, values, mask, gamma, lam):
+    every = np.ones_like(mask)
+    of_tokens = gae(np.where(mask, rewards, 0), values, mask, gamma=gamma, lam=lam)
+    np.testing.assert_allclose(turn_gae(rewards, values, mask, every, gamma=gamma, lam=lam), of_tokens, atol=5e-4)
+    two = bi_level(np.where(mask, rewards, 0), values, mask, every, gamma=0.3, lam=lam, turn_gamma=gamma)
+    np.testing.assert_allclose(two, of_tokens, atol=5e-4)
+
+
+@PROPERTY
+@given(numbers, numbers, masks, st.integers(0, LENGTH - 1))
+def test_splitting_a_turn_in_two_leaves_the_returns_before_it(rewards, values, mask, where):
+    """Without discount the return of a token is what is still to come, however the rest is cut into turns.
+
+    Rewards stand at turn ends; one inside a turn would stay inside it.
+    """
+    mask[:, where] = mask[:, -1] = True  # a turn end that is not sampled is none
+    last = np.zeros_like(mask)
+    last[:, -1] = True
+    split = last.copy()
+    split[:, where] = True
+    rewards = np.where(split, rewards, 0)
+    options = {"gamma": 1.0, "lam": 1.0, "turn_gamma": 1.0}
+    whole, parted = (bi_level(rewards, values, mask, ends, **options)[1] for ends in (last, split))
+    to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
+    before = mask & (np.arange(LENGTH) <= where)
+    np.testing.assert_allclose(whole, np.where(mask, to_come, 0), atol=5e-4)
+    np.testing.assert_allclose(np.where(before, parted, 0), np.where(before, to_come, 0), atol=5e-4)
+
+
+@pytest.mark.parametrize("estimator", ["bi_level", "turn"])
+def test_advantages_move_as_little_as_the_rewards(estimator):
+    """The published bi-level estimator takes every reward that is not zero for a turn end, and jumps."""
+    values = padded([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    mask, ends = padded([True] * 6, bool), padded([False, False, True, False, False, True], bool)
+
+    def found(first, last):
+        rewards = padded([0, 0, first, 0, 0, last])
+        if estimator == "turn":
+            return np.asarray(turn_gae(rewards, values, mask, ends, gamma=0.9, lam=0.95)[0])
+        return np.asarray(bi_level(rewards, values, mask, ends, gamma=0.9, lam=0.95, turn_gamma=0.95)[0])
+
+    np.testing.assert_allclose(found(0.0, 1.0), found(1e-6, 1.0), atol=1e-5)
+    np.testing.assert_allclose(found(0.0, 0.0), found(0.0, 1e-6), atol=1e-5)
+    assert np.isfinite(found(0.0, 0.0)).all()
 
 
 @PROPERTY

@@ -1,3 +1,5 @@
+from functools import partial
+
 import algos_oracles as oracle
 import hypothesis.extra.numpy as hnp
 import jax
@@ -13,7 +15,8 @@ GROUPS = 8
 STDS = np.array([0.1, 2, 0, 1, 3, 0.5, 0, 0.2], np.float32)
 
 top_groups = jax.jit(filters.top_groups, static_argnames=("k", "largest"))
-top_p = jax.jit(filters.top_p_mask, static_argnames="include_zero")
+chosen = jax.jit(filters.chosen_groups, static_argnames=("rule", "largest", "include_zero"))
+top_p = partial(chosen, rule="top_p", largest=True)
 group_scores = jax.jit(filters.group_scores, static_argnames="kind")
 # Sixteenths have exact sums; few different values make ties.
 few = st.integers(0, 12).map(lambda n: n / 16)
@@ -55,6 +58,64 @@ def test_the_nucleus_equals_the_reference(include_zero, scores, value):
     assert np.flatnonzero(found).tolist() == oracle.top_p(scores.tolist(), value, include_zero, 2.0**-7)
 
 
+@pytest.mark.parametrize(
+    ("rule", "largest", "value"),
+    [
+        ("top_k", True, 1.0),
+        ("top_k", False, 3.0),
+        ("top_k", True, 0.25),
+        ("min_p", True, 0.5),
+        ("min_p", False, 0.5),
+        ("top_p_softmax", True, 0.9),
+        ("top_p_softmax", False, 0.5),
+        ("top_p_softmax", True, 1e-9),
+    ],
+)
+@pytest.mark.parametrize("include_zero", [True, False])
+@PROPERTY
+@given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.just(np.nan))))
+def test_every_rule_equals_the_reference(include_zero, rule, largest, value, scores):
+    found = np.asarray(chosen(scores, rule, value=value, largest=largest, include_zero=include_zero))
+    expected = oracle.chosen_groups(scores.astype(np.float64).tolist(), rule, value, largest, include_zero, 0.0)
+    if rule == "top_p_softmax":  # a sum within rounding of the value may fall on either side
+        near = [oracle.chosen_groups(scores.tolist(), rule, v, largest, include_zero, 0.0) for v in _around(value)]
+        assert np.flatnonzero(found).tolist() in near
+    else:
+        assert np.flatnonzero(found).tolist() == expected
+
+
+def _around(value):
+    return value - 1e-5, value + 1e-5
+
+
+def test_an_impossible_rule_is_refused():
+    options = {"value": 0.5, "largest": False, "include_zero": True}
+    with pytest.raises(ValueError, match="use largest"):
+        filters.chosen_groups(STDS, "top_p", **options)
+    with pytest.raises(ValueError, match="rule is 'best'"):
+        filters.chosen_groups(STDS, "best", **options)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4])
+@PROPERTY
+@given(group_returns)
+def test_the_kept_members_vary_as_much_as_any_choice(keep, scores):
+    intact = np.ones(scores.shape, bool)
+    found = np.asarray(filters.within_groups(scores, intact, keep))
+    assert (found.sum(axis=1) == keep).all()
+    for row, kept in zip(scores.astype(np.float64), found):
+        assert np.var(row[kept]) == pytest.approx(oracle.within_group(row, keep), abs=1e-6)
+    # A member that does not count is not missed: the others are chosen as if they were alone.
+    intact[:, 1] = False
+    broken = np.where(intact, scores, np.nan).astype(np.float32)
+    found = np.asarray(filters.within_groups(broken, intact, keep))
+    assert (found.sum(axis=1) == keep).all()
+    if keep < scores.shape[1]:
+        assert not found[:, 1].any()
+        for row, kept in zip(np.delete(scores, 1, axis=1).astype(np.float64), np.delete(found, 1, axis=1)):
+            assert np.var(row[kept]) == pytest.approx(oracle.within_group(row, keep), abs=1e-6)
+
+
 def test_the_nucleus_of_nothing_is_empty():
     nothing = np.zeros(GROUPS, np.float32)
     assert not np.asarray(top_p(nothing, value=0.9, include_zero=True)).any()
@@ -89,5 +150,5 @@ def test_keeping_none_or_too_many_is_refused(k):
 
 
 def test_an_unknown_score_is_refused():
-    with pytest.raises(ValueError, match="kind is 'entropy'"):
-        filters.group_scores(np.zeros((1, 2)), np.ones((1, 2), bool), "entropy")
+    with pytest.raises(ValueError, match="kind is 'max'"):
+        filters.group_scores(np.zeros((1, 2)), np.ones((1, 2), bool), "max")

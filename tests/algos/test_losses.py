@@ -192,21 +192,96 @@ def test_an_unknown_aggregation_is_refused():
         losses.token_weights(mask, "sum", losses.count(mask), norm_length=1.0)
 
 
+@pytest.mark.parametrize("correction", ["truncated", "masked"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
 @PROPERTY
-@given(numbers, numbers, st.sampled_from([1.0, 2.0, 5.0]))
-def test_importance_weights_equal_the_reference(logprob, behaviour, cap):
-    weight, truncated = losses.importance_weights(jnp.asarray(logprob), jnp.asarray(behaviour), cap)
-    ratio = np.exp(logprob.astype(np.float64) - behaviour)
-    np.testing.assert_allclose(weight, np.minimum(ratio, cap), rtol=1e-5)
-    clear = np.abs(ratio - cap) > 1e-5
-    np.testing.assert_array_equal(np.asarray(truncated)[clear], (ratio > cap)[clear])
+@given(numbers, numbers, masks, st.sampled_from([1.0, 2.0, 5.0]))
+def test_importance_weights_equal_the_reference(correction, level, logprob, behaviour, mask, cap):
+    weight, hit = losses.importance_weights(
+        jnp.asarray(logprob), jnp.asarray(behaviour), mask, cap=cap, correction=correction, level=level
+    )
+    difference = logprob.astype(np.float64) - behaviour
+    if level == "sequence":
+        mean = [row[kept].mean() if kept.any() else 0.0 for row, kept in zip(difference, mask)]
+        difference = np.broadcast_to(np.array(mean)[:, None], difference.shape)
+    ratio = np.exp(difference)
+    outside = (ratio > cap) | ((ratio < 1 / cap) & (correction == "masked"))
+    expected = np.minimum(ratio, cap) if correction == "truncated" else np.where(outside, 0.0, ratio)
+    # Within rounding of a bound either side is right.
+    clear = (np.abs(ratio - cap) > 1e-5) & (np.abs(ratio - 1 / cap) > 1e-5)
+    np.testing.assert_allclose(np.asarray(weight)[clear], expected[clear], rtol=1e-4)
+    np.testing.assert_array_equal(np.asarray(hit)[clear], outside[clear])
 
 
-def test_equal_log_probabilities_leave_the_loss_as_it_is():
+@pytest.mark.parametrize("correction", ["truncated", "masked"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_equal_log_probabilities_leave_the_loss_as_it_is(correction, level):
     """The weight is 1 in every bit, and it passes no gradient on."""
-    logprob = jnp.asarray(-np.geomspace(1e-6, 50, 64, dtype=np.float32))
-    weight, truncated = losses.importance_weights(logprob, logprob, 1.0)
+    logprob = jnp.asarray(-np.geomspace(1e-6, 50, 64, dtype=np.float32)).reshape(4, 16)
+    mask = np.arange(64).reshape(4, 16) % 3 > 0
+    options = {"mask": mask, "correction": correction, "level": level}
+    weight, hit = losses.importance_weights(logprob, logprob, cap=1.0, **options)
     assert (np.asarray(weight) == 1.0).all()
-    assert not np.asarray(truncated).any()
-    gradient = jax.grad(lambda x: jnp.sum(losses.importance_weights(x, logprob - 0.1, 2.0)[0]))(logprob)
-    assert not np.asarray(gradient).any()
+    assert not np.asarray(hit).any()
+
+    def total(x):
+        return jnp.sum(losses.importance_weights(x, logprob - 0.1, cap=2.0, **options)[0])
+
+    assert not np.asarray(jax.grad(total)(logprob)).any()
+
+
+def test_an_unknown_correction_is_refused():
+    x = np.zeros((1, 2), np.float32)
+    with pytest.raises(ValueError, match="correction is 'none'"):
+        losses.importance_weights(x, x, x == 0, cap=2.0, correction="none")
+    with pytest.raises(ValueError, match="level is 'turn'"):
+        losses.importance_weights(x, x, x == 0, cap=2.0, level="turn")
+
+
+@PROPERTY
+@given(numbers, numbers, numbers, masks)
+def test_gspo_has_one_ratio_a_row_and_equals_its_formula(logprob, old, advantages, mask):
+    """With one advantage a row and a mean over its tokens: min(s A, clip(s) A), s the geometric mean of ratios."""
+    advantages = np.broadcast_to(advantages[:, :1], advantages.shape)
+    loss, stats = losses.gspo_loss(logprob, old, advantages, mask, clip_low=0.2, clip_high=0.28)
+    for row in range(ROWS):
+        kept = mask[row]
+        difference = logprob[row].astype(np.float64) - old[row]
+        ratio = np.exp(difference[kept].mean()) if kept.any() else 1.0
+        expected = oracle.policy_loss(np.log(ratio), 0.0, float(advantages[row, 0]), 0.2, 0.28, None)[0]
+        np.testing.assert_allclose(np.asarray(loss)[row][kept], expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(stats.ratio)[row][kept], ratio, rtol=1e-4)
+
+
+def test_the_gradient_of_gspo_is_that_of_its_sequence_ratio():
+    draw = np.random.default_rng(0)
+    logprob, old = (jnp.asarray(draw.normal(-1, 0.05, (ROWS, LENGTH)), jnp.float32) for _ in range(2))
+    mask = draw.random((ROWS, LENGTH)) < 0.6
+    advantages = jnp.asarray(np.broadcast_to(draw.normal(size=(ROWS, 1)), mask.shape), jnp.float32)
+    weights = losses.token_weights(mask, "seq_mean_token_mean", losses.count(mask), norm_length=1.0)
+
+    def by_tokens(x):
+        loss, _ = losses.gspo_loss(x, old, advantages, mask, clip_low=0.5, clip_high=0.5)
+        return jnp.sum(loss * weights)
+
+    def by_rows(x):
+        ratio = jnp.exp(losses.sequence_log_ratio(x, old, mask))
+        return -jnp.mean(ratio * advantages[:, :1])
+
+    np.testing.assert_allclose(jax.grad(by_tokens)(logprob), jax.grad(by_rows)(logprob), atol=1e-6)
+
+
+@PROPERTY
+@given(numbers, numbers, numbers)
+def test_cispo_keeps_the_gradient_of_every_token(logprob, old, advantages):
+    def total(x):
+        loss, stats = losses.cispo_loss(x, old, advantages, clip_low=1.0, clip_high=0.28)
+        return jnp.sum(loss), (loss, stats)
+
+    gradient, (loss, stats) = jax.grad(total, has_aux=True)(jnp.asarray(logprob))
+    ratio = np.exp(logprob.astype(np.float64) - old)
+    weight = np.minimum(ratio, 1.28)
+    np.testing.assert_allclose(gradient, -advantages * weight, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(loss, -advantages * weight * logprob, rtol=1e-4, atol=1e-5)
+    clear = np.abs(ratio - 1.28) > 1e-5
+    np.testing.assert_array_equal(np.asarray(stats.clipped)[clear], (ratio > 1.28)[clear])

@@ -1,0 +1,125 @@
+"""Advantages of turns, compared with other turns of the group that were taken in the same state.
+
+Letters: `E` episodes, `T` turns. A state is known by 64 bits, u32[E, T, 2]: the environment's own hash, or that of what
+the model read (`hash_tokens`). Two different states that share them would be taken for one.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos.rewards import normalise
+
+_FACTORS = (0x01000193, 0x85EBCA6B)
+_SALT = 0x9E3779B9
+
+
+def returns_to_go(rewards: jax.Array, gamma: jax.Array | float) -> jax.Array:
+    """Discounted return from each turn on, f32[E, T], of the rewards f32[E, T]; `gamma` is the discount per turn."""
+
+    def step(later, reward):
+        total = reward + gamma * later
+        return total, total
+
+    return jax.lax.scan(step, jnp.zeros_like(rewards[:, 0]), rewards.T, reverse=True)[1].T
+
+
+def hash_tokens(tokens: jax.Array, length: jax.Array) -> jax.Array:
+    """64 bits u32[..., 2] of the first `length` i32[...] of the tokens i32[..., O]; padding does not count."""
+    kept = jnp.arange(tokens.shape[-1]) < length[..., None]
+
+    def step(code, now):
+        token, counts = now
+        return jnp.where(counts[..., None], _mixed(code, jnp.stack([token, token], axis=-1)), code), None
+
+    start = jnp.full((*length.shape, 2), _SALT, jnp.uint32)
+    inputs = (jnp.moveaxis(tokens.astype(jnp.uint32), -1, 0), jnp.moveaxis(kept, -1, 0))
+    return jax.lax.scan(step, start, inputs)[0]
+
+
+def with_history(state: jax.Array, steps: int) -> jax.Array:
+    """64 bits u32[E, T, 2] of each turn's state and the `steps` states before it, or fewer at the start of an episode.
+
+    Args:
+        state: u32[E, T, 2]
+        steps: static, at least 0; 0 gives the states themselves.
+    """
+    if steps == 0:
+        return state
+    code = jnp.full_like(state, _SALT)
+    for back in range(steps, -1, -1):
+        # Turns before the first one have a code of their own, so that a short history equals short histories only.
+        earlier = jnp.pad(state, ((0, 0), (back, 0), (0, 0)), constant_values=1)[:, : state.shape[1]]
+        there = jnp.arange(state.shape[1])[:, None] >= back
+        code = _mixed(_mixed(code, earlier), jnp.broadcast_to(there, state.shape).astype(jnp.uint32))
+    return code
+
+
+def same_state(state: jax.Array, group: jax.Array, counts: jax.Array) -> jax.Array:
+    """Numbers i32[E, T] that two turns share iff they are of one group, in one state, and both count.
+
+    Args:
+        state: u32[E, T, 2]
+        group: i32[E]
+        counts: bool[E, T]; turns that do not count share the number E T.
+
+    Returns:
+        i32[E, T] in [0, E T].
+    """
+    turns = state.shape[1]
+    of_turns = (~counts, jnp.repeat(group[:, None], turns, axis=1), state[..., 0], state[..., 1])
+    columns = [column.reshape(-1) for column in of_turns]
+    order = jnp.lexsort(columns[::-1])
+    new = jnp.zeros(order.shape, bool)
+    for column in columns:
+        placed = column[order]
+        new |= jnp.concatenate([jnp.zeros(1, bool), placed[1:] != placed[:-1]])
+    number = jnp.zeros(order.shape, jnp.int32).at[order].set(jnp.cumsum(new, dtype=jnp.int32))
+    return jnp.where(counts, number.reshape(counts.shape), counts.size)
+
+
+def turn_advantages(
+    returns: jax.Array,
+    state: jax.Array,
+    group: jax.Array,
+    counts: jax.Array,
+    *,
+    history: int = 0,
+    history_power: jax.Array | float = 1.0,
+    normalise_std: bool,
+) -> jax.Array:
+    """Step-level advantages of GiGPO (Feng et al. 2025, section 4.2), or of HGPO where `history` is above 0.
+
+    A turn's return is compared with those of the turns of its group in the same anchor state. HGPO (He et al. 2026,
+    arXiv 2602.22817) does so for the state alone, for the state with the one before, and so on to `history` of them,
+    and adds the results up with weights (k + 1)^history_power that sum to 1. A turn that is alone in its state has
+    nothing to be compared with there, which adds 0.
+
+    Args:
+        returns: f32[E, T] of `returns_to_go`.
+        state: u32[E, T, 2]
+        group: i32[E]
+        counts: bool[E, T] turns that were played, in episodes that count.
+        history: static, most earlier states that have to agree.
+        history_power: 0 weighs all levels alike; the larger, the more the longest history counts.
+        normalise_std: divide by the standard deviation of the turns in the state; the mean alone is taken off
+            otherwise.
+
+    Returns:
+        f32[E, T], 0 where a turn does not count.
+    """
+    weights = (jnp.arange(history + 1) + 1.0) ** history_power
+    total = jnp.zeros_like(returns)
+    for steps, weight in enumerate(weights / jnp.sum(weights)):
+        number = same_state(with_history(state, steps), group, counts).reshape(-1)
+        compared = normalise(returns.reshape(-1), number, returns.size + 1, "mean_std" if normalise_std else "mean")
+        total += weight * compared.reshape(returns.shape)
+    return jnp.where(counts, total, 0.0)
+
+
+def _mixed(code: jax.Array, value: jax.Array) -> jax.Array:
+    """Takes 64 bits `value` into 64 bits `code`, u32[..., 2] each (rounds of multiply and fold as in murmur3)."""
+    factors = jnp.array(_FACTORS, jnp.uint32)
+    code = (code ^ value.astype(jnp.uint32) * factors[::-1]) * factors
+    code ^= code >> 15
+    # Each half takes a part of the other, so that the two are not hashes of 32 bits side by side.
+    return (code + (code[..., ::-1] << 7)) * factors[::-1] ^ (code >> 13)

@@ -1,0 +1,158 @@
+"""Checks of the learning rule: combinations that make no sense, and numbers that nothing would read."""
+
+from collections.abc import Callable
+from typing import Any
+
+from agentrl_jax.algos.estimate import PER_EPISODE, PER_GROUP, WITH_CRITIC
+from agentrl_jax.config_tree import AlgoConfig, Config
+
+_RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
+"""Where a value that moves has to end; the others anywhere from 0."""
+
+
+def check_rule(config: Config, need: Callable[[bool, str], None]) -> None:
+    """Checks `config.algo` and what it asks of the rest.
+
+    Args:
+        config: the run.
+        need: takes whether something holds, and what to say if it does not.
+    """
+    algo, members = config.algo, config.rollout.members
+    _check_estimator(algo, members, need)
+    _check_filter(algo, members, need)
+    _check_loss(algo, need)
+    _check_movement(config, need)
+
+
+def _unread(algo: AlgoConfig, names: tuple[str, ...], why: str, need: Callable[[bool, str], None]) -> None:
+    """Refuses values that differ from their defaults though nothing reads them."""
+    for name in names:
+        value, default = getattr(algo, name), getattr(AlgoConfig, name)
+        need(
+            value == default,
+            f"algo.{name} is {_shown(value)}, which {why} does not read; leave it at {_shown(default)}",
+        )
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_estimator(algo: AlgoConfig, members: int, need: Callable[[bool, str], None]) -> None:
+    name = algo.advantage
+    this = f"algo.advantage {name}"
+    need(
+        name not in PER_GROUP or members > 1,
+        f"{this} compares the members of a group, but rollout.members is 1; use at least 2 members or algo.advantage "
+        "gae",
+    )
+    need(
+        name not in PER_EPISODE or algo.reward_placement == "episode",
+        f"algo.reward_placement is turn, but {this} compares the returns of whole episodes; use episode, or "
+        "algo.advantage gae",
+    )
+    need(
+        algo.reward_normalisation == "identity" or (name not in PER_EPISODE and algo.reward_placement == "episode"),
+        f"algo.reward_normalisation is {algo.reward_normalisation}, which makes one number of an episode's return, but "
+        f"algo.advantage is {name} and algo.reward_placement {algo.reward_placement}; use gae and episode, or "
+        "algo.reward_normalisation identity",
+    )
+    need(
+        algo.reward_normalisation == "identity" or algo.reward_grouping != "state" or members > 1,
+        f"algo.reward_normalisation is {algo.reward_normalisation}, which compares the members of a group, but "
+        "rollout.members is 1; use at least 2 members, or identity",
+    )
+    if algo.reward_normalisation == "identity":
+        _unread(algo, ("reward_grouping",), "algo.reward_normalisation identity", need)
+    if name in PER_EPISODE:
+        _unread(algo, ("gamma",), this, need)
+    if name not in WITH_CRITIC:
+        _unread(algo, ("lam", "value_coef"), this, need)
+    if name not in ("bi_level_gae", "gigpo"):
+        _unread(algo, ("turn_gamma",), this, need)
+    if name != "gigpo":
+        _unread(algo, ("step_weight", "anchor", "anchor_history", "history_power"), this, need)
+    elif algo.anchor_history == 0:
+        _unread(algo, ("history_power",), "algo.anchor_history 0", need)
+    need(
+        not algo.spread_weighted or members > 1,
+        "algo.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.members, or false",
+    )
+
+
+def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], None]) -> None:
+    filters = algo.filter_rule != "fraction" or algo.filter_ratio < 1.0
+    need(
+        not filters or members > 1 or algo.filter_kind not in ("std", "entropy_std"),
+        f"algo.filter_ratio is {algo.filter_ratio:g} and algo.filter_kind {algo.filter_kind}, which ranks groups by "
+        "the spread of their members, but rollout.members is 1; use at least 2 members or algo.filter_ratio 1",
+    )
+    if algo.filter_rule == "fraction":
+        _unread(algo, ("filter_value", "filter_zero"), "algo.filter_rule fraction", need)
+    else:
+        need(
+            algo.filter_ratio == 1.0,
+            f"algo.filter_ratio is {algo.filter_ratio:g}, which algo.filter_rule {algo.filter_rule} does not read; use "
+            "1, or algo.filter_rule fraction",
+        )
+    need(
+        algo.filter_rule != "top_p" or algo.filter_largest,
+        "algo.filter_rule top_p covers a sum from the largest score down, but algo.filter_largest is false; use true, "
+        "or top_p_softmax",
+    )
+    least = 2 if algo.advantage in PER_GROUP else 1
+    need(
+        algo.filter_members == 0 or least <= algo.filter_members <= members,
+        f"algo.filter_members is {algo.filter_members}; expected {least} to rollout.members = {members}, or 0 for all",
+    )
+
+
+def _check_loss(algo: AlgoConfig, need: Callable[[bool, str], None]) -> None:
+    need(
+        algo.objective == "clip" or algo.dual_clip is None,
+        f"algo.dual_clip is {algo.dual_clip}, which algo.objective {algo.objective} does not read; use none",
+    )
+    need(
+        algo.kl_coef == 0.0 or algo.kl_where != "none",
+        f"algo.kl_coef is {algo.kl_coef:g}, but algo.kl_where is none, so that it has no effect; "
+        "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
+    )
+    need(
+        algo.kl_where != "reward" or algo.advantage not in PER_EPISODE,
+        f"algo.kl_where is reward, but algo.advantage {algo.advantage} compares returns and would not see it; "
+        "use algo.kl_where loss, or algo.advantage gae or reward_to_go",
+    )
+    if algo.logprobs not in ("truncated", "masked"):
+        _unread(algo, ("importance_cap", "importance_level"), f"algo.logprobs {algo.logprobs}", need)
+
+
+def _check_movement(config: Config, need: Callable[[bool, str], None]) -> None:
+    algo, turns = config.algo, config.prompt.max_turns
+    if algo.horizon == "fixed":
+        need(
+            not algo.horizons,
+            f"algo.horizons is {list(algo.horizons)}, which algo.horizon fixed does not read; set algo.horizon to "
+            "stepwise or adaptive, or leave it out",
+        )
+    else:
+        need(
+            bool(algo.horizons) and list(algo.horizons) == sorted(set(algo.horizons)) and algo.horizons[-1] <= turns,
+            f"algo.horizons is {list(algo.horizons)}; expected growing numbers of turns, at most prompt.max_turns = "
+            f"{turns}: raise that, or lower these",
+        )
+    if algo.horizon != "adaptive":
+        _unread(algo, ("horizon_gain", "horizon_spread"), f"algo.horizon {algo.horizon}", need)
+    for name, schedule in algo.schedules.items():
+        low, high = _RANGES.get(name, (0.0, float("inf")))
+        need(
+            low <= schedule.end <= high,
+            f"algo.schedules.{name}.end is {schedule.end:g}; expected {low:g} to {high:g}",
+        )
+        need(
+            name != "kl_coef" or algo.kl_where != "none",
+            "algo.schedules moves kl_coef, but algo.kl_where is none; set it to loss or reward",
+        )
+        need(
+            name != "value_coef" or algo.advantage in WITH_CRITIC,
+            f"algo.schedules moves value_coef, but algo.advantage {algo.advantage} has no critic; use gae, or leave it",
+        )

@@ -1,0 +1,48 @@
+"""Policies of the enumerable task: a table, and one hidden layer. Parameters are flat vectors."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.truth.task import CONTEXTS, STATES, VOCABULARY
+
+HIDDEN = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class TinyPolicy:
+    """A policy of the task.
+
+    Attributes:
+        name: shown.
+        logits: (parameters f64[P]) -> f64[CONTEXTS, VOCABULARY].
+        start: f64[P], where everything is measured: neither uniform nor near the end of learning.
+    """
+
+    name: str
+    logits: Callable[[jax.Array], jax.Array]
+    start: np.ndarray
+
+
+def table() -> TinyPolicy:
+    """One free logit a context and token."""
+    start = np.random.default_rng(7).normal(0.0, 0.7, CONTEXTS * VOCABULARY)
+    return TinyPolicy("table", lambda x: x.reshape(CONTEXTS, VOCABULARY), start)
+
+
+def one_layer() -> TinyPolicy:
+    """A hidden layer over what the state is and what was said, so that contexts share parameters."""
+    features = np.zeros((CONTEXTS, STATES + 3))
+    for context in range(CONTEXTS):
+        features[context, context // 3] = features[context, STATES + context % 3] = 1.0
+    first, second = (STATES + 3) * HIDDEN, HIDDEN * VOCABULARY
+
+    def logits(x):
+        hidden = jnp.tanh(features @ x[:first].reshape(-1, HIDDEN))
+        return hidden @ x[first : first + second].reshape(HIDDEN, VOCABULARY) + x[first + second :]
+
+    start = np.random.default_rng(11).normal(0.0, 0.8, first + second + VOCABULARY)
+    return TinyPolicy("one layer", logits, start)

@@ -1,0 +1,137 @@
+"""What was found about the estimators: a table on the terminal, in Markdown and in JSON, and a figure."""
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax import commands
+from agentrl_jax.errors import UserError
+from agentrl_jax.truth import policies
+from agentrl_jax.truth.cases import CASES
+from agentrl_jax.truth.exact import Bench, Case, Result
+
+UNBIASED = 1e-9
+"""Largest bias of an estimator that has none, as a share of the gradient: what float64 leaves."""
+
+_COLUMNS = ("estimator", "members", "bias", "noise", "cosine", "own cosine", "scale", "")
+
+
+def run(command: commands.Bench, report: Callable[[str], None]) -> list[Result]:
+    """Measures what `agentrl bench estimators` was asked for, prints it and returns it.
+
+    Args:
+        command: the options.
+        report: is told of each case as it is done.
+
+    Raises:
+        UserError: an option is of no use; nothing has been measured then.
+    """
+    cases = [case for case in CASES if command.only in case.name]
+    _check(command, cases)
+    bench = Bench({"table": policies.table, "one_layer": policies.one_layer}[command.policy]())
+    results = []
+    for members, case in itertools.product(command.members, cases):
+        results.append(bench.measure(case, members, command.draws, command.seed))
+        report(f"{len(results)}/{len(command.members) * len(cases)} {members} members, {case.name}")
+    how = f"{command.draws} sampled groups a case" if command.draws else "all groups"
+    if command.format == "table":
+        Console().print(table(results, f"Estimated against exact gradient: {bench.policy.name}, {how}"))
+    else:
+        print(markdown(results) if command.format == "markdown" else json.dumps(plain(results), allow_nan=False))
+    if command.figure:
+        figure(results, command.figure)
+    return results
+
+
+def _check(command: commands.Bench, cases: Sequence[Case]) -> None:
+    if not cases:
+        raise UserError(f"--only is {command.only!r}, which no estimator is called; known are {', '.join(_names())}")
+    for members in command.members:
+        if members < 2 or (members > 3 and not command.draws):
+            raise UserError(
+                f"--members is {members}; expected 2 or 3, beyond which there are too many groups to sum over: add "
+                "--draws 20000 to sample them"
+            )
+    if command.draws < 0 or 0 < command.draws < 1000:
+        raise UserError(f"--draws is {command.draws}; expected 0 or at least 1000, with fewer the error hides the bias")
+    if command.figure and not Path(command.figure).absolute().parent.is_dir():
+        raise UserError(f"--figure is {command.figure!r}, but its folder is not there; make it, or name another")
+
+
+def _names() -> list[str]:
+    return [case.name for case in CASES]
+
+
+def biased(result: Result) -> bool:
+    """Whether the mean is no multiple of the true gradient, beyond rounding and three standard errors."""
+    return result.bias > UNBIASED + 3 * result.error
+
+
+def table(results: Sequence[Result], title: str) -> Table:
+    """The results for a terminal."""
+    drawn = Table(title=title)
+    for name in _COLUMNS:
+        drawn.add_column(name, justify="left" if name in ("estimator", "") else "right")
+    for result in results:
+        drawn.add_row(*_cells(result), style="bold" if result.case.unbiased else None)
+    return drawn
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """The results as a table for a document."""
+    rows = [(*_COLUMNS[:-1], "note"), ("---", *["---:"] * (len(_COLUMNS) - 2), "---")]
+    rows += [tuple(_cells(result)) for result in results]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The results for JSON."""
+    return [
+        {**{name: value for name, value in vars(r).items() if name != "case"}, **dataclasses.asdict(r.case)}
+        for r in results
+    ]
+
+
+def figure(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
+    """Bias of every estimator, one mark a group size, sorted by the first of them; those without bias stand at 0."""
+    names = list(dict.fromkeys(result.case.name for result in results))
+    first = {result.case.name: result.bias for result in reversed(results)}
+    names.sort(key=first.__getitem__)
+    drawn = Figure(figsize=(9, 0.24 * len(names) + 1.2), layout="constrained")
+    axes = FigureCanvasAgg(drawn).figure.subplots()
+    for members in dict.fromkeys(result.members for result in results):
+        these = [result for result in results if result.members == members]
+        places = [names.index(result.case.name) for result in these]
+        errors = [3 * result.error for result in these]
+        axes.errorbar([r.bias for r in these], places, xerr=errors, fmt="o", ms=4, label=f"{members} members")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xlabel("bias: distance of the scaled mean from the true gradient, as a share of its length")
+    axes.set_xlim(left=-0.005)
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend()
+    drawn.savefig(path, dpi=120)
+
+
+def _cells(result: Result) -> list[str]:
+    found = f"{result.bias:.4f}" if biased(result) else "0"
+    error = f" ± {result.error:.4f}" if result.error else ""
+    own = "" if result.own_cosine is None else f"{result.own_cosine:.4f}"
+    return [
+        result.case.name,
+        str(result.members),
+        found + error,
+        f"{result.noise:.2f}",
+        f"{result.cosine:.4f}",
+        own,
+        f"{result.scale:.4g}",
+        result.case.note,
+    ]

@@ -1,0 +1,79 @@
+import algos_oracles as oracle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algos_oracles import PROPERTY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_jax.algos import anchors
+
+EPISODES, TURNS = 6, 4
+
+advantages = jax.jit(anchors.turn_advantages, static_argnames=("history", "normalise_std"))
+hash_tokens = jax.jit(anchors.hash_tokens)
+
+
+@st.composite
+def plays(draw):
+    """Returns, states of few kinds, two groups, and which turns were played."""
+    cells = EPISODES * TURNS
+    states = np.array(draw(st.lists(st.integers(0, 2), min_size=cells, max_size=cells))).reshape(EPISODES, TURNS)
+    returns = np.array(draw(st.lists(st.integers(-8, 8), min_size=cells, max_size=cells)), np.float32) / 8
+    played = np.array(draw(st.lists(st.integers(0, TURNS), min_size=EPISODES, max_size=EPISODES)))
+    return returns.reshape(EPISODES, TURNS), states, np.arange(TURNS) < played[:, None]
+
+
+def as_hash(states):
+    return np.stack([states, 7 - states], axis=-1).astype(np.uint32)
+
+
+@pytest.mark.parametrize(("history", "power"), [(0, 1.0), (1, 1.0), (2, 0.0), (3, 2.0)])
+@pytest.mark.parametrize("normalise_std", [True, False])
+@PROPERTY
+@given(plays())
+def test_turns_are_compared_within_their_state_and_history(normalise_std, history, power, play):
+    returns, states, counts = play
+    group = np.array([0, 0, 0, 1, 1, 1])
+    found = advantages(
+        returns, as_hash(states), group, counts, history=history, history_power=power, normalise_std=normalise_std
+    )
+    expected = oracle.turn_advantages(returns, states.tolist(), group, counts, history, power, normalise_std)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_equal_turns_and_turns_alone_have_no_advantage():
+    states = as_hash(np.arange(EPISODES * TURNS).reshape(EPISODES, TURNS))
+    counts = np.ones((EPISODES, TURNS), bool)
+    group = np.zeros(EPISODES, np.int32)
+    returns = np.random.default_rng(0).normal(size=counts.shape).astype(np.float32)
+    options = {"history": 1, "history_power": 1.0, "normalise_std": True}
+    assert not np.asarray(advantages(returns, states, group, counts, **options)).any()
+    same = np.full_like(returns, 0.1)
+    assert not np.asarray(advantages(same, states * 0, group, counts, **options)).any()
+
+
+def test_returns_to_go_are_discounted_by_turn():
+    rewards = jnp.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(anchors.returns_to_go(rewards, 0.5), [[1.5, 1.0, 2.0], [0.0, 0.0, 0.0]])
+
+
+def test_a_short_history_equals_short_histories_only():
+    state = as_hash(np.zeros((1, 3), int))
+    codes = np.asarray(anchors.with_history(jnp.asarray(state), 2))[0]
+    assert len({tuple(code) for code in codes.tolist()}) == 3
+
+
+def test_hashes_tell_texts_apart_and_do_not_see_padding():
+    draw = np.random.default_rng(0)
+    tokens = draw.integers(0, 50, (20_000, 6)).astype(np.int32)
+    length = draw.integers(0, 7, 20_000)
+    found = np.asarray(hash_tokens(tokens, length))
+    texts = [tuple(row[:n]) for row, n in zip(tokens.tolist(), length)]
+    assert len({tuple(code) for code in found.tolist()}) == len(set(texts))
+    # Each half alone tells them apart about as well as 32 bits can.
+    for half in (0, 1):
+        assert len(set(found[:, half].tolist())) > len(set(texts)) - 5
+    padded = np.asarray(hash_tokens(np.pad(tokens, ((0, 0), (0, 3)), constant_values=9), length))
+    np.testing.assert_array_equal(found, padded)

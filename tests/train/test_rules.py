@@ -1,0 +1,250 @@
+"""Learning rules by name on made-up trajectories: what reaches the gradient, and what it must not depend on."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from made_up import (
+    BASE,
+    EPISODES,
+    GROUPS,
+    KEY,
+    MEMBERS,
+    MODEL,
+    ONES,
+    PLAIN,
+    SHAPE,
+    TRAJECTORY,
+    TURNS,
+    assert_close,
+    fresh_state,
+    settings,
+)
+
+from agentrl_jax.algos import advantages, anchors
+from agentrl_jax.algos.estimate import WITH_CRITIC
+from agentrl_jax.algos.presets import PRESETS
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.train.batch import make_batch
+from agentrl_jax.train.learner import update
+
+NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
+GREEDY = jax.tree.map(lambda x: x[1::MEMBERS], TRAJECTORY)
+FIELDS = {field.name for field in dataclasses.fields(BASE)}
+# States of two kinds, so that turns of a group meet in them.
+STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
+MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
+
+
+def rule(**changes):
+    return dataclasses.replace(BASE, **changes)
+
+
+def of_preset(name):
+    return rule(**{key: value for key, value in PRESETS[name].values.items() if key in FIELDS} | {"minibatches": 1})
+
+
+def model_of(config):
+    return MODEL if config.advantage in WITH_CRITIC else NO_CRITIC
+
+
+@pytest.fixture(scope="module")
+def learn():
+    """Function (config, trajectory, settings, greedy) -> (state, metrics, step)."""
+
+    @functools.cache
+    def program(config):
+        return jax.jit(
+            functools.partial(update, model=model_of(config), config=config, optimise=PLAIN, shards=Shards())
+        )
+
+    def run(config, trajectory=MET, numbers=None, greedy=None):
+        state = fresh_state(model_of(config), reference=config.kl_where != "none")
+        greedy = GREEDY if config.advantage == "remax" and greedy is None else greedy
+        after, metrics = program(config)(state, trajectory, ONES, KEY, numbers or settings(), greedy)
+        return after, metrics, jax.tree.map(jnp.subtract, after.params, state.params)
+
+    return run
+
+
+def batch_of(config, trajectory=MET, numbers=None, greedy=None):
+    state = fresh_state(model_of(config))
+    given = (trajectory, ONES, numbers or settings(), model_of(config), config, Shards(), None, greedy)
+    return make_batch(state, *given)[0]
+
+
+def size(tree):
+    return max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"starpo_grpo", "hgpo", "scaling_inter", "starpo"}))
+def test_every_preset_makes_a_step(learn, name):
+    after, metrics, step = learn(of_preset(name))
+    assert int(after.gradient_steps) == 1
+    assert metrics["update/trained_tokens"] > 0
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((after.params, metrics)))
+    assert size(step) > 1e-6
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "gspo", "dual_clip": None, "advantage": "rloo"},
+        {"advantage": "gigpo", "length_weighted": True, "logprobs": "masked", "importance_level": "sequence"},
+    ],
+)
+def test_parts_of_a_minibatch_change_nothing(learn, changes):
+    steps = [learn(rule(**changes, whiten=False, accumulation=parts))[2] for parts in (1, 4)]
+    assert_close(*steps, 1e-6)
+
+
+def test_a_mask_and_a_gather_of_the_same_groups_are_the_same(learn):
+    plain = {"advantage": "grpo", "whiten": True}
+    gathered = learn(rule(**plain, filter_ratio=0.5))
+    masked = learn(rule(**plain, filter_rule="top_k"), numbers=settings(filter_value=2.0))
+    assert gathered[1]["update/trained_tokens"] == masked[1]["update/trained_tokens"]
+    assert masked[1]["rollout/filter_kept_groups"] == 2
+    assert_close(gathered[2], masked[2], 1e-6)
+
+
+def test_an_empty_filter_skips_the_step_and_counts_it(learn):
+    flat = MET.turn.replace(reward=jnp.zeros((EPISODES, TURNS)), format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
+    after, metrics, step = learn(of_preset("starpo_s2"), MET.replace(turn=flat))
+    assert metrics["rollout/filter_kept_groups"] == 0
+    assert metrics["update/skipped"] == 1
+    assert int(after.gradient_steps) == 0
+    assert size(step) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["entropy", "entropy_std", "length", "mean"])
+def test_what_groups_are_ranked_by(kind):
+    kept = batch_of(rule(advantage="grpo", filter_ratio=0.5, filter_kind=kind))
+    reply = MET.reply
+    sampled = np.asarray(MET.sampled)
+    values = {
+        "length": sampled.sum(axis=(1, 2)),
+        "mean": np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0), axis=1)),
+        "entropy": -np.where(sampled, reply.logprob, 0).sum(axis=(1, 2)) / sampled.sum(axis=(1, 2)),
+    }
+    grouped = values[kind.removesuffix("_std")].reshape(GROUPS, MEMBERS)
+    scores = grouped.std(axis=1, ddof=1) if kind == "entropy_std" else grouped.mean(axis=1)
+    expected = sorted(np.argsort(-scores, kind="stable")[:2])
+    assert sorted(set((np.asarray(kept.source) // MEMBERS).tolist())) == expected
+
+
+def test_members_within_groups_are_chosen_by_their_returns(learn):
+    _, metrics, _ = learn(rule(advantage="rloo", filter_members=2))
+    batch = batch_of(rule(advantage="rloo", filter_members=2))
+    trained = np.asarray(batch.source)[np.asarray(batch.mask).any(axis=1)]
+    assert np.bincount(trained // MEMBERS, minlength=GROUPS).tolist() == [2] * GROUPS
+    assert metrics["update/trained_tokens"] == np.asarray(MET.reply.length).sum(axis=1)[trained].sum()
+
+
+def per_turn(config, trajectory=MET):
+    """Advantage of every turn's first token, [E, T]; NaN where none was sampled."""
+    batch = batch_of(config, trajectory)
+    episode, turns = np.asarray(batch.source), TURNS
+    found = np.full((EPISODES, TURNS), np.nan)
+    for row, source in enumerate(episode):
+        mask, advantage = np.asarray(batch.mask[row]), np.asarray(batch.advantage[row])
+        if config.context == "single_turn":
+            if mask.any():
+                found[source // turns, source % turns] = advantage[0]
+        else:
+            for turn in range(turns):
+                slot = turn * (len(mask) // turns)
+                if mask[slot]:
+                    found[source, turn] = advantage[slot]
+    return found
+
+
+@pytest.mark.parametrize("anchor", ["state", "observation"])
+def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
+    config = rule(advantage="gigpo", anchor=anchor, whiten=False)
+    found = per_turn(config)
+    np.testing.assert_allclose(per_turn(dataclasses.replace(config, context="single_turn")), found, atol=1e-6)
+    rewards = jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0)
+    state = STATES if anchor == "state" else anchors.hash_tokens(MET.observation, MET.observation_length)
+    of_turns = anchors.turn_advantages(
+        anchors.returns_to_go(rewards, 0.95),
+        state,
+        jnp.arange(EPISODES) // MEMBERS,
+        MET.played,
+        normalise_std=True,
+    )
+    plain = per_turn(rule(advantage="grpo", whiten=False))
+    kept = np.isfinite(found)
+    np.testing.assert_allclose(found[kept], (plain + np.asarray(of_turns))[kept], atol=1e-5)
+    assert np.abs(np.asarray(of_turns)).max() > 0.1 or anchor == "observation"
+
+
+def test_remax_takes_the_greedy_return_off(learn):
+    config = rule(advantage="remax", whiten=False)
+    batch = batch_of(config, greedy=GREEDY)
+    earned = jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1)
+    expected = earned - jnp.repeat(earned[1::MEMBERS], MEMBERS)
+    found = np.where(np.asarray(batch.mask).any(axis=1), np.asarray(batch.advantage)[:, 0], np.nan)
+    kept = np.isfinite(found)
+    np.testing.assert_allclose(found[kept], np.asarray(expected)[np.asarray(batch.source)][kept], atol=1e-6)
+    with pytest.raises(ValueError, match="greedy episode"):
+        batch_of(config)
+
+
+@pytest.mark.parametrize("advantage", ["turn_gae", "bi_level_gae"])
+def test_turn_ends_are_those_of_the_trajectory(advantage):
+    """Placed by turn, without discount and with a critic of zeros: what is still to come, turn by turn."""
+    config = rule(advantage=advantage, whiten=False, reward_placement="turn")
+    state = fresh_state()
+    zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
+    given = (MET, ONES, settings(turn_gamma=1.0), MODEL, config, Shards(), None, None)
+    batch = make_batch(zero, *given)[0]
+    rewards = np.asarray(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0))
+    to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
+    slots = batch.mask.shape[1] // TURNS
+    for row, source in enumerate(np.asarray(batch.source)):
+        mask = np.asarray(batch.mask[row])
+        expected = np.repeat(to_come[source], slots)
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], expected[mask], atol=1e-5)
+
+
+@pytest.mark.parametrize("grouping", ["state", "task", "batch"])
+def test_returns_are_normalised_among_those_that_belong_together(grouping):
+    tasks = jnp.repeat(jnp.array([0, 1]), EPISODES // 2)
+    trajectory = MET.replace(ids=MET.ids.replace(task=tasks))
+    config = rule(
+        advantage="reward_to_go",
+        whiten=False,
+        reward_normalisation="mean",
+        reward_grouping=grouping,
+        task_names=("a", "b"),
+    )
+    batch = batch_of(config, trajectory)
+    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    label = {"state": np.arange(EPISODES) // MEMBERS, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
+    centred = earned - np.array([earned[label[grouping] == one].mean() for one in label[grouping]])
+    for row, source in enumerate(np.asarray(batch.source)):
+        mask = np.asarray(batch.mask[row])
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centred[source], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "values"),
+    [
+        ({"advantage": "gigpo"}, "step_weight", (0.0, 2.0)),
+        ({"advantage": "gigpo"}, "turn_gamma", (0.1, 1.0)),
+        ({"advantage": "gigpo", "anchor_history": 1}, "history_power", (0.0, 4.0)),
+        ({"advantage": "grpo", "filter_rule": "top_k"}, "filter_value", (1.0, 3.0)),
+    ],
+)
+def test_the_numbers_of_a_rule_are_read(learn, changes, name, values):
+    steps = [learn(rule(**changes, whiten=False), numbers=settings(**{name: value}))[2] for value in values]
+    assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-6
+
+
+def test_whitening_comes_last():
+    plain, white = (batch_of(rule(advantage="rloo", whiten=whiten)) for whiten in (False, True))
+    np.testing.assert_allclose(white.advantage, advantages.whiten(plain.advantage, plain.mask), atol=1e-5)
