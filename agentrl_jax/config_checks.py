@@ -78,6 +78,10 @@ def validate(config: Config) -> None:
         "set model.lora.rank or model.frozen_layers",
     )
     need(
+        model.cache == "activations" or model.precision != "float32",
+        "model.cache is float32, but so are the activations (model.precision), so that nothing changes; leave it out",
+    )
+    need(
         model.width % model.heads == 0 and (model.width // model.heads) % 2 == 0,
         f"model.width is {model.width} and model.heads is {model.heads}; every head needs an even whole number of "
         "entries: make model.width a multiple of 2 x model.heads",

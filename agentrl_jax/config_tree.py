@@ -140,6 +140,9 @@ class ModelConfig:
     precision: Literal["float32", "mixed", "bfloat16"] = "float32"
     """float32; mixed: bfloat16 activations; bfloat16: frozen parameters too. What is trained is float32 always, and so
     are norms, softmax, log-probabilities and losses."""
+    cache: Literal["activations", "float32"] = "activations"
+    """Type of the keys and values that a rollout keeps. float32 takes twice the memory of bfloat16 activations and is
+    faster on CPUs, which convert bfloat16 first; the values are the same."""
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass computes again instead of keeping it. none: the scores of attention; dots: all but
     products with parameters and what attention makes of them; full: everything of a layer."""

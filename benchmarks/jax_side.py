@@ -25,9 +25,9 @@ class Ours:
         self.shape = pretrained.config.decoder
         self.by_layer: dict[str, Any] = {}
 
-    def config(self, dtype: str) -> DecoderConfig:
-        """The shape with activations of a type."""
-        return dataclasses.replace(self.shape, dtype=dtype)
+    def config(self, dtype: str, cache: str = "") -> DecoderConfig:
+        """The shape with activations and a cache of a type."""
+        return dataclasses.replace(self.shape, dtype=dtype, cache_dtype=cache)
 
     def layers(self, dtype: str) -> Any:
         """The parameters as `decoder.extend` reads them; made once."""
@@ -96,9 +96,9 @@ class Ours:
         run = functools.partial(self.prefill_program, self.layers(dtype), self.config(dtype), tokens)
         return seconds(lambda: jax.block_until_ready(run()))
 
-    def decode(self, batch: int, steps: int, dtype: str) -> float:
-        """Seconds of `steps` greedy tokens."""
-        params, config = self.layers(dtype), self.config(dtype)
+    def decode(self, batch: int, steps: int, cache: str, dtype: str) -> float:
+        """Seconds of `steps` greedy tokens with a cache of a type, that of the activations if empty."""
+        params, config = self.layers(dtype), self.config(dtype, cache)
         logits, cache = self.prefill_program(params, config, random_tokens(batch, PROMPT))
         token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         jax.block_until_ready((token, cache))

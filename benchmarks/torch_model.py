@@ -4,9 +4,10 @@
     python benchmarks/torch_model.py --torch-python VENV/bin/python --dtypes float32 --phases decode --repeats 5
 
 The two sides take turns, repetition by repetition, and the least time of each counts. torch runs as it is and compiled;
-here a gradient (no optimiser's step) is taken of all rows with `remat: dots`, and row by row with `remat: none`.
-Of each side the best of these counts. A share of the peak is that of the fastest product of square matrices of either
-side in the same type, a share of the bandwidth that of one pass over 512 MiB.
+here decoding keeps keys and values of the activations' type and of f32, and a gradient (no optimiser's step) is taken
+of all rows with `remat: dots` and row by row with `remat: none`. Of each side the best of these counts. A share of the
+peak is that of the fastest product of square matrices of either side in the same type, a share of the bandwidth that of
+one pass over 512 MiB.
 """
 
 import argparse
@@ -90,7 +91,7 @@ def cases(ours: Ours, options: argparse.Namespace) -> list[Case]:
                     batch * steps,
                     batch * steps * (2 * (matrices + table) + attention(seen)),
                     lambda size, steps=steps, kept=kept: steps * size * (matrices + table + kept),
-                    {"": functools.partial(ours.decode, batch, steps)},
+                    {kind: functools.partial(ours.decode, batch, steps, kind) for kind in ("", "float32")},
                     ("decode", {"batch": batch, "length": PROMPT, "cache": CACHE, "steps": steps}),
                     ways,
                 )

@@ -138,7 +138,7 @@ def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
     shape = (batch, config.num_kv_heads, length, config.head_dim)
 
     def buffers():
-        return tuple(jnp.zeros(shape, config.dtype) for _ in range(config.num_layers))
+        return tuple(jnp.zeros(shape, config.cache_dtype or config.dtype) for _ in range(config.num_layers))
 
     return KVCache(keys=buffers(), values=buffers())
 
@@ -271,8 +271,10 @@ def extend(
         window = config.windows[index] if config.windows else 0
         seen = visible & layers.within(jnp.int32(window), positions, cache.length) if window else visible
         query, key, value = layers.project(weights, config, x, angles)
-        keys.append(cache.keys[index].at[rows, :, targets].set(key, mode="drop"))
-        values.append(cache.values[index].at[rows, :, targets].set(value, mode="drop"))
+        keys.append(cache.keys[index].at[rows, :, targets].set(key.astype(cache.keys[index].dtype), mode="drop"))
+        values.append(
+            cache.values[index].at[rows, :, targets].set(value.astype(cache.values[index].dtype), mode="drop")
+        )
         x = layers.finish(weights, config, x, layers.attend_cached(query, keys[-1], values[-1], seen, filled))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 

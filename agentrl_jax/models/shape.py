@@ -46,6 +46,7 @@ class DecoderConfig:
         windows: by layer, the number of latest positions that attention sees, itself included; 0 for all of them.
             Empty for all of them in every layer.
         dtype: of activations and products; norms, rotary angles, softmax and logits are f32 whatever it is.
+        cache_dtype: of the keys and values that decoding keeps; empty for `dtype`.
     """
 
     vocab_size: int
@@ -65,6 +66,7 @@ class DecoderConfig:
     qk_norm: bool = False
     windows: tuple[int, ...] = ()
     dtype: str = "float32"
+    cache_dtype: str = ""
 
     def __post_init__(self):
         if self.head_dim % 2:

@@ -130,7 +130,7 @@ def build_model(
     shape = pretrained.config.decoder if pretrained else _fresh_shape(c, tokenizer.vocab_size)
     lora = LoraConfig(rank=c.lora.rank, alpha=c.lora.alpha, targets=c.lora.targets) if c.lora.rank else None
     return ActorCritic(
-        decoder=dataclasses.replace(shape, dtype=activations),
+        decoder=dataclasses.replace(shape, dtype=activations, cache_dtype="" if c.cache == "activations" else c.cache),
         critic=c.critic if config.algo.advantage in WITH_CRITIC else "none",
         common=common,
         lora=lora,

@@ -122,7 +122,9 @@ def make_plan(
     shape, tokenizer, source = _model(config, model)
     world = build.build_world(config, tokenizer)
     whole = build.build_model(config, tokenizer, common=world.common_prefix)
-    whole = dataclasses.replace(whole, decoder=dataclasses.replace(shape, dtype=whole.decoder.dtype))
+    whole = dataclasses.replace(
+        whole, decoder=dataclasses.replace(shape, dtype=whole.decoder.dtype, cache_dtype=whole.decoder.cache_dtype)
+    )
     programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
     made = _Parts(config, mesh, programs, whole, world, tokenizer)
 
