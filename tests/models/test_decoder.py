@@ -141,6 +141,21 @@ def test_bfloat16_activations_stay_close(params, tokens):
     assert np.mean(np.abs(np.asarray(hidden, np.float32) - exact)) < 0.05 * np.mean(np.abs(exact))
 
 
+@pytest.mark.parametrize("cache", ["", "float32"])
+def test_bfloat16_steps_with_either_cache_stay_close_to_the_parallel_pass(params, tokens, extend, cache):
+    """A cache of f32 holds the same keys and values: what a layer reads is rounded before it is written."""
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", cache_dtype=cache)
+    zeros = jnp.zeros(ROWS, jnp.int32)
+    hidden, filled = extend(params, config, decoder.init_cache(config, ROWS, LENGTH), tokens, zeros, zeros + LENGTH)
+    expected = decoder.logits(params, forward(params, config, tokens))
+    laid = decoder.unstack(params, config)
+    for some in (hidden, hidden[:1, :4]):  # many rows and few are multiplied in different ways
+        np.testing.assert_allclose(decoder.logits(laid, some), expected[: some.shape[0], : some.shape[1]], atol=0.15)
+    assert filled.keys[0].dtype == (jnp.float32 if cache else jnp.bfloat16)
+    first = np.asarray(filled.keys[0])
+    np.testing.assert_array_equal(first, first.astype(jnp.bfloat16).astype(first.dtype))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
