@@ -87,7 +87,7 @@ def turn_advantages(
     history_power: jax.Array | float = 1.0,
     normalise_std: bool,
 ) -> jax.Array:
-    """Step-level advantages of GiGPO (Feng et al. 2025, section 4.2), or of HGPO where `history` is above 0.
+    """Step-level advantages of GiGPO (Feng et al. 2025, arXiv 2505.10978), or of HGPO where `history` is above 0.
 
     A turn's return is compared with those of the turns of its group in the same anchor state. HGPO (He et al. 2026,
     arXiv 2602.22817) does so for the state alone, for the state with the one before, and so on to `history` of them,

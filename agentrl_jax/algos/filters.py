@@ -127,7 +127,7 @@ def chosen_groups(
 def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
     """The `keep` members of each group whose scores vary most: some of the lowest and the rest from the highest.
 
-    The best such split maximises the variance of what is kept (Xu et al. 2025, PODS, theorem 1; RAGEN v2's
+    The best such split maximises the variance of what is kept (Xu et al. 2025, PODS; RAGEN v2's
     `within_group`). Of equal splits the one with the fewest lowest members is taken.
 
     Args:

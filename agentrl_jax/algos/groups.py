@@ -53,7 +53,7 @@ def group_advantages(scores: jax.Array, intact: jax.Array, *, normalise_std: boo
 
 
 def leave_one_out(scores: jax.Array, intact: jax.Array) -> jax.Array:
-    """RLOO: each score minus the mean of the *other* members (Kool et al. 2019; Ahmadian et al. 2024, section 3.2).
+    """RLOO: each score minus the mean of the *other* members (Kool et al. 2019; Ahmadian et al. 2024).
 
     As the baseline of a member does not depend on it, the policy gradient has no bias. It is n / (n - 1) times the
     distance from the mean; exactly 0 for equal scores, and for a group of one, which has no baseline.
@@ -70,7 +70,7 @@ def leave_one_out(scores: jax.Array, intact: jax.Array) -> jax.Array:
 
 
 def over_baseline(scores: jax.Array, intact: jax.Array, baseline: jax.Array) -> jax.Array:
-    """ReMax: each score minus that of one greedy episode of the same group (Li et al. 2024, eq. 4).
+    """ReMax: each score minus that of one greedy episode of the same group (Li et al. 2024).
 
     Args:
         scores: f32[Gr, M]

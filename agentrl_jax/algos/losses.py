@@ -91,7 +91,7 @@ def gspo_loss(
 ) -> tuple[jax.Array, PolicyStats]:
     """Clipped surrogate with one ratio a row, the geometric mean of its tokens' ratios (Zheng et al. 2025, GSPO).
 
-    The gradient is that of GSPO-token (eq. 13 and 14 there), which is GSPO's own under `seq_mean_token_mean` and one
+    The gradient is that of GSPO-token in that paper, which is GSPO's own under `seq_mean_token_mean` and one
     advantage a row. A row is a whole trajectory, or one turn of it where rows hold single turns.
 
     Args:
@@ -120,7 +120,7 @@ def cispo_loss(
     clip_low: jax.Array | float,
     clip_high: jax.Array | float,
 ) -> tuple[jax.Array, PolicyStats]:
-    """REINFORCE with clipped importance weights (MiniMax 2025, CISPO, eq. 4): no token loses its gradient.
+    """REINFORCE with clipped importance weights (MiniMax 2025, arXiv 2506.13585, CISPO): no token loses its gradient.
 
     -A sg(clip(r, 1 - low, 1 + high)) log p. `clip_low` 1 is no lower bound, as in the paper.
 

@@ -22,8 +22,6 @@ from agentrl_jax.truth.exact import Bench, Case, Result
 UNBIASED = 1e-9
 """Largest bias of an estimator that has none, as a share of the gradient: what float64 leaves."""
 
-_COLUMNS = ("estimator", "members", "bias", "noise", "cosine", "own cosine", "scale", "")
-
 
 def run(command: commands.Bench, report: Callable[[str], None]) -> list[Result]:
     """Measures what `agentrl bench estimators` was asked for, prints it and returns it.
@@ -77,20 +75,20 @@ def biased(result: Result) -> bool:
 
 
 def table(results: Sequence[Result], title: str) -> Table:
-    """The results for a terminal."""
-    drawn = Table(title=title)
-    for name in _COLUMNS:
-        drawn.add_column(name, justify="left" if name in ("estimator", "") else "right")
-    for result in results:
-        drawn.add_row(*_cells(result), style="bold" if result.case.unbiased else None)
+    """The results for a terminal, an estimator a row."""
+    drawn = Table(title=title, title_justify="left")
+    for name in _columns(results):
+        drawn.add_column(name, justify="left" if name in ("estimator", "note") else "right")
+    for row in _rows(results):
+        drawn.add_row(*row)
     return drawn
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """The results as a table for a document."""
-    rows = [(*_COLUMNS[:-1], "note"), ("---", *["---:"] * (len(_COLUMNS) - 2), "---")]
-    rows += [tuple(_cells(result)) for result in results]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+    """The results as a table for a document, an estimator a row."""
+    columns = _columns(results)
+    rows = [columns, ["---" if name in ("estimator", "note") else "---:" for name in columns], *_rows(results)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -121,17 +119,34 @@ def figure(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     drawn.savefig(path, dpi=120)
 
 
-def _cells(result: Result) -> list[str]:
-    found = f"{result.bias:.4f}" if biased(result) else "0"
-    error = f" ± {result.error:.4f}" if result.error else ""
-    own = "" if result.own_cosine is None else f"{result.own_cosine:.4f}"
+def _columns(results: Sequence[Result]) -> list[str]:
+    sizes = " / ".join(str(members) for members in dict.fromkeys(result.members for result in results))
+    return ["estimator", f"bias, {sizes} members", "noise", "cosine", "own cosine", "scale", "note"]
+
+
+def _rows(results: Sequence[Result]) -> list[list[str]]:
+    by_name: dict[str, list[Result]] = {}
+    for result in results:
+        by_name.setdefault(result.case.name, []).append(result)
+
+    def joined(these: list[Result], cell: Callable[[Result], str]) -> str:
+        return " / ".join(cell(result) for result in these)
+
     return [
-        result.case.name,
-        str(result.members),
-        found + error,
-        f"{result.noise:.2f}",
-        f"{result.cosine:.4f}",
-        own,
-        f"{result.scale:.4g}",
-        result.case.note,
+        [
+            name,
+            joined(these, _bias),
+            joined(these, lambda r: f"{r.noise:.2f}"),
+            joined(these, lambda r: f"{r.cosine:.3f}" if biased(r) else "1"),
+            joined(these, lambda r: "" if r.own_cosine is None else f"{r.own_cosine:.3f}").strip(" /"),
+            joined(these, lambda r: f"{r.scale:.2f}"),
+            these[0].case.note,
+        ]
+        for name, these in by_name.items()
     ]
+
+
+def _bias(result: Result) -> str:
+    if result.error:
+        return f"{result.bias:.3f} ± {result.error:.3f}"
+    return f"{result.bias:.3f}" if biased(result) else "0"
