@@ -240,6 +240,11 @@ class AlgoConfig:
     """Weight of the KL divergence."""
     kl_where: Literal["none", "loss", "reward"] = "none"
     """Where the KL divergence enters."""
+    kl_target: AboveZero | None = None
+    """Divergence in nats a token: kl_coef is moved so that it is held (the adaptive controller); none: kl_coef stays as
+    it is."""
+    kl_horizon: AboveZero = 10000.0
+    """Episodes over which the adaptive controller moves; the larger, the slower."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"] = (
         "seq_mean_token_mean"
     )

@@ -118,6 +118,13 @@ def _check_loss(algo: AlgoConfig, need: Callable[[bool, str], None]) -> None:
         "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
     )
     need(
+        algo.kl_target is None or algo.kl_coef > 0.0,
+        f"algo.kl_target is {algo.kl_target}, but algo.kl_coef is 0 and stays so; set algo.kl_coef above 0, or leave "
+        "algo.kl_target out",
+    )
+    if algo.kl_target is None:
+        _unread(algo, ("kl_horizon",), "algo.kl_target none", need)
+    need(
         algo.kl_where != "reward" or algo.advantage not in PER_EPISODE,
         f"algo.kl_where is reward, but algo.advantage {algo.advantage} compares returns and would not see it; "
         "use algo.kl_where loss, or algo.advantage gae or reward_to_go",

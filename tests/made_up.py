@@ -35,6 +35,7 @@ BASE = LearnerConfig(
     value_clip=0.5,
     kl_kind="k3",
     kl_where="none",
+    kl_adaptive=False,
     aggregation="token_mean",
     reward_placement="episode",
     reward_normalisation="identity",
@@ -71,6 +72,8 @@ def settings(**changes):
         step_weight=1.0,
         history_power=1.0,
         filter_value=0.9,
+        kl_target=0.1,
+        kl_horizon=100.0,
         format_penalty=-0.1,
     )
     return jax.tree.map(jnp.float32, values.replace(**changes))

@@ -235,6 +235,7 @@ def learner_config(config: Config) -> LearnerConfig:
         task_names=tuple(task.label for task in config.tasks),
         members=config.rollout.members,
         context=config.rollout.context,
+        kl_adaptive=config.algo.kl_target is not None,
         **shared,
     )
 
@@ -323,6 +324,8 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
         step_weight=algo.step_weight,
         history_power=algo.history_power,
         filter_value=algo.filter_value,
+        kl_target=1.0 if algo.kl_target is None else algo.kl_target,
+        kl_horizon=algo.kl_horizon,
         **moved,
     )
     return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})

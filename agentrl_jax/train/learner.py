@@ -63,9 +63,17 @@ def update(
             `engine` does not belong to the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
+    settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
     batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
     state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards, replay)
-    return state.replace(iteration=state.iteration + 1), metrics | of_steps
+    metrics |= of_steps
+    if config.kl_where != "none":
+        metrics["actor/kl_coef"] = settings.kl_coef
+    if config.kl_adaptive:
+        seen = metrics["actor/kl" if config.kl_where == "loss" else "actor/reward_kl_penalty"]
+        episodes = trajectory.num_turns.shape[0]
+        state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
+    return state.replace(iteration=state.iteration + 1), metrics
 
 
 def _learn(

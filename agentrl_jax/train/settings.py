@@ -27,6 +27,7 @@ class LearnerConfig:
         value_clip: None for none.
         kl_kind: estimator of `agentrl_jax.algos.kl`.
         kl_where: "none", "loss" or "reward".
+        kl_adaptive: the coefficient of the divergence moves towards `UpdateSettings.kl_target`.
         aggregation: mode of `losses.token_weights`.
         reward_placement: "episode" or "turn".
         reward_normalisation: method of `rewards.normalise`.
@@ -59,6 +60,7 @@ class LearnerConfig:
     value_clip: float | None
     kl_kind: kl.Kind
     kl_where: str
+    kl_adaptive: bool
     aggregation: losses.Aggregation
     reward_placement: reward_rules.Placement
     reward_normalisation: reward_rules.Normalisation
@@ -110,4 +112,6 @@ class UpdateSettings(struct.PyTreeNode):
     step_weight: jax.Array
     history_power: jax.Array
     filter_value: jax.Array
+    kl_target: jax.Array
+    kl_horizon: jax.Array
     format_penalty: jax.Array

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from agentrl_jax.algos import kl
+from agentrl_jax.algos.kl import KLController
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 
@@ -23,6 +25,7 @@ class TrainState(struct.PyTreeNode):
         imitation_step: i32[] gradient steps of imitation finished.
         gradient_steps: i32[] updates applied in all.
         bad_updates: i32[] updates in a row that were skipped, see `apply_gradients`.
+        kl: what the coefficient of the KL divergence is multiplied by; 1 unless the controller is adaptive.
         base: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It comes
             with the pretrained model and is not part of a checkpoint.
     """
@@ -34,6 +37,7 @@ class TrainState(struct.PyTreeNode):
     imitation_step: jax.Array
     gradient_steps: jax.Array
     bad_updates: jax.Array
+    kl: KLController
     base: Any = None
 
     def whole(self, params: Any = None) -> dict[str, Any]:
@@ -60,7 +64,9 @@ def init_state(
     params = actor_critic.from_decoder(key, pretrained, model)
     base = params.pop("base", None)
     counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
-    state = TrainState(params=params, reference=None, opt_state=optimise.init(params), base=base, **counts)
+    state = TrainState(
+        params=params, reference=None, opt_state=optimise.init(params), base=base, kl=kl.controller(1.0), **counts
+    )
     return with_reference(state) if reference else state
 
 

@@ -120,7 +120,15 @@ def test_order_of_groups_changes_nothing(learn, base):
 def test_numbers_change_without_a_new_program(learn, base):
     program = learn.program(MODEL, PLAIN, BASE)
     before = program._cache_size()
-    of_other_rules = {"kl_coef", "turn_gamma", "step_weight", "history_power", "filter_value"}
+    of_other_rules = {
+        "kl_coef",
+        "turn_gamma",
+        "step_weight",
+        "history_power",
+        "filter_value",
+        "kl_target",
+        "kl_horizon",
+    }
     for name in set(UpdateSettings.__dataclass_fields__) - of_other_rules:
         low, high = (learn(numbers=settings(**{name: value}))[0].params for value in (0.001, 0.9))
         assert not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (low, high)))), name

@@ -245,6 +245,20 @@ def test_the_numbers_of_a_rule_are_read(learn, changes, name, values):
     assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-6
 
 
+@pytest.mark.parametrize(
+    ("where", "target", "factor"), [("loss", 1e9, 0.9), ("reward", 1e9, 0.9), ("reward", 1e-9, 1.1)]
+)
+def test_the_adaptive_coefficient_follows_the_divergence(learn, where, target, factor):
+    """clip(error, -0.2, 0.2) * episodes / horizon a step; the state keeps it, so that a checkpoint does."""
+    lower = TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(logprob=TRAJECTORY.reply.logprob - 1.0))
+    numbers = settings(kl_coef=0.5, kl_target=target, kl_horizon=2.0 * EPISODES)
+    after, metrics, _ = learn(rule(kl_where=where, kl_kind="k2", kl_adaptive=True), lower, numbers)
+    assert metrics["actor/kl_coef"] == 0.5
+    assert float(after.kl.coef) == pytest.approx(factor)
+    fixed, _, _ = learn(rule(kl_where=where, kl_kind="k2"), lower, numbers)
+    assert float(fixed.kl.coef) == 1.0
+
+
 def test_whitening_comes_last():
     plain, white = (batch_of(rule(advantage="rloo", whiten=whiten)) for whiten in (False, True))
     np.testing.assert_allclose(white.advantage, advantages.whiten(plain.advantage, plain.mask), atol=1e-5)
