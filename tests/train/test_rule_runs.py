@@ -1,0 +1,60 @@
+"""Runs of rules that keep a state, or play more than one rollout an iteration."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+SCRIPT = str(Path(__file__).with_name("killing_run.py"))
+RULE = """{
+  preset: remax, kl_where: loss, kl_kind: k2, kl_coef: 0.1, kl_target: 1.0e-6, kl_horizon: 100, minibatches: 1,
+  horizon: adaptive, horizons: [1, 2], horizon_every: 1, horizon_gain: 2.0,
+  schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter_ratio: 0.5}", RULE.replace("\n", " "))
+    return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
+
+
+def test_horizon_temperature_and_coefficient_move_and_survive_a_kill(file, tmp_path):
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "whole"))
+    assert code == 0, err
+    rows = [row for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"]
+    # No success rises by 2, so that the horizon grows as soon as two stretches of one iteration have been seen.
+    assert [row["rollout/horizon"] for row in rows] == [1, 1, 2, 2]
+    assert [row["rollout/temperature"] for row in rows] == [1.0, 0.75, 0.5, 0.5]
+    coefficients = [row["actor/kl_coef"] for row in rows]
+    assert coefficients[0] == pytest.approx(0.1)
+    assert len(set(coefficients)) == 4
+    # Four groups of four, and a greedy episode for each of them.
+    summary = tiny_run.summary(tmp_path / "whole")
+    assert summary["episodes"] == 4 * (16 + 4)
+    compiled = json.loads((tmp_path / "whole" / "summary.json").read_text())["programs"]
+    assert compiled == ["baseline", "evaluation", "imitation", "rollout", "update"]
+
+    words = [sys.executable, SCRIPT, "update", "3", "train", file, "--run_dir", str(tmp_path / "killed")]
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
+    killed = subprocess.run(words, env=environment, capture_output=True, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "killed"))
+    assert code == 0, err
+    assert tiny_run.metrics(tmp_path / "killed") == tiny_run.metrics(tmp_path / "whole")
+    assert summary == tiny_run.summary(tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["gigpo", "dapo", "starpo_s2", "gspo", "reinforce_pp", "ppo", "rloo"])
+def test_presets_run_from_the_command_line(preset, tmp_path):
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter_ratio: 0.5}", f"{{preset: {preset}}}")
+    file = tiny_run.write_config(tmp_path, text)
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "2")
+    assert code == 0, err
+    rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
+    assert len(rows) == 2
