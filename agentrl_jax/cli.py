@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, eval, envs, play, chat, export, plan, presets, bench.
+"""The command `agentrl`: train, eval, envs, play, chat, export, plan, presets, diagnose, bench.
 
 Whatever the user can put right ends as one line on standard error and exit code 2.
 """
@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.commands import Bench, Chat, Envs, Eval, Export, Plan, Play, Presets, Train
+from agentrl_jax.commands import Bench, Chat, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Train
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError
 
@@ -88,6 +88,8 @@ def _run(words: list[str]) -> None:
         _plan(command, overrides)
     elif isinstance(command, Presets):
         _presets(command)
+    elif isinstance(command, Diagnose):
+        _diagnose(command)
     elif isinstance(command, Bench):
         _bench(command)
 
@@ -153,6 +155,18 @@ def _presets(command: Presets) -> None:
     Console().print(table)
 
 
+def _diagnose(command: Diagnose) -> None:
+    from agentrl_jax.evaluate.diagnose import diagnose
+
+    figure = command.figure or str(Path(command.run) / "diagnosis.png")
+    found = diagnose(command.run, figure)
+    if command.json:
+        print(json.dumps(found | {"figure": figure}, allow_nan=False))
+    else:
+        print(found["text"].replace(" [", "\n["))
+        print(f"figure: {figure}")
+
+
 def _bench(command: Bench) -> None:
     from agentrl_jax.errors import refusals
     from agentrl_jax.truth.report import run
@@ -161,7 +175,7 @@ def _bench(command: Bench) -> None:
         run(command, report=lambda line: print(line, file=sys.stderr))
 
 
-def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan | Presets | Bench:
+def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan | Presets | Diagnose | Bench:
     """Reads the command line; what tyro prints about a mistake is brought down to one line."""
     complaint = io.StringIO()
     try:
@@ -176,6 +190,7 @@ def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Pla
                     "export": Export,
                     "plan": Plan,
                     "presets": Presets,
+                    "diagnose": Diagnose,
                     "bench": Bench,
                 },
                 prog="agentrl",

@@ -133,6 +133,18 @@ class Presets:
 
 
 @dataclasses.dataclass(frozen=True)
+class Diagnose:
+    """Say whether a run has collapsed, when, and on which evidence; the run may still go on."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Folder of the run, e.g. runs/demo."""
+    figure: str | None = None
+    """Path of a figure (.png) of the indicators to write; default: diagnosis.png in the folder of the run."""
+    json: bool = False
+    """Print one JSON object with verdict, text and alarms instead of sentences."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Bench:
     """Measure estimators of the policy gradient against the exact one, on a task whose trajectories can be counted."""
 

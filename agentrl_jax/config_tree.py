@@ -375,6 +375,9 @@ class TrainConfig:
     """Temperature of the validation."""
     max_bad_updates: Positive = 5
     """The run stops after this many skipped updates in a row (not finite, or without a token to learn from)."""
+    on_collapse: Literal["go_on", "stop"] = "go_on"
+    """What to do when an alarm says that learning has come to its end (`agentrl_jax.evaluate.collapse` lists them);
+    metrics.jsonl and the terminal tell of alarms either way."""
     trajectories_every: Count = 10
     """Iterations between two entries in trajectories.jsonl; 0: none."""
     trajectories: Positive = 4

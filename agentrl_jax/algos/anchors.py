@@ -23,16 +23,15 @@ def returns_to_go(rewards: jax.Array, gamma: jax.Array | float) -> jax.Array:
     return jax.lax.scan(step, jnp.zeros_like(rewards[:, 0]), rewards.T, reverse=True)[1].T
 
 
-def hash_tokens(tokens: jax.Array, length: jax.Array) -> jax.Array:
-    """64 bits u32[..., 2] of the first `length` i32[...] of the tokens i32[..., O]; padding does not count."""
-    kept = jnp.arange(tokens.shape[-1]) < length[..., None]
+def hash_tokens(tokens: jax.Array, counts: jax.Array) -> jax.Array:
+    """64 bits u32[..., 2] of those of the tokens i32[..., O] that count, bool[..., O], in their order."""
 
     def step(code, now):
-        token, counts = now
-        return jnp.where(counts[..., None], _mixed(code, jnp.stack([token, token], axis=-1)), code), None
+        token, is_one = now
+        return jnp.where(is_one[..., None], _mixed(code, jnp.stack([token, token], axis=-1)), code), None
 
-    start = jnp.full((*length.shape, 2), _SALT, jnp.uint32)
-    inputs = (jnp.moveaxis(tokens.astype(jnp.uint32), -1, 0), jnp.moveaxis(kept, -1, 0))
+    start = jnp.full((*tokens.shape[:-1], 2), _SALT, jnp.uint32)
+    inputs = (jnp.moveaxis(tokens.astype(jnp.uint32), -1, 0), jnp.moveaxis(counts, -1, 0))
     return jax.lax.scan(step, start, inputs)[0]
 
 

@@ -35,6 +35,18 @@ def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]
     return {name: masked.moments(x, known)[0] for name, x in per_group.items()}
 
 
+def repeated_share(code: jax.Array, intact: jax.Array) -> jax.Array:
+    """Share of members that said exactly what another member of their group said, f32[].
+
+    Args:
+        code: u32[Gr, M, 2] hash of all that a member said.
+        intact: bool[Gr, M] members that count.
+    """
+    both = intact[:, :, None] & intact[:, None] & ~jnp.eye(intact.shape[1], dtype=bool)
+    alike = jnp.all(code[:, :, None] == code[:, None], axis=-1) & both
+    return jnp.sum(jnp.any(alike, axis=2)) / jnp.maximum(jnp.sum(intact), 1)
+
+
 def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
     """mean, max and min of `x` f32[...] where `mask` bool[...] holds."""
     return {

@@ -98,6 +98,9 @@ def make_batch(
     metrics = {f"train/{name}": x for name, x in metrics.items()}
     metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
 
+    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.reply.tokens, trajectory.sampled)))
+    repeated = diagnostics.repeated_share(said.reshape(*groups.intact.shape, 2), groups.intact)
+    metrics["rollout/repeated_share"] = repeated
     chosen, episodes = _chosen(trajectory, groups, settings, config)
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
@@ -138,7 +141,8 @@ def _baseline(greedy: Trajectory, settings: UpdateSettings) -> jax.Array:
 def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
     """What gigpo takes for the state of each turn, u32[E, T, 2]."""
     if config.advantage == "gigpo" and config.anchor == "observation":
-        return anchors.hash_tokens(trajectory.observation, trajectory.observation_length)
+        seen = jnp.arange(trajectory.observation.shape[-1]) < trajectory.observation_length[..., None]
+        return anchors.hash_tokens(trajectory.observation, seen)
     return trajectory.turn.state_hash
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate import collapse
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
@@ -109,6 +110,8 @@ class _Run:
         self.totals = Totals()
         self.before = 0.0
         self.imitation_outcomes: dict[str, list[bool]] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.stopped = ""
 
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
@@ -138,11 +141,13 @@ class _Run:
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
         state = self._resume()
+        self.rows = [row for row in folder.metrics() if row["stage"] == "rl"]
+        self._heed(self.rows[-1] if self.rows else {})
         if self.chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = self._imitate(state)
         if not self.imitation_outcomes:
             state = self._begin_learning(state)
-        while int(state.iteration) < self.config.train.iterations:
+        while int(state.iteration) < self.config.train.iterations and not self.stopped:
             state = self._iterate(state)
         return self._finish(state)
 
@@ -275,6 +280,7 @@ class _Run:
         self._count(counters, metrics, trajectory)
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
             row |= self._validate(state)
+        self._sound_alarms(row)
         step = self.chunks + iteration + 1
         seconds = {"time/rollout": rolled - began, "time/update": learned - rolled, "time/total": self._seconds()}
         rate = counters["sampled_tokens"] / (learned - began)
@@ -286,10 +292,26 @@ class _Run:
         self._check(int(metrics["update/skipped_in_a_row"]), "optim.lr")
         self._check_logprobs(metrics)
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
-        last = iteration + 1 == config.train.iterations
+        last = iteration + 1 == config.train.iterations or bool(self.stopped)
         if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
             self._save(step, state)
         return state
+
+    def _sound_alarms(self, row: dict[str, Any]) -> None:
+        """Adds the alarms that are raised to the row, and tells of new ones on the terminal."""
+        before = self.rows[-1] if self.rows else {}
+        self.rows.append(row)
+        for alarm in collapse.raised(self.rows):
+            row[f"alarm/{alarm.name}"] = 1.0
+            if f"alarm/{alarm.name}" not in before:
+                self.view.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
+        self._heed(row)
+
+    def _heed(self, row: dict[str, Any]) -> None:
+        """Ends the run where the configuration says so and the row tells of a collapse."""
+        if self.config.train.on_collapse == "stop":
+            names = [alarm.name for alarm in collapse.ALARMS if alarm.collapse and f"alarm/{alarm.name}" in row]
+            self.stopped = names[0] if names else ""
 
     def _greedy(self, state: TrainState, key: jax.Array, turns: int) -> tuple[Trajectory, ...]:
         """One greedy episode a group, on the group's level, where the learning rule reads it."""
@@ -396,6 +418,7 @@ class _Run:
             **success_tables(start, trained, known, imitated=self.chunks > 0),
             "held_out": not any(panel.pack.shape[0] for panel in self.panels),
             "iterations": int(state.iteration),
+            "stopped_by": self.stopped,
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},
             "programs_compiled": self.programs.count(),

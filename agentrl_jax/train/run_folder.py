@@ -168,8 +168,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
-        file = self.path / "metrics.jsonl"
-        return _rows(file) if file.exists() else []
+        return read_metrics(self.path)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json; a reader sees the old file or the new one, never half of one."""
@@ -197,6 +196,12 @@ class RunFolder:
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether a path is the folder of a run."""
     return (Path(path) / _CONFIG).is_file()
+
+
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl in the folder of a run so far; a run that goes on may be read too."""
+    file = Path(path) / "metrics.jsonl"
+    return _rows(file) if file.exists() else []
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

@@ -69,11 +69,12 @@ def test_hashes_tell_texts_apart_and_do_not_see_padding():
     draw = np.random.default_rng(0)
     tokens = draw.integers(0, 50, (20_000, 6)).astype(np.int32)
     length = draw.integers(0, 7, 20_000)
-    found = np.asarray(hash_tokens(tokens, length))
+    found = np.asarray(hash_tokens(tokens, np.arange(6) < length[:, None]))
     texts = [tuple(row[:n]) for row, n in zip(tokens.tolist(), length)]
     assert len({tuple(code) for code in found.tolist()}) == len(set(texts))
     # Each half alone tells them apart about as well as 32 bits can.
     for half in (0, 1):
         assert len(set(found[:, half].tolist())) > len(set(texts)) - 5
-    padded = np.asarray(hash_tokens(np.pad(tokens, ((0, 0), (0, 3)), constant_values=9), length))
+    wide = np.pad(tokens, ((0, 0), (0, 3)), constant_values=9)
+    padded = np.asarray(hash_tokens(wide, np.arange(9) < length[:, None]))
     np.testing.assert_array_equal(found, padded)

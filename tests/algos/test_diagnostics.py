@@ -76,3 +76,13 @@ def test_members_that_do_not_count_are_not_seen():
     expected = {"in_group_std": std / 2, "in_group_max": 4.5, "in_group_mean": (7 / 3 + 5) / 2, "zero_std_share": 0.5}
     assert {name: float(x) for name, x in found.items()} == pytest.approx(expected, rel=1e-5)
     assert not any(map(float, group_metrics(returns, np.zeros_like(intact)).values()))
+
+
+def test_the_share_of_members_that_said_what_another_said():
+    code = np.array([[1, 1, 2, 3], [5, 5, 5, 5], [1, 2, 3, 4]], np.uint32)[..., None].repeat(2, axis=2)
+    everyone = np.ones((3, 4), bool)
+    assert float(diagnostics.repeated_share(code, everyone)) == pytest.approx(6 / 12)
+    some = everyone.copy()
+    some[0, 0] = some[1, 1:] = False
+    assert float(diagnostics.repeated_share(code, some)) == 0.0
+    assert float(diagnostics.repeated_share(code, ~everyone)) == 0.0

@@ -39,6 +39,8 @@ FIELDS = {field.name for field in dataclasses.fields(BASE)}
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
 MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
 
+SEEN_MASK = jnp.arange(MET.observation.shape[-1]) < MET.observation_length[..., None]
+
 
 def rule(**changes):
     return dataclasses.replace(BASE, **changes)
@@ -168,7 +170,7 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
     found = per_turn(config)
     np.testing.assert_allclose(per_turn(dataclasses.replace(config, context="single_turn")), found, atol=1e-6)
     rewards = jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0)
-    state = STATES if anchor == "state" else anchors.hash_tokens(MET.observation, MET.observation_length)
+    state = STATES if anchor == "state" else anchors.hash_tokens(MET.observation, SEEN_MASK)
     of_turns = anchors.turn_advantages(
         anchors.returns_to_go(rewards, 0.95),
         state,

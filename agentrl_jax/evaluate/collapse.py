@@ -1,0 +1,223 @@
+"""Signs that a run collapses, read from its metrics: each with a definition, a unit and a source.
+
+A run's rows are those of metrics.jsonl; rows without a metric (a validation that was not due) are passed over.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+Rule = Literal["falls", "rises", "drifts", "above", "below", "spikes"]
+
+BASELINE = 10
+"""Values at the start whose mean is what later ones are compared with."""
+_SPIKE_WINDOW = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Alarm:
+    """One sign.
+
+    Attributes:
+        name: as in `alarm/NAME` of metrics.jsonl.
+        metric: what it watches.
+        unit: of the metric.
+        rule: falls, rises: below or above `limit` times the mean of the first ten values. drifts: below 1 / limit or
+            above limit times that. above, below: beyond `limit` itself. spikes: above `limit` times the median of the
+            twenty values before.
+        limit: see there.
+        patience: values in a row.
+        collapse: what it says by itself: learning has come to its end. The others are warnings.
+        about: in plain words.
+        source: where rule and numbers come from.
+    """
+
+    name: str
+    metric: str
+    unit: str
+    rule: Rule
+    limit: float
+    patience: int
+    collapse: bool
+    about: str
+    source: str
+
+
+_V2 = "RAGEN v2, early stopping"
+_TRAP = "sign of the Echo Trap in arXiv 2504.20073; limit ours"
+
+ALARMS: tuple[Alarm, ...] = (
+    Alarm(
+        "spread_lost",
+        "rollout/in_group_std",
+        "return",
+        "falls",
+        0.1,
+        10,
+        True,
+        "members of a group earn the same, so that there is nothing left to compare",
+        _V2,
+    ),
+    Alarm(
+        "no_signal",
+        "rollout/zero_std_share",
+        "share of groups",
+        "above",
+        0.95,
+        10,
+        True,
+        "nearly every group is solved by all members or by none",
+        "ours; RAGEN-2 (arXiv 2604.06268): without spread regularisers are all that is left of the gradient",
+    ),
+    Alarm(
+        "success_lost",
+        "validation/success",
+        "share of episodes",
+        "below",
+        0.01,
+        5,
+        True,
+        "held-out levels are not solved any more",
+        _V2,
+    ),
+    Alarm("entropy_lost", "actor/entropy", "nats a token", "falls", 0.1, 10, False, "the policy hardly varies", _TRAP),
+    Alarm("entropy_risen", "actor/entropy", "nats a token", "rises", 3.0, 10, False, "the policy turns random", _TRAP),
+    Alarm(
+        "gradient_spike",
+        "actor/grad_norm_max",
+        "norm",
+        "spikes",
+        10.0,
+        1,
+        False,
+        "a gradient is many times as long as those before",
+        _TRAP,
+    ),
+    Alarm(
+        "far_from_start",
+        "actor/kl",
+        "nats a token",
+        "above",
+        1.0,
+        5,
+        False,
+        "the policy is far from the one it started as (runs that have a reference)",
+        "ours",
+    ),
+    Alarm(
+        "length_drift",
+        "train/reply_tokens",
+        "tokens a turn",
+        "drifts",
+        2.0,
+        10,
+        False,
+        "replies are half or twice as long as at the start",
+        _TRAP,
+    ),
+    Alarm(
+        "repetition",
+        "rollout/repeated_share",
+        "share of episodes",
+        "above",
+        0.95,
+        10,
+        False,
+        "members of a group say the same, word for word",
+        _TRAP,
+    ),
+    Alarm(
+        "format_lost",
+        "train/valid_format",
+        "share of turns",
+        "falls",
+        0.5,
+        10,
+        False,
+        "replies cannot be read any more",
+        "ours",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What an alarm found in a run.
+
+    Attributes:
+        alarm: which.
+        iterations: of the values, in order.
+        values: of the metric.
+        bad: whether each value is beyond the limit.
+        raised: iterations at which the alarm was raised: `patience` values in a row were bad, or more.
+        reference: what the last value is compared with; None before there is anything.
+    """
+
+    alarm: Alarm
+    iterations: tuple[int, ...]
+    values: tuple[float, ...]
+    bad: tuple[bool, ...]
+    raised: tuple[int, ...]
+    reference: float | None
+
+    @property
+    def began(self) -> int | None:
+        """Iteration of the first bad value of the streak that first raised the alarm."""
+        if not self.raised:
+            return None
+        return self.iterations[self.iterations.index(self.raised[0]) - self.alarm.patience + 1]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is raised at the newest value."""
+        return bool(self.raised) and self.raised[-1] == self.iterations[-1]
+
+
+def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
+    """Applies an alarm to the rows of a run."""
+    known = [
+        (row["iteration"], float(row[alarm.metric]))
+        for row in rows
+        if "iteration" in row and isinstance(row.get(alarm.metric), int | float) and math.isfinite(row[alarm.metric])
+    ]
+    iterations, values = tuple(i for i, _ in known), tuple(v for _, v in known)
+    bad, streak, raised = [], 0, []
+    reference: float | None = None
+    for index, value in enumerate(values):
+        reference = _reference(alarm, values[:index])
+        is_bad = reference is not None and _beyond(alarm, value, reference)
+        streak = streak + 1 if is_bad else 0
+        bad.append(is_bad)
+        if streak >= alarm.patience:
+            raised.append(iterations[index])
+    return Finding(alarm, iterations, values, tuple(bad), tuple(raised), reference)
+
+
+def _reference(alarm: Alarm, before: Sequence[float]) -> float | None:
+    """What a value is compared with, from those before it."""
+    if alarm.rule in ("above", "below"):
+        return alarm.limit
+    if alarm.rule == "spikes":
+        return statistics.median(before[-_SPIKE_WINDOW:]) if len(before) >= BASELINE else None
+    return statistics.fmean(before[:BASELINE]) if len(before) >= BASELINE else None
+
+
+def _beyond(alarm: Alarm, value: float, reference: float) -> bool:
+    if alarm.rule == "above":
+        return value > reference
+    if alarm.rule == "below":
+        return value < reference
+    if alarm.rule == "falls":
+        return value < alarm.limit * reference
+    if alarm.rule in ("rises", "spikes"):
+        return reference > 0 and value > alarm.limit * reference
+    return value > alarm.limit * reference or value < reference / alarm.limit
+
+
+def raised(rows: Sequence[Mapping[str, Any]]) -> tuple[Alarm, ...]:
+    """The alarms that are raised at the newest value of their metric, which has to be of the newest row."""
+    found = (examine(alarm, rows) for alarm in ALARMS)
+    newest = rows[-1]["iteration"] if rows else None
+    return tuple(f.alarm for f in found if f.lasts and f.raised[-1] == newest)

@@ -1,0 +1,131 @@
+"""Whether a run has collapsed, when, and on which evidence, in plain words; of runs that go on, too."""
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.collapse import ALARMS, BASELINE, Finding, examine
+from agentrl_jax.train.curves import Panel, plot_curves
+from agentrl_jax.train.run_folder import read_config, read_metrics
+
+_SOLVED = 0.9
+_WINDOW = 10
+_ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
+
+PANELS = (
+    Panel("success", (("train/success", "training"), ("validation/success", "validation")), is_share=True),
+    Panel("in-group std of returns", (("rollout/in_group_std", ""),)),
+    Panel("groups", (("rollout/zero_std_share", "without spread"),), is_share=True),
+    Panel("entropy per token (nats)", (("actor/entropy", ""),)),
+    Panel("gradient norm, largest", (("actor/grad_norm_max", ""),)),
+    Panel("divergence from the start (nats a token)", (("actor/kl", ""),)),
+    Panel("tokens a turn", (("train/reply_tokens", ""),)),
+    Panel("replies", (("train/valid_format", "format kept"), ("rollout/repeated_share", "repeated")), is_share=True),
+)
+
+
+def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Reads a run, finished or not, and says what its metrics show.
+
+    Args:
+        run: its folder.
+        figure: PNG to draw the indicators into; None for none.
+
+    Returns:
+        "verdict": collapsed, solved, warnings or healthy, or unknown before there is enough to say; "text": sentences;
+        "iterations" seen; "alarms": for each that was raised its name, metric, iterations and values.
+
+    Raises:
+        UserError: the folder is no run, or it has no iteration yet.
+    """
+    read_config(run)  # refuses what is no run
+    rows = [row for row in read_metrics(run) if "iteration" in row]
+    if not rows:
+        raise UserError(f"{run}: has no iteration of reinforcement learning yet; wait for the first one")
+    findings = [examine(alarm, rows) for alarm in ALARMS]
+    if figure is not None:
+        if not Path(figure).absolute().parent.is_dir():
+            raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
+        plot_curves(rows, figure, title=Path(run).name, panels=_known(rows))
+    return judge(rows, findings)
+
+
+def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dict[str, Any]:
+    """The verdict over the findings of a run's rows, see `diagnose`."""
+    raised = sorted((f for f in findings if f.raised), key=lambda f: f.began or 0)
+    ends = [f for f in raised if f.alarm.collapse]
+    solved = [f for f in ends if _success(rows, f.raised[0]) >= _SOLVED and f.alarm.metric != "validation/success"]
+    fatal = [f for f in ends if f not in solved]
+    newest = rows[-1]["iteration"]
+    if fatal:
+        verdict = "collapsed"
+        first = fatal[0]
+        sentences = [f"This run has collapsed, from iteration {first.began} on: {first.alarm.about}."]
+        if not first.lasts:
+            sentences.append(f"It recovered: the last iteration with this sign is {first.raised[-1]}.")
+    elif solved:
+        verdict = "solved"
+        sentences = [
+            f"This run has nothing left to learn since iteration {solved[0].began}: {solved[0].alarm.about}, and "
+            f"{_success(rows, solved[0].raised[0]):.0%} of its episodes succeed."
+        ]
+    elif raised:
+        verdict, sentences = "warnings", ["This run has not collapsed, but it gives signs of trouble."]
+    elif newest >= _ENOUGH:
+        verdict, sentences = "healthy", [f"No sign of collapse in {newest} iterations."]
+    else:
+        verdict, sentences = "unknown", [f"{newest} iterations are too few to tell; alarms need {_ENOUGH}."]
+    sentences += [_evidence(f) for f in raised]
+    return {
+        "verdict": verdict,
+        "text": " ".join(sentences),
+        "iterations": newest,
+        "alarms": [
+            {
+                "name": f.alarm.name,
+                "metric": f.alarm.metric,
+                "unit": f.alarm.unit,
+                "collapse": f.alarm.collapse,
+                "began": f.began,
+                "raised": f.raised[0],
+                "lasts": f.lasts,
+                "value": f.values[f.iterations.index(f.raised[0])],
+                "source": f.alarm.source,
+            }
+            for f in raised
+        ],
+    }
+
+
+def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
+    """Mean success of the ten iterations up to this one."""
+    known = [row["train/success"] for row in rows if row["iteration"] <= iteration and "train/success" in row]
+    return statistics.fmean(known[-_WINDOW:]) if known else 0.0
+
+
+def _evidence(f: Finding) -> str:
+    index = f.iterations.index(f.raised[0])
+    value, alarm = f.values[index], f.alarm
+    start = statistics.fmean(f.values[:_WINDOW])
+    beside = {
+        "falls": f"less than {alarm.limit:g} times the {start:.3g} of the first {_WINDOW} iterations",
+        "rises": f"more than {alarm.limit:g} times the {start:.3g} of the first {_WINDOW} iterations",
+        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {start:.3g} of the first {_WINDOW}",
+        "above": f"above {alarm.limit:g}",
+        "below": f"below {alarm.limit:g}",
+        "spikes": f"more than {alarm.limit:g} times the median of the iterations before",
+    }[alarm.rule]
+    often = f"{alarm.patience} times in a row " if alarm.patience > 1 else ""
+    more = "; it lasts" if f.lasts else f"; last at iteration {f.raised[-1]}"
+    return (
+        f"[{alarm.name}] {alarm.metric} was {value:.3g} ({alarm.unit}) at iteration {f.raised[0]}, {often}{beside}: "
+        f"{alarm.about}{more}."
+    )
+
+
+def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
+    """The panels of which the run has a metric."""
+    return tuple(panel for panel in PANELS if any(metric in row for metric, _ in panel.lines for row in rows))
