@@ -20,7 +20,7 @@ def check_rule(config: Config, need: Callable[[bool, str], None]) -> None:
     algo, members = config.algo, config.rollout.members
     _check_estimator(algo, members, need)
     _check_filter(algo, members, need)
-    _check_loss(algo, need)
+    _check_loss(config, need)
     _check_movement(config, need)
 
 
@@ -107,7 +107,8 @@ def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], No
     )
 
 
-def _check_loss(algo: AlgoConfig, need: Callable[[bool, str], None]) -> None:
+def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
+    algo = config.algo
     need(
         algo.objective == "clip" or algo.dual_clip is None,
         f"algo.dual_clip is {algo.dual_clip}, which algo.objective {algo.objective} does not read; use none",
@@ -116,6 +117,11 @@ def _check_loss(algo: AlgoConfig, need: Callable[[bool, str], None]) -> None:
         algo.kl_coef == 0.0 or algo.kl_where != "none",
         f"algo.kl_coef is {algo.kl_coef:g}, but algo.kl_where is none, so that it has no effect; "
         "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
+    )
+    need(
+        algo.kl_kind != "full" or (algo.kl_where == "loss" and config.mesh.fsdp == 1),
+        f"algo.kl_kind is full, but algo.kl_where is {algo.kl_where} and mesh.fsdp {config.mesh.fsdp}; the divergence "
+        "over the whole vocabulary is there for the loss and mesh.fsdp 1: use these, or algo.kl_kind k2",
     )
     need(
         algo.kl_target is None or algo.kl_coef > 0.0,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-Kind = Literal["k1", "k2", "k3", "abs", "mse"]
+Kind = Literal["k1", "k2", "k3", "abs", "mse", "full"]
 
 _MAX_LOG_RATIO = 20.0
 _MAX_K3 = 10.0
@@ -32,7 +32,7 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
         f32[N, S]
 
     Raises:
-        ValueError: `kind` is none of the five.
+        ValueError: `kind` is none of the five; full needs whole distributions, see `full`.
     """
     difference = logprob - jax.lax.stop_gradient(ref_logprob)
     if kind == "k1":

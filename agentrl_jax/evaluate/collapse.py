@@ -82,6 +82,17 @@ ALARMS: tuple[Alarm, ...] = (
         "held-out levels are not solved any more",
         _V2,
     ),
+    Alarm(
+        "success_fallen",
+        "train/success",
+        "share of episodes",
+        "falls",
+        0.5,
+        10,
+        True,
+        "episodes succeed less than half as often as at the start",
+        "ours",
+    ),
     Alarm("entropy_lost", "actor/entropy", "nats a token", "falls", 0.1, 10, False, "the policy hardly varies", _TRAP),
     Alarm("entropy_risen", "actor/entropy", "nats a token", "rises", 3.0, 10, False, "the policy turns random", _TRAP),
     Alarm(

@@ -5,6 +5,7 @@ token at `position` and are computed from the tokens before it. Vocabulary logit
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,10 @@ from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import WHOLE, Whole
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.token_scores import logprob_and_entropy
+from agentrl_jax.models.token_scores import compare, logprob_and_entropy
+
+Measure = Callable[[jax.Array, jax.Array], jax.Array]
+"""Logits f32[M, V] of two policies to f32[M]."""
 
 CRITICS = ("none", "shared", "separate")
 
@@ -59,11 +63,13 @@ class TokenScores(struct.PyTreeNode):
         logprob: f32[N, K] log-probability of the token.
         entropy: f32[N, K] entropy of the distribution it was drawn from.
         value: f32[N, K] critic's value before the token; 0 without a critic.
+        distance: f32[N, K] what `score_tokens` was asked to compare; None where nothing was.
     """
 
     logprob: jax.Array
     entropy: jax.Array
     value: jax.Array
+    distance: jax.Array | None = None
 
 
 def init_params(key: jax.Array, model: ActorCritic) -> dict[str, Any]:
@@ -133,7 +139,12 @@ def plain_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
 
 
 def score_tokens(
-    params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
+    params: dict[str, Any],
+    model: ActorCritic,
+    tokens: jax.Array,
+    position: jax.Array,
+    temperature: jax.Array,
+    compared: tuple[Any, Measure] | None = None,
 ) -> TokenScores:
     """Scores K tokens of each of N rows in one parallel forward pass.
 
@@ -143,6 +154,11 @@ def score_tokens(
         tokens: i32[N, S], padded on the right.
         position: i32[N, K] positions of the tokens to score, each at least 1.
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
+        compared: the trained part of another policy, and a measure of the two distributions over the vocabulary before
+            each token, see `token_scores.compare`. No gradient reaches the other policy.
+
+    Raises:
+        ValueError: `compared` where devices keep parameters in parts.
     """
     policy = _embedding_whole(policy_decoder(params, model), model)
     hidden = _hidden(policy, model, tokens, position)
@@ -150,11 +166,21 @@ def score_tokens(
     hidden, head = model.gather.after(hidden, head)
     policy = {**policy, **head}
     token = jnp.take_along_axis(tokens, position, axis=1)
-    logprob, entropy = logprob_and_entropy(policy, hidden, token, jnp.where(temperature > 0, temperature, 1.0))
+    temperature = jnp.where(temperature > 0, temperature, 1.0)
+    logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature)
+    distance = None
+    if compared is not None:
+        if model.gather is not decoder.WHOLE:
+            raise ValueError("two policies cannot be compared where devices keep parameters in parts (fsdp)")
+        other, measure = jax.lax.stop_gradient(compared[0]), compared[1]
+        other = _whole(other, params, model)
+        distance = compare(policy, hidden, other, _hidden(other, model, tokens, position), temperature, measure)
     if model.critic != "none":
         logprob, critic = model.gather.in_turn(logprob, params["critic"])
         params = {**params, "critic": critic}
-    return TokenScores(logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden))
+    return TokenScores(
+        logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden), distance=distance
+    )
 
 
 def logprobs(

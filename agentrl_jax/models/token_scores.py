@@ -1,7 +1,10 @@
-"""Log-probabilities and entropies of tokens from hidden states.
+"""Log-probabilities and entropies of tokens from hidden states, and distances between two policies.
 
 Letters: `N` rows, `K` scored tokens of a row, `D` width, `V` vocabulary.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,27 +26,64 @@ def logprob_and_entropy(
         token: i32[N, K].
         temperature: f32[N], above 0.
     """
-    count = token.size
-    at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
-    chunks = -(-count // at_once)
-    length = -(-count // chunks)
 
     def score(hidden, token, temperature):
         return _of_logits(decoder.logits(policy, hidden) / temperature[:, None], token)
 
-    def split(x, fill):
+    return _in_chunks(score, policy, (hidden, token, _spread(temperature, token.shape)))
+
+
+def compare(
+    policy: decoder.Params,
+    hidden: jax.Array,
+    reference: decoder.Params,
+    ref_hidden: jax.Array,
+    temperature: jax.Array,
+    measure: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+    """A measure of two distributions over the vocabulary before each token, f32[N, K].
+
+    Args:
+        policy: a decoder's parameters.
+        hidden: [N, K, D] its states before the tokens.
+        reference: another decoder's.
+        ref_hidden: [N, K, D] likewise.
+        temperature: f32[N], above 0, of both.
+        measure: (logits f32[M, V], logits of the reference f32[M, V]) -> f32[M].
+    """
+
+    def score(hidden, ref_hidden, temperature):
+        logits = (decoder.logits(p, h) / temperature[:, None] for p, h in ((policy, hidden), (reference, ref_hidden)))
+        return measure(*logits)
+
+    return _in_chunks(score, policy, (hidden, ref_hidden, _spread(temperature, hidden.shape[:2])))
+
+
+def _spread(temperature: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.broadcast_to(temperature[:, None], shape)
+
+
+def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[jax.Array, ...]) -> Any:
+    """A function of M tokens over all N x K of them, of as few at a time as `LOGITS_AT_ONCE` asks for."""
+    shape = arrays[0].shape[:2]
+    count = shape[0] * shape[1]
+    at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
+    chunks = -(-count // at_once)
+    length = -(-count // chunks)
+
+    def split(x):
         flat = x.reshape(count, *x.shape[2:])
-        missing = jnp.full((chunks * length - count, *flat.shape[1:]), fill, x.dtype)
+        # Copies of the last token fill the last chunk, so that whatever is computed there is finite.
+        missing = jnp.broadcast_to(flat[-1:], (chunks * length - count, *flat.shape[1:]))
         return jnp.concatenate([flat, missing]).reshape(chunks, length, *flat.shape[1:])
 
-    inputs = (split(hidden, 0), split(token, 0), split(jnp.broadcast_to(temperature[:, None], token.shape), 1))
+    inputs = tuple(split(x) for x in arrays)
     if chunks == 1:
         scored = score(*(x[0] for x in inputs))
     else:
         # Logits are made again in the backward pass instead of being kept.
         scored = jax.lax.map(jax.checkpoint(lambda chunk: score(*chunk)), inputs)
-    logprob, entropy = (x.reshape(-1)[:count].reshape(token.shape) for x in scored)
-    return logprob, entropy
+    return jax.tree.map(lambda x: x.reshape(-1)[:count].reshape(shape), scored)
 
 
 @jax.custom_vjp

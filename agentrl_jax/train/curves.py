@@ -70,10 +70,10 @@ def plot_curves(
     height = -(-len(shown) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.1 * height + 0.4), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(height, columns, squeeze=False).flat
+    axes = list(figure.subplots(height, columns, squeeze=False).flat)
     for axis, panel in zip(axes, shown):
         _draw(axis, panel, rows)
-    for axis in list(axes)[len(shown) :]:
+    for axis in axes[len(shown) :]:
         axis.set_visible(False)
     _baselines(figure.axes[0], random, optimal)
     if title:

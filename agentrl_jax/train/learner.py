@@ -145,11 +145,11 @@ def _gradient(
     denominators = losses.count(batch.mask)
     mine = shards.local(batch)
     parts = jax.tree.map(lambda x: x.reshape(config.accumulation, -1, *x.shape[1:]), mine)
-    varying, base = shards.varying((state.params, state.base))
+    varying, base, reference = shards.varying((state.params, state.base, state.reference))
     frozen = state.replace(base=base)
 
     def loss_of(params, part):
-        return _loss(frozen.whole(params), part, denominators, settings, model, config)
+        return _loss(frozen.whole(params), reference, part, denominators, settings, model, config)
 
     def gradient_of(part):
         (loss, (sums, peaks)), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
@@ -173,6 +173,7 @@ def _gradient(
 
 def _loss(
     params: Any,
+    reference: Any,
     batch: Batch,
     denominators: losses.Denominators,
     settings: UpdateSettings,
@@ -180,7 +181,8 @@ def _loss(
     config: LearnerConfig,
 ) -> tuple[jax.Array, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
     """A part's share of the loss, and for the metrics sums over its tokens and the greatest of them."""
-    scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature)
+    compared = (reference, kl.full) if config.kl_kind == "full" and config.kl_where == "loss" else None
+    scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature, compared)
     mask = batch.mask
     logprob = scores.logprob
     if batch.replayed_logprob is not None:
@@ -219,7 +221,10 @@ def _loss(
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
     if config.kl_where != "none":
-        divergence = kl.estimate(logprob, batch.ref_logprob, config.kl_kind)
+        if scores.distance is None:
+            divergence = kl.estimate(logprob, batch.ref_logprob, config.kl_kind)
+        else:
+            divergence = scores.distance
         sums["actor/kl"] = masked.total(divergence, mask)
         if config.kl_where == "loss":
             loss += settings.kl_coef * jnp.sum(divergence * weights)

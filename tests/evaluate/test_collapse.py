@@ -1,6 +1,7 @@
 """Alarms over made-up metrics, and what is said of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import tiny_run
@@ -50,6 +51,7 @@ def test_a_steady_run_raises_nothing():
         ("spread_lost", "rollout__in_group_std", 0.03),
         ("no_signal", "rollout__zero_std_share", 0.97),
         ("success_lost", "validation__success", 0.0),
+        ("success_fallen", "train__success", 0.15),
         ("entropy_lost", "actor__entropy", 0.05),
         ("entropy_risen", "actor__entropy", 2.5),
         ("gradient_spike", "actor__grad_norm_max", 11.0),
@@ -141,3 +143,11 @@ def test_a_run_stops_at_a_collapse_and_stays_stopped(tmp_path, monkeypatch):
         assert [row.get("alarm/made_up") for row in rows] == [None, 1.0]
         summary = tiny_run.summary(tmp_path / "run")
         assert (summary["stopped_by"], summary["iterations"]) == ("made_up", 2)
+
+
+def test_the_documentation_lists_every_alarm():
+    text = (Path(__file__).parents[2] / "docs" / "collapse.md").read_text()
+    for alarm in ALARMS:
+        assert f"| `{alarm.name}`" in text
+        assert alarm.about in text
+        assert alarm.source in text

@@ -24,11 +24,13 @@ from made_up import (
     settings,
 )
 
-from agentrl_jax.algos import advantages, anchors
+from agentrl_jax.algos import advantages, anchors, kl
 from agentrl_jax.algos.estimate import WITH_CRITIC
 from agentrl_jax.algos.presets import PRESETS
+from agentrl_jax.models import decoder, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout.context import assemble
 from agentrl_jax.train.batch import make_batch
 from agentrl_jax.train.learner import update
 
@@ -259,6 +261,32 @@ def test_the_adaptive_coefficient_follows_the_divergence(learn, where, target, f
     assert float(after.kl.coef) == pytest.approx(factor)
     fixed, _, _ = learn(rule(kl_where=where, kl_kind="k2"), lower, numbers)
     assert float(fixed.kl.coef) == 1.0
+
+
+def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
+    """Of every sampled token, in one chunk or in several; and it pulls the policy towards the reference."""
+    config = rule(kl_where="loss", kl_kind="full", advantage="rloo", whiten=False)
+    state = fresh_state(NO_CRITIC, reference=True)
+    other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
+    state = state.replace(reference=other)
+    rows = assemble(MET, MET.turn.reward, "full", "episode")
+
+    def logits(policy):
+        hidden = decoder.forward(policy, SHAPE, rows.tokens)
+        return decoder.logits(policy, jnp.take_along_axis(hidden, rows.position[..., None] - 1, axis=1))
+
+    per_token = kl.full(logits(state.params["policy"]), logits(other))
+    expected = jnp.sum(jnp.where(rows.sampled, per_token, 0)) / jnp.sum(rows.sampled)
+    steps = []
+    for most in (token_scores.LOGITS_AT_ONCE, 5 * SHAPE.vocab_size):
+        monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", most)
+        program = jax.jit(functools.partial(update, model=NO_CRITIC, config=config, optimise=PLAIN, shards=Shards()))
+        after, metrics = program(state, MET, ONES, KEY, settings(kl_coef=10.0))
+        assert float(metrics["actor/kl"]) == pytest.approx(float(expected), rel=1e-4)
+        steps.append(jax.tree.map(jnp.subtract, after.params, state.params))
+    assert_close(*steps, 1e-5)
+    moved = kl.full(logits(after.params["policy"]), logits(other))
+    assert float(jnp.sum(jnp.where(rows.sampled, moved, 0))) < float(jnp.sum(jnp.where(rows.sampled, per_token, 0)))
 
 
 def test_whitening_comes_last():

@@ -1,0 +1,169 @@
+"""What every estimator must and must not depend on, by its name."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algos_oracles import PROPERTY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl_jax.algos import losses
+from agentrl_jax.algos.estimate import PER_EPISODE, EstimatorRule, EstimatorSettings, Evidence, estimate
+
+GROUPS, MEMBERS, TURNS, SAID = 3, 4, 2, 3
+EPISODES, LENGTH = GROUPS * MEMBERS, TURNS * SAID
+NAMES = ("gae", "turn_gae", "bi_level_gae", "reward_to_go", "grpo", "rloo", "remax", "gigpo")
+SETTINGS = EstimatorSettings(**dict.fromkeys(("gamma", "lam", "turn_gamma"), 0.9), step_weight=0.5, history_power=1.0)
+
+
+@functools.cache
+def program(rule):
+    return jax.jit(lambda evidence, settings: estimate(evidence, rule, settings))
+
+
+def advantages(rule, evidence, settings=SETTINGS):
+    return np.asarray(program(rule)(evidence, settings)[0])
+
+
+@st.composite
+def evidence(draw):
+    """Episodes of one or two turns of one to three tokens; rewards in eighths, at turn ends."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    length = random.integers(1, SAID + 1, (EPISODES, TURNS)) * (np.arange(TURNS) < random.integers(1, 3, (EPISODES, 1)))
+    slot = np.arange(LENGTH)
+    mask = slot % SAID < length[:, slot // SAID]
+    last = np.where(length > 0, np.arange(TURNS) * SAID + length - 1, -1)
+    reward = np.where(length > 0, random.integers(-8, 9, (EPISODES, TURNS)) / 8, 0.0).astype(np.float32)
+    placed = np.zeros((EPISODES, LENGTH), np.float32)
+    for episode, turn in zip(*np.nonzero(length)):
+        placed[episode, last[episode, turn]] = reward[episode, turn]
+    return Evidence(
+        rewards=placed,
+        values=random.normal(size=mask.shape).astype(np.float32),
+        mask=mask,
+        turn=np.broadcast_to(slot // SAID, mask.shape),
+        turn_end=(last[:, :, None] == slot).any(axis=1),
+        episode=np.arange(EPISODES),
+        scores=reward.sum(axis=1).reshape(GROUPS, MEMBERS),
+        intact=random.random((GROUPS, MEMBERS)) < 0.8,
+        baseline=(random.integers(-8, 9, GROUPS) / 8).astype(np.float32),
+        turn_rewards=reward,
+        state=random.integers(0, 3, (EPISODES, TURNS, 1)).repeat(2, axis=2).astype(np.uint32),
+        played=length > 0,
+    )
+
+
+def of_episodes(e, order):
+    """The same evidence with rows in another order."""
+    rows = {name: getattr(e, name)[order] for name in ("rewards", "values", "mask", "turn", "turn_end")}
+    return e.replace(**rows, episode=e.episode[order])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@PROPERTY
+@given(evidence())
+def test_nothing_is_learned_from_what_was_not_sampled(name, e):
+    """Observations and padding have no advantage, and what stands there changes none."""
+    found = advantages(EstimatorRule(advantage=name), e)
+    assert not found[~e.mask].any()
+    dirty = e.replace(values=np.where(e.mask, e.values, np.nan), turn_end=e.turn_end | ~e.mask)
+    np.testing.assert_array_equal(advantages(EstimatorRule(advantage=name), dirty), found)
+    loss = jax.grad(lambda x: jnp.sum(losses.policy_loss(x, x, found, clip_low=0.2, clip_high=0.2, dual_clip=None)[0]))
+    assert not np.asarray(loss(jnp.zeros_like(found)))[~e.mask].any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@PROPERTY
+@given(evidence(), st.randoms(use_true_random=False))
+def test_the_order_of_rows_groups_and_members_changes_nothing(name, e, random):
+    rule = EstimatorRule(advantage=name, whiten=name == "gae")
+    found = advantages(rule, e)
+    order = np.array(random.sample(range(EPISODES), EPISODES))
+    np.testing.assert_allclose(advantages(rule, of_episodes(e, order)), found[order], atol=2e-5)
+    groups = np.array(random.sample(range(GROUPS), GROUPS))
+    members = np.array(random.sample(range(MEMBERS), MEMBERS))
+    moved = (groups[:, None] * MEMBERS + members).ravel()
+    other = of_episodes(e, moved).replace(
+        episode=np.arange(EPISODES),
+        scores=e.scores[groups][:, members],
+        intact=e.intact[groups][:, members],
+        baseline=e.baseline[groups],
+        turn_rewards=e.turn_rewards[moved],
+        state=e.state[moved],
+        played=e.played[moved],
+    )
+    np.testing.assert_allclose(advantages(rule, other), found[moved], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", sorted(set(PER_EPISODE) - {"remax"}))
+@PROPERTY
+@given(evidence())
+def test_groups_without_differences_teach_exactly_nothing(name, e):
+    flat = e.replace(scores=np.full_like(e.scores, 0.1), turn_rewards=np.full_like(e.turn_rewards, 0.3))
+    # Turns are alike only where equally many of them are still to come.
+    flat = flat.replace(turn_rewards=flat.turn_rewards * (np.arange(TURNS) == 0), state=e.state * 0 + 1)
+    flat = flat.replace(played=e.played & (np.arange(TURNS) == 0))
+    first = np.asarray(e.turn) == 0
+    assert not advantages(EstimatorRule(advantage=name), flat)[first].any()
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"gigpo", "grpo"}))
+@PROPERTY
+@given(evidence())
+def test_advantages_are_continuous_in_the_rewards(name, e):
+    """No jump where a reward becomes nothing; those that divide by a standard deviation have one by their nature."""
+    moved = e.replace(
+        rewards=np.where(e.rewards == 0, 1e-5 * e.turn_end, e.rewards).astype(np.float32),
+        scores=e.scores + np.float32(1e-5),
+        turn_rewards=e.turn_rewards + np.float32(1e-5),
+    )
+    rule = EstimatorRule(advantage=name)
+    np.testing.assert_allclose(advantages(rule, moved), advantages(rule, e), atol=2e-4)
+
+
+@pytest.mark.parametrize("name", PER_EPISODE)
+@PROPERTY
+@given(evidence())
+def test_members_that_do_not_count_get_nothing_and_give_nothing(name, e):
+    found = advantages(EstimatorRule(advantage=name), e)
+    broken = ~e.intact.reshape(-1)
+    assert not found[broken].any()
+    garbage = e.replace(
+        scores=np.where(e.intact, e.scores, np.nan),
+        turn_rewards=np.where(broken[:, None], 100.0, e.turn_rewards).astype(np.float32),
+    )
+    np.testing.assert_array_equal(advantages(EstimatorRule(advantage=name), garbage)[~broken], found[~broken])
+
+
+@PROPERTY
+@given(evidence())
+def test_weights_of_groups_and_rows_multiply(e):
+    plain = advantages(EstimatorRule(advantage="rloo"), e)
+    found = advantages(EstimatorRule(advantage="rloo", spread_weighted=True, length_weighted=True), e)
+    std = np.array([row[kept].std(ddof=1) if kept.sum() > 1 else 0.0 for row, kept in zip(e.scores, e.intact)])
+    lengths = e.mask.sum(axis=1)
+    factor = np.repeat(std / (std.max() + 1e-6), MEMBERS) * lengths.mean() / lengths
+    np.testing.assert_allclose(found, plain * factor[:, None], atol=1e-5)
+
+
+def test_an_unknown_estimator_is_refused():
+    nothing = np.zeros((4, 2), np.float32)
+    empty = Evidence(
+        rewards=nothing,
+        values=nothing,
+        mask=nothing > 0,
+        turn=np.zeros((4, 2), int),
+        turn_end=nothing > 0,
+        episode=np.arange(4),
+        scores=np.zeros((2, 2), np.float32),
+        intact=np.ones((2, 2), bool),
+        baseline=None,
+        turn_rewards=np.zeros((4, 1), np.float32),
+        state=np.zeros((4, 1, 2), np.uint32),
+        played=np.ones((4, 1), bool),
+    )
+    with pytest.raises(ValueError, match="advantage is 'best'"):
+        estimate(empty, EstimatorRule(advantage="best"), SETTINGS)
