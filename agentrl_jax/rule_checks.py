@@ -18,6 +18,19 @@ def check_rule(config: Config, need: Callable[[bool, str], None]) -> None:
         need: takes whether something holds, and what to say if it does not.
     """
     algo, members = config.algo, config.rollout.members
+    episodes = members * sum(task.groups for task in config.tasks)
+    need(
+        algo.kl_target is None or episodes < 5 * algo.kl_horizon,
+        f"algo.kl_horizon is {algo.kl_horizon:g} for {episodes} episodes an iteration, so that one step could turn the "
+        f"coefficient negative; use more than {episodes / 5:g}",
+    )
+    steps = algo.epochs * algo.minibatches
+    need(
+        algo.filter_rule == "fraction" or steps < config.train.max_bad_updates,
+        f"algo.filter_rule {algo.filter_rule} may keep nothing, which skips all {steps} steps of an iteration, "
+        f"and train.max_bad_updates is {config.train.max_bad_updates}; raise it above {steps}, or lower algo.epochs or "
+        "algo.minibatches",
+    )
     _check_estimator(algo, members, need)
     _check_filter(algo, members, need)
     _check_loss(config, need)
@@ -67,7 +80,9 @@ def _check_estimator(algo: AlgoConfig, members: int, need: Callable[[bool, str],
     if name in PER_EPISODE:
         _unread(algo, ("gamma",), this, need)
     if name not in WITH_CRITIC:
-        _unread(algo, ("lam", "value_coef"), this, need)
+        _unread(algo, ("lam", "value_coef", "value_clip"), this, need)
+    if name not in ("grpo", "gigpo"):
+        _unread(algo, ("grpo_std",), this, need)
     if name not in ("bi_level_gae", "gigpo"):
         _unread(algo, ("turn_gamma",), this, need)
     if name != "gigpo":
@@ -75,8 +90,9 @@ def _check_estimator(algo: AlgoConfig, members: int, need: Callable[[bool, str],
     elif algo.anchor_history == 0:
         _unread(algo, ("history_power",), "algo.anchor_history 0", need)
     need(
-        not algo.spread_weighted or members > 1,
-        "algo.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.members, or false",
+        not algo.spread_weighted or (members > 1 and algo.filter_members != 1),
+        "algo.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.members (and "
+        "algo.filter_members), or false",
     )
 
 
@@ -95,6 +111,21 @@ def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], No
             f"algo.filter_ratio is {algo.filter_ratio:g}, which algo.filter_rule {algo.filter_rule} does not read; use "
             "1, or algo.filter_rule fraction",
         )
+    need(
+        algo.filter_rule not in ("top_p", "min_p") or algo.filter_kind != "mean",
+        f"algo.filter_rule is {algo.filter_rule}, which needs scores of at least 0, but algo.filter_kind is mean, and "
+        "mean returns may be negative; use top_p_softmax, top_k or fraction",
+    )
+    need(
+        algo.filter_rule != "top_k" or (algo.filter_value >= 1.0 and algo.filter_value.is_integer()),
+        f"algo.filter_value is {algo.filter_value:g}, but algo.filter_rule top_k keeps that many groups; use a whole "
+        "number from 1",
+    )
+    need(
+        algo.filter_rule != "min_p" or algo.filter_value <= 1.0,
+        f"algo.filter_value is {algo.filter_value:g}, but algo.filter_rule min_p keeps scores of at least that share "
+        "of the best; use at most 1",
+    )
     need(
         algo.filter_rule != "top_p" or algo.filter_largest,
         "algo.filter_rule top_p covers a sum from the largest score down, but algo.filter_largest is false; use true, "
@@ -124,7 +155,7 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
         "over the whole vocabulary is there for the loss and mesh.fsdp 1: use these, or algo.kl_kind k2",
     )
     need(
-        algo.kl_target is None or algo.kl_coef > 0.0,
+        algo.kl_target is None or algo.kl_coef > 0.0 or "kl_coef" in algo.schedules,
         f"algo.kl_target is {algo.kl_target}, but algo.kl_coef is 0 and stays so; set algo.kl_coef above 0, or leave "
         "algo.kl_target out",
     )
@@ -155,6 +186,8 @@ def _check_movement(config: Config, need: Callable[[bool, str], None]) -> None:
         )
     if algo.horizon != "adaptive":
         _unread(algo, ("horizon_gain", "horizon_spread"), f"algo.horizon {algo.horizon}", need)
+    if algo.horizon == "fixed":
+        _unread(algo, ("horizon_every",), "algo.horizon fixed", need)
     for name, schedule in algo.schedules.items():
         low, high = _RANGES.get(name, (0.0, float("inf")))
         need(

@@ -21,8 +21,9 @@ def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]
         intact: bool[Gr, M] members that count; a group without any does not count either.
 
     Returns:
-        in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups, and zero_std_share, the
-        share of groups whose std is at most 1e-6: these teach a group-relative learner nothing.
+        in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups, and, where groups have
+        several members, zero_std_share, the share of groups whose std is at most 1e-6: these teach a group-relative
+        learner nothing.
     """
     std = group_spread(returns, intact)[1]
     known = jnp.any(intact, axis=1)
@@ -32,6 +33,8 @@ def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]
         "in_group_mean": group_mean(returns, intact),
         "zero_std_share": (std <= STD_FLOOR).astype(jnp.float32),
     }
+    if returns.shape[1] == 1:
+        del per_group["zero_std_share"]
     return {name: masked.moments(x, known)[0] for name, x in per_group.items()}
 
 

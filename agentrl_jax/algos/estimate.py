@@ -73,7 +73,7 @@ class Evidence(struct.PyTreeNode):
         turn: i32[N, S] turn of the episode that a position belongs to.
         turn_end: bool[N, S] last sampled token of its turn.
         episode: i32[N] episode of the row.
-        scores: f32[Gr, M] return of each episode, normalised or not.
+        scores: f32[Gr, M] return of each episode.
         intact: bool[Gr, M] episodes that count.
         baseline: f32[Gr] return of a greedy episode of the group; None where nothing reads it.
         turn_rewards: f32[E, T].

@@ -220,7 +220,7 @@ PRESETS: dict[str, PresetRule] = {
         aggregation=("token_mean", "MiniMax 2025 (arXiv 2506.13585)"),
     ),
     "scaling_inter": _rule(
-        "GRPO with a horizon that grows during training (ScalingInter-RL)",
+        "GRPO with a horizon that grows to 10 turns (ScalingInter-RL); needs prompt.max_turns 10",
         _GRPO,
         horizon=("stepwise", "arXiv 2509.08755, section 3.3"),
         horizons=((5, 8, 10), "AgentGym-RL, script of SearchQA"),

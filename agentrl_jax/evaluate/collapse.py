@@ -25,8 +25,8 @@ class Alarm:
         metric: what it watches.
         unit: of the metric.
         rule: falls, rises: below or above `limit` times the mean of the first ten values. drifts: below 1 / limit or
-            above limit times that. above, below: beyond `limit` itself. spikes: above `limit` times the median of the
-            twenty values before.
+            above limit times that. above, below: beyond `limit` itself, below only once a value was not. spikes: above
+            `limit` times the median of the twenty values before.
         limit: see there.
         patience: values in a row.
         collapse: what it says by itself: learning has come to its end. The others are warnings.
@@ -195,9 +195,10 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     ]
     iterations, values = tuple(i for i, _ in known), tuple(v for _, v in known)
     bad, streak, raised = [], 0, []
+    start = statistics.fmean(values[:BASELINE]) if len(values) >= BASELINE else None
     reference: float | None = None
     for index, value in enumerate(values):
-        reference = _reference(alarm, values[:index])
+        reference = _reference(alarm, values, index, start)
         is_bad = reference is not None and _beyond(alarm, value, reference)
         streak = streak + 1 if is_bad else 0
         bad.append(is_bad)
@@ -206,13 +207,15 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding(alarm, iterations, values, tuple(bad), tuple(raised), reference)
 
 
-def _reference(alarm: Alarm, before: Sequence[float]) -> float | None:
-    """What a value is compared with, from those before it."""
-    if alarm.rule in ("above", "below"):
+def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float | None) -> float | None:
+    """What the value at `index` is compared with; None where there is nothing yet."""
+    if alarm.rule == "above":
         return alarm.limit
-    if alarm.rule == "spikes":
-        return statistics.median(before[-_SPIKE_WINDOW:]) if len(before) >= BASELINE else None
-    return statistics.fmean(before[:BASELINE]) if len(before) >= BASELINE else None
+    if alarm.rule == "below":
+        return alarm.limit if any(value >= alarm.limit for value in values[:index]) else None
+    if index < BASELINE:
+        return None
+    return statistics.median(values[max(0, index - _SPIKE_WINDOW) : index]) if alarm.rule == "spikes" else start
 
 
 def _beyond(alarm: Alarm, value: float, reference: float) -> bool:

@@ -259,7 +259,9 @@ def _prepare(
             in_parts(lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered)
         )
 
-    if config.kl_where != "none":
+    # The divergence over the whole vocabulary reads the reference in the loss itself.
+    estimated = config.kl_where != "none" and config.kl_kind != "full"
+    if estimated:
         ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
         params = shards.after(ref_logprob, params)
     old_logprob, importance = rows.logprob, None
@@ -280,7 +282,7 @@ def _prepare(
         "update/row_tokens_mean": masked.moments(rows.length.astype(jnp.float32), has_tokens)[0],
         "update/row_tokens_max": masked.largest(rows.length.astype(jnp.float32), has_tokens),
     }
-    if config.kl_where != "none":
+    if estimated:
         metrics["rollout/ref_logprob_mean"] = masked.moments(ref_logprob, mask)[0]
     if importance is not None:
         metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask)[0]

@@ -25,8 +25,8 @@ class Horizon:
         return self.horizons[self.state.stage] if self.kind == "adaptive" else self.longest
 
     def observe(self, metrics: Mapping[str, Any]) -> None:
-        """Takes the metrics of an iteration into account."""
-        if self.kind == "adaptive":
+        """Takes the metrics of an iteration into account, unless every environment of it broke."""
+        if self.kind == "adaptive" and metrics["train/failed"] < 1.0:
             self.state = self.state.after(self.rule, metrics["train/success"], metrics["rollout/in_group_std"])
 
     def saved(self) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def update(
         metrics["actor/kl_coef"] = settings.kl_coef
     if config.kl_adaptive:
         seen = metrics["actor/kl" if config.kl_where == "loss" else "actor/reward_kl_penalty"]
+        seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # which changes nothing
         episodes = trajectory.num_turns.shape[0]
         state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
     return state.replace(iteration=state.iteration + 1), metrics

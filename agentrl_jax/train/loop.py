@@ -162,7 +162,7 @@ class _Run:
         self.totals = Totals(**meta["totals"])
         self.before = self.totals.seconds
         self.imitation_outcomes = meta["imitation_outcomes"]
-        self.horizon.restore(meta["horizon"])
+        self.horizon.restore(meta.get("horizon", self.horizon.saved()))  # older checkpoints have none
         self.view.note(f"going on from the checkpoint of step {step}")
         known = len(self.folder.metrics())
         if known < step:
@@ -299,10 +299,11 @@ class _Run:
 
     def _sound_alarms(self, row: dict[str, Any]) -> None:
         """Adds the alarms that are raised to the row, and tells of new ones on the terminal."""
-        before = self.rows[-1] if self.rows else {}
         self.rows.append(row)
         for alarm in collapse.raised(self.rows):
             row[f"alarm/{alarm.name}"] = 1.0
+            # A validation's alarm is compared with the validation before.
+            before: dict[str, Any] = next((r for r in reversed(self.rows[:-1]) if alarm.metric in r), {})
             if f"alarm/{alarm.name}" not in before:
                 self.view.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
         self._heed(row)
@@ -321,6 +322,7 @@ class _Run:
         settings = build.rollout_settings(self.config, self.world, ids.group.shape[0], 0.0, turns)
         trajectory, stats = self.baseline(state.whole(), key, ids, settings)
         self.totals.sampled_tokens += total_stats(stats)["sampled_tokens"]
+        self.totals.environment_steps += int(jnp.sum(trajectory.turn.actions >= 0))
         self.totals.episodes += ids.group.shape[0]
         return (trajectory,)
 

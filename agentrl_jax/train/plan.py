@@ -216,7 +216,14 @@ class _Parts:
         program = self.programs.update(self.model, build.learner_config(self.config), self.optimise, self.engine)
         temperature = self._at(jax.ShapeDtypeStruct((self.episodes,), jnp.float32), Spec())
         settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
-        return _compiled(program, self._placed(self.state), trajectory, temperature, self._key(), settings)
+        arguments = [self._placed(self.state), trajectory, temperature, self._key(), settings]
+        if self.config.algo.advantage == "remax":
+            members = self.config.rollout.members
+            greedy = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((len(x) // members, *x.shape[1:]), x.dtype), trajectory
+            )
+            arguments.append(self._at(greedy, Spec(self.programs.rollout_rules.row_axes)))
+        return _compiled(program, *arguments)
 
     def _key(self) -> Any:
         return self._at(jax.eval_shape(lambda: jax.random.key(0)), Spec())

@@ -105,7 +105,7 @@ class Programs:
         optimise: optax.GradientTransformation,
         engine: EngineConfig | None = None,
     ) -> Any:
-        """(state, trajectory, temperature, key, settings) -> (state, metrics); donates the state.
+        """(state, trajectory, temperature, key, settings, greedy for remax) -> (state, metrics); donates the state.
 
         A strict learner replays the rollout and needs its `engine`.
 

@@ -48,8 +48,8 @@ def make_describe(
         and goal.
     """
     pieces = [*SYMBOLS, "\n"]
-    # A board has one goal, and one cell where the player stands.
-    limits = [height * width, height * width, 1, 1, 1, 1, height - 1]
+    # A board has one goal, and one cell where the player stands; a newline more parts the pairs from the grid.
+    limits = [height * width, height * width, 1, 1, 1, 1, height - 1 + (observation == "grid_coord")]
     newline = jnp.full((height, 1), pieces.index("\n"), jnp.int32)
 
     def grid(level: jax.Array, player: jax.Array) -> jax.Array:

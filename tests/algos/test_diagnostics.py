@@ -86,3 +86,9 @@ def test_the_share_of_members_that_said_what_another_said():
     some[0, 0] = some[1, 1:] = False
     assert float(diagnostics.repeated_share(code, some)) == 0.0
     assert float(diagnostics.repeated_share(code, ~everyone)) == 0.0
+
+
+def test_groups_of_one_have_no_share_without_spread():
+    found = diagnostics.group_metrics(np.zeros((3, 1), np.float32), np.ones((3, 1), bool))
+    assert "zero_std_share" not in found
+    assert float(found["in_group_std"]) == 0.0

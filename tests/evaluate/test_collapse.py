@@ -104,6 +104,11 @@ def test_an_alarm_of_the_newest_row_is_told_of():
     assert collapse.raised([]) == ()
 
 
+def test_a_run_that_has_not_succeeded_yet_has_lost_nothing():
+    rows = run(validation__success=lambda i: 0.0)
+    assert verdict(rows)["verdict"] == "healthy"
+
+
 def test_every_alarm_is_defined():
     assert len(BY_NAME) == len(ALARMS)
     for alarm in ALARMS:

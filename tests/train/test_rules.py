@@ -29,10 +29,12 @@ from agentrl_jax.algos.estimate import WITH_CRITIC
 from agentrl_jax.algos.presets import PRESETS
 from agentrl_jax.models import decoder, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.train.batch import make_batch
 from agentrl_jax.train.learner import update
+from agentrl_jax.train.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
 GREEDY = jax.tree.map(lambda x: x[1::MEMBERS], TRAJECTORY)
@@ -247,6 +249,22 @@ def test_returns_are_normalised_among_those_that_belong_together(grouping):
 def test_the_numbers_of_a_rule_are_read(learn, changes, name, values):
     steps = [learn(rule(**changes, whiten=False), numbers=settings(**{name: value}))[2] for value in values]
     assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-6
+
+
+def test_several_devices_make_the_same_step():
+    """ReMax, whose greedy episodes every device sees whole, with a coefficient in the state."""
+    config = rule(advantage="remax", whiten=False, kl_where="loss", kl_kind="k2", kl_adaptive=True)
+    made = []
+    for devices in (1, 2):
+        programs = Programs(make_mesh(devices))
+        state = jax.tree.map(jnp.copy, fresh_state(NO_CRITIC, reference=True))
+        program = programs.update(NO_CRITIC, config, PLAIN)
+        made.append(program(state, MET, ONES, KEY, settings(kl_coef=0.5, kl_target=1e9, kl_horizon=64.0), GREEDY))
+    (one, known), (two, metrics) = made
+    assert_close(*(jax.tree.map(np.asarray, state.params) for state in (one, two)), 1e-5)
+    assert float(two.kl.coef) == pytest.approx(float(one.kl.coef))
+    assert float(two.kl.coef) < 1.0
+    np.testing.assert_allclose(metrics["actor/kl"], known["actor/kl"], atol=1e-9)
 
 
 @pytest.mark.parametrize(
