@@ -77,17 +77,28 @@ def learn():
     return run
 
 
-def batch_of(config, trajectory=MET, numbers=None, greedy=None):
-    state = fresh_state(model_of(config))
-    given = (trajectory, ONES, numbers or settings(), model_of(config), config, Shards(), None, greedy)
-    return make_batch(state, *given)[0]
+@functools.cache
+def batches(config):
+    def program(state, trajectory, numbers, greedy):
+        return make_batch(state, trajectory, ONES, numbers, model_of(config), config, Shards(), None, greedy)[0]
+
+    return jax.jit(program)
+
+
+def batch_of(config, trajectory=MET, numbers=None, greedy=None, state=None):
+    state = fresh_state(model_of(config)) if state is None else state
+    return batches(config)(state, trajectory, numbers or settings(), greedy)
 
 
 def size(tree):
     return max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"starpo_grpo", "hgpo", "scaling_inter", "starpo"}))
+FAST = ("gigpo", "dapo", "gspo", "cispo", "starpo_s2", "ppo")
+"""Between them they have every objective, a critic, a mask, anchors and a divergence in the reward."""
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in PRESETS if n not in FAST)])
 def test_every_preset_makes_a_step(learn, name):
     after, metrics, step = learn(of_preset(name))
     assert int(after.gradient_steps) == 1
@@ -206,8 +217,7 @@ def test_turn_ends_are_those_of_the_trajectory(advantage):
     config = rule(advantage=advantage, whiten=False, reward_placement="turn")
     state = fresh_state()
     zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
-    given = (MET, ONES, settings(turn_gamma=1.0), MODEL, config, Shards(), None, None)
-    batch = make_batch(zero, *given)[0]
+    batch = batch_of(config, numbers=settings(turn_gamma=1.0), state=zero)
     rewards = np.asarray(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0))
     to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
     slots = batch.mask.shape[1] // TURNS
