@@ -163,16 +163,17 @@ def _diagnose(command: Diagnose) -> None:
     if command.json:
         print(json.dumps(found | {"figure": figure}, allow_nan=False))
     else:
-        print(found["text"].replace(" [", "\n["))
-        print(f"figure: {figure}")
+        print("\n".join([*found["lines"], f"figure: {figure}"]))
 
 
 def _bench(command: Bench) -> None:
     from agentrl_jax.errors import refusals
     from agentrl_jax.truth.report import run
 
+    options = dataclasses.asdict(command)
+    del options["what"]  # there is one thing to measure
     with refusals():
-        run(command, report=lambda line: print(line, file=sys.stderr))
+        run(**options, report=lambda line: print(line, file=sys.stderr))
 
 
 def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan | Presets | Diagnose | Bench:

@@ -5,35 +5,20 @@ compares trees and hands out the names defined here; `agentrl_jax.config_checks`
 """
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from agentrl_jax.algos.estimate import Advantage
-from agentrl_jax.algos.filters import ScoreKind
-from agentrl_jax.algos.presets import PRESETS, Preset
+from agentrl_jax.config_types import STRICT, AboveZero, Count, Decay, NonNegative, Positive, Seed, Share, Size
 from agentrl_jax.models.lora import TARGETS, Target
-
-_STRICT = ConfigDict(extra="forbid", strict=True)
-
-_LARGEST = 3e38  # about what float32 holds
-
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Positive = Annotated[int, Field(ge=1, lt=2**31)]
-Size = Annotated[int, Field(ge=1, le=2**20)]
-NonNegative = Annotated[float, Field(ge=0.0, le=_LARGEST, allow_inf_nan=False)]
-AboveZero = Annotated[float, Field(gt=0.0, le=_LARGEST, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0.0, le=1.0)]
-Discount = Annotated[float, Field(ge=0.0, le=1.0)]
-Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+from agentrl_jax.rule_tree import AlgoConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     """One task of the batch: an environment and how many groups play it."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     env: Annotated[str, Field(min_length=1)]
     """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them."""
@@ -56,7 +41,7 @@ class TaskConfig:
 class PromptConfig:
     """What a turn looks like and what a reply may hold."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     style: Literal["compact", "ragen"] = "compact"
     """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt."""
@@ -88,7 +73,7 @@ class PromptConfig:
 class LoraSettings:
     """Low-rank adapters that are trained instead of the decoder."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     rank: Count = 0
     """Rank of the two small matrices beside each matrix of the decoder; 0 trains the decoder itself."""
@@ -102,7 +87,7 @@ class LoraSettings:
 class ModelConfig:
     """The decoder and its critic."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     pretrained: str = ""
     """Folder with Hugging Face's files, a .gguf file, or smollm2-135m: a decoder to go on from, with its own shape and
@@ -152,7 +137,7 @@ class ModelConfig:
 class RolloutConfig:
     """How trajectories are sampled."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     members: Size = 16
     """Trajectories per group."""
@@ -168,157 +153,11 @@ class RolloutConfig:
     """Members of a group also share the randomness of the environment's transitions."""
 
 
-Moving = Literal["clip_low", "clip_high", "entropy_coef", "kl_coef", "value_coef", "temperature", "format_penalty"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
-    """How a value moves from where it starts."""
-
-    __pydantic_config__ = _STRICT
-
-    end: Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
-    """Value that it has from then on."""
-    iterations: Positive
-    """Iterations that it takes."""
-    shape: Literal["linear", "cosine"] = "linear"
-    """Straight, or slow at both ends."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AlgoConfig:
-    """The learning rule; a file's missing values come from the preset (agentrl_jax.algos.presets).
-
-    The constructor knows the defaults below only; `from_preset` starts from a preset in Python.
-    """
-
-    __pydantic_config__ = _STRICT
-
-    preset: Preset = "starpo_s"
-    """Named rule that values left out are taken from; `agentrl presets` prints each with its sources."""
-    advantage: Advantage = "gae"
-    """With a critic, generalised advantage estimation over tokens (gae), turns (turn_gae) or both (bi_level_gae).
-    Without: the return from a token on (reward_to_go), the return relative to its group (grpo), to the other members
-    (rloo) or to a greedy episode (remax), and grpo with turns compared in the same state (gigpo)."""
-    grpo_std: bool = True
-    """Divide the returns of grpo and gigpo by the standard deviation of their group."""
-    gamma: Discount = 1.0
-    """Discount per trained token; per turn in turn_gae."""
-    lam: Discount = 1.0
-    """Lambda of GAE."""
-    turn_gamma: Discount = 0.95
-    """Discount per turn of bi_level_gae and gigpo."""
-    step_weight: NonNegative = 1.0
-    """Weight of gigpo's comparison of turns beside that of episodes."""
-    anchor: Literal["state", "observation"] = "state"
-    """What gigpo takes for the same state: the environment's own, or the same text read by the model."""
-    anchor_history: Annotated[int, Field(ge=0, le=64)] = 0
-    """Earlier states that have to agree too, level by level (HGPO); 0: GiGPO."""
-    history_power: NonNegative = 1.0
-    """How much more the levels with a longer history count, (k + 1) to this power."""
-    spread_weighted: bool = False
-    """Groups weigh by the standard deviation of their returns."""
-    length_weighted: bool = False
-    """Rows weigh by the inverse of their length."""
-    objective: Literal["clip", "gspo", "cispo"] = "clip"
-    """clip: PPO's surrogate; gspo: one ratio a row; cispo: clipped weights, no token without a gradient."""
-    clip_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    """Lowest ratio is 1 - clip_low; 1 is no lower bound."""
-    clip_high: NonNegative = 0.28
-    """Highest ratio is 1 + clip_high."""
-    dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
-    """Bound of the loss for negative advantages, as a multiple of the advantage; none: no bound."""
-    value_clip: Annotated[float, Field(gt=0.0)] | None = 0.5
-    """How far a value may move from the rollout's value before its loss is clipped; none: no clip."""
-    value_coef: NonNegative = 1.0
-    """Weight of the value loss."""
-    entropy_coef: NonNegative = 0.001
-    """Weight of the entropy bonus."""
-    kl_kind: Literal["k1", "k2", "k3", "abs", "mse", "full"] = "k1"
-    """Estimator of the KL divergence from the reference; in the loss only k2 has its gradient, k1's is noise. full: no
-    estimate but the divergence over the whole vocabulary, in the loss only."""
-    kl_coef: NonNegative = 0.0
-    """Weight of the KL divergence."""
-    kl_where: Literal["none", "loss", "reward"] = "none"
-    """Where the KL divergence enters."""
-    kl_target: AboveZero | None = None
-    """Divergence in nats a token: kl_coef is moved so that it is held (the adaptive controller); none: kl_coef stays as
-    it is."""
-    kl_horizon: AboveZero = 10000.0
-    """Episodes over which the adaptive controller moves; the larger, the slower."""
-    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"] = (
-        "seq_mean_token_mean"
-    )
-    """How token losses become one number; denominators are those of the whole minibatch on all devices."""
-    whiten: bool = True
-    """Give the advantages of the batch mean 0 and variance 1."""
-    reward_placement: Literal["episode", "turn"] = "episode"
-    """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
-    reward_normalisation: Literal["identity", "mean", "mean_std", "asym_clip"] = "identity"
-    """Normalisation of returns inside their group before advantages are computed."""
-    reward_grouping: Literal["state", "task", "batch"] = "state"
-    """Which returns are normalised together: those of a group, of a task, or all."""
-    filter_rule: Literal["fraction", "top_p", "top_p_softmax", "top_k", "min_p"] = "fraction"
-    """Which groups are trained on. fraction: the best share of filter_ratio; top_p: the best that make up the share
-    filter_value of all scores, top_p_softmax of their softmax; top_k: the best filter_value of them; min_p: scores of
-    at least filter_value times the best. An iteration that keeps none skips its step."""
-    filter_ratio: Share = 0.25
-    """Share of groups that the rule fraction keeps; 1: all."""
-    filter_value: AboveZero = 0.9
-    """Number of the other rules."""
-    filter_kind: ScoreKind = "std"
-    """What groups are ranked by: the standard deviation or the mean of returns, the mean or the standard deviation of
-    its members' entropies (estimated from the sampled tokens), or their mean length."""
-    filter_largest: bool = True
-    """The best groups have the largest scores; false: the smallest."""
-    filter_zero: bool = True
-    """Groups whose score is 0 may be kept by the rules other than fraction."""
-    filter_members: Count = 0
-    """Members that are kept of each group, those whose returns vary most; 0: all."""
-    horizon: Literal["fixed", "stepwise", "adaptive"] = "fixed"
-    """Turns of an episode in training. fixed: prompt.max_turns; stepwise: each of horizons for horizon_every iterations
-    (ScalingInter-RL); adaptive: the next one when success or the spread within groups stands still. Evaluations play
-    prompt.max_turns."""
-    horizons: tuple[Size, ...] = ()
-    """Growing numbers of turns, at most prompt.max_turns."""
-    horizon_every: Positive = 100
-    """Iterations with each of horizons; for adaptive the length of the two stretches that are compared."""
-    horizon_gain: NonNegative = 0.02
-    """adaptive: success has to rise by so much from one stretch to the next, or the horizon grows."""
-    horizon_spread: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
-    """adaptive: the horizon grows too where the spread within groups falls below this share of its start."""
-    schedules: dict[Moving, ScheduleConfig] = dataclasses.field(default_factory=dict)
-    """Values that move over the iterations, by name; each starts at its own key's value."""
-    epochs: Positive = 1
-    """Passes over the kept rows per iteration."""
-    minibatches: Positive = 1
-    """Gradient steps per pass."""
-    accumulation: Positive = 1
-    """Parts in which a minibatch is computed; changes memory, not the result."""
-
-    logprobs: Literal["parallel", "strict", "truncated", "masked"] = "parallel"
-    """parallel: one forward pass; strict: values by replaying the rollout; truncated: parallel, importance-weighted;
-    masked: likewise, without tokens whose weight is too large or too small."""
-    importance_cap: Annotated[float, Field(ge=1.0, le=_LARGEST, allow_inf_nan=False)] = 2.0
-    """Largest importance weight where logprobs is truncated or masked; masked: 1 over it is the smallest."""
-    importance_level: Literal["token", "sequence"] = "token"
-    """Whether a token has a weight of its own or that of its row, the geometric mean."""
-    # Measured: at most 5e-7 in float32 runs of the demo's size, 1e-3 in bfloat16 with two layers. Systems with two
-    # engines are known to drift by 0.01 to 0.04; beyond that something is wrong.
-    logprob_gap_limit: AboveZero | None = 0.05
-    """The run stops where training and rollout log-probabilities differ by more in the mean (nats); none: no limit."""
-
-    @classmethod
-    def from_preset(cls, name: Preset, **changes: Any) -> "AlgoConfig":
-        """The values of a preset, and `changes` on top of them."""
-        return cls(**{"preset": name, **PRESETS[name].values, **changes})
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimConfig:
     """AdamW and its schedule, for reinforcement learning."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     lr: NonNegative = 3e-4
     """Learning rate of the policy."""
@@ -342,7 +181,7 @@ class OptimConfig:
 class ImitationConfig:
     """Imitation before reinforcement learning."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Different levels whose plans are imitated; 0: no imitation."""
@@ -360,7 +199,7 @@ class ImitationConfig:
 class TrainConfig:
     """Length of the run and what is kept of it."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     iterations: Count = 200
     """Iterations of rollout and update."""
@@ -377,7 +216,7 @@ class TrainConfig:
     max_bad_updates: Positive = 5
     """The run stops after this many skipped updates in a row (not finite, or without a token to learn from)."""
     on_collapse: Literal["go_on", "stop"] = "go_on"
-    """What to do when an alarm says that learning has come to its end (`agentrl_jax.evaluate.collapse` lists them);
+    """What to do when an alarm says that learning has come to its end (`agentrl_jax.algos.collapse` lists them);
     metrics.jsonl and the terminal tell of alarms either way."""
     trajectories_every: Count = 10
     """Iterations between two entries in trajectories.jsonl; 0: none."""
@@ -389,7 +228,7 @@ class TrainConfig:
 class EvalConfig:
     """The held-out evaluation at the end of a run and of `agentrl eval`."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     episodes: Positive = 512
     """Held-out levels; of a task with a level file, at most each of its levels once."""
@@ -403,7 +242,7 @@ class EvalConfig:
 class MeshConfig:
     """How the devices of a run share parameters; see `parallel.layout`."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     fsdp: Positive = 1
     """Devices that share parameters, optimiser state and rows while learning."""
@@ -417,7 +256,7 @@ class MeshConfig:
 class Config:
     """Everything that decides a run."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     seed: Seed = 0
     """Seed of parameters, levels, sampling and the order of minibatches."""
@@ -435,7 +274,7 @@ class Config:
     """Decoder and critic."""
     rollout: RolloutConfig = RolloutConfig()
     """Sampling."""
-    algo: AlgoConfig = AlgoConfig()
+    algo: AlgoConfig = dataclasses.field(default_factory=AlgoConfig)
     """Learning rule."""
     optim: OptimConfig = OptimConfig()
     """Optimiser."""

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl_jax.algos.estimate import PER_EPISODE, PER_GROUP, WITH_CRITIC
-from agentrl_jax.config_tree import AlgoConfig, Config
+from agentrl_jax.config_tree import Config
+from agentrl_jax.rule_tree import AlgoConfig
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Where a value that moves has to end; the others anywhere from 0."""

@@ -5,7 +5,6 @@ import os
 import pytest
 import yaml
 
-from agentrl_jax import config_tree
 from agentrl_jax.algos.presets import PRESETS
 from agentrl_jax.config import (
     AlgoConfig,
@@ -286,10 +285,10 @@ def test_differences_names_every_key_that_differs():
 
 
 def test_every_field_has_an_explanation_and_a_default():
-    source = inspect.getsource(config_tree)
     for section in (Config, *(type(getattr(Config(), field.name)) for field in dataclasses.fields(Config))):
         if not dataclasses.is_dataclass(section):
             continue
+        source = inspect.getsource(inspect.getmodule(section))
         for field in dataclasses.fields(section):
             after = source.split(f"class {section.__name__}:")[1].split(f"    {field.name}: ")[1]
             statement, explanation = after.split('"""')[:2]

@@ -107,7 +107,7 @@ def chosen_groups(
     merit = jnp.where(eligible, known if largest else -known, -jnp.inf)
     order = jnp.argsort(-merit, stable=True)
     if rule == "top_p":
-        covered = jnp.cumsum(jnp.where(eligible, known, 0.0)[order])
+        covered = jnp.cumsum(known[order])
         before = jnp.roll(covered, 1).at[0].set(0.0)
         taken = (before < value * covered[-1] - eps) & (known[order] > 0)
         return jnp.where(value >= 1.0, eligible, _placed(taken, order)) & eligible

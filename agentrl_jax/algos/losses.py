@@ -154,7 +154,20 @@ def objective(
     clip_high: jax.Array | float,
     dual_clip: jax.Array | float | None,
 ) -> tuple[jax.Array, PolicyStats]:
-    """The policy loss of a name: `policy_loss` (clip), `gspo_loss` or `cispo_loss`; only clip reads `dual_clip`.
+    """The policy loss of a name: `policy_loss` (clip), `gspo_loss` or `cispo_loss`.
+
+    Args:
+        name: of the three.
+        logprob: f32[N, S], as for `policy_loss`.
+        old_logprob: f32[N, S]
+        advantages: f32[N, S]
+        mask: bool[N, S] sampled tokens; only gspo reads it.
+        clip_low: lowest ratio or weight is 1 - clip_low.
+        clip_high: highest ratio or weight is 1 + clip_high.
+        dual_clip: as for `policy_loss`; only clip reads it.
+
+    Returns:
+        Loss per token f32[N, S] and PolicyStats.
 
     Raises:
         ValueError: `name` is none of the three.

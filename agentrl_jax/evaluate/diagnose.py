@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.collapse import ALARMS, BASELINE, Finding, examine
 from agentrl_jax.train.curves import Panel, plot_curves
 from agentrl_jax.train.run_folder import read_config, read_metrics
 
 _SOLVED = 0.9
-_WINDOW = 10
 _ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
 
 PANELS = (
@@ -35,11 +34,12 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
         figure: PNG to draw the indicators into; None for none.
 
     Returns:
-        "verdict": collapsed, solved, warnings or healthy, or unknown before there is enough to say; "text": sentences;
-        "iterations" seen; "alarms": for each that was raised its name, metric, iterations and values.
+        "verdict": collapsed, solved, warnings or healthy, or unknown before there is enough to say; "text": that in
+        words, and "lines" of it, the verdict first and then one for each alarm; "iterations" seen; "alarms": for each
+        that was raised its name, metric, iterations and values.
 
     Raises:
-        UserError: the folder is no run, or it has no iteration yet.
+        UserError: the folder is no run, it has no iteration yet, or the figure's folder is not there.
     """
     read_config(run)  # refuses what is no run
     rows = [row for row in read_metrics(run) if "iteration" in row]
@@ -78,10 +78,11 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
         verdict, sentences = "healthy", [f"No sign of collapse in {newest} iterations."]
     else:
         verdict, sentences = "unknown", [f"{newest} iterations are too few to tell; alarms need {_ENOUGH}."]
-    sentences += [_evidence(f) for f in raised]
+    lines = [" ".join(sentences), *(_evidence(f) for f in raised)]
     return {
         "verdict": verdict,
-        "text": " ".join(sentences),
+        "text": " ".join(lines),
+        "lines": lines,
         "iterations": newest,
         "alarms": [
             {
@@ -103,17 +104,17 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
 def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
     """Mean success of the ten iterations up to this one."""
     known = [row["train/success"] for row in rows if row["iteration"] <= iteration and "train/success" in row]
-    return statistics.fmean(known[-_WINDOW:]) if known else 0.0
+    return statistics.fmean(known[-BASELINE:]) if known else 0.0
 
 
 def _evidence(f: Finding) -> str:
     index = f.iterations.index(f.raised[0])
     value, alarm = f.values[index], f.alarm
-    start = statistics.fmean(f.values[:_WINDOW])
+    start = statistics.fmean(f.values[:BASELINE])
     beside = {
-        "falls": f"less than {alarm.limit:g} times the {start:.3g} of the first {_WINDOW} iterations",
-        "rises": f"more than {alarm.limit:g} times the {start:.3g} of the first {_WINDOW} iterations",
-        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {start:.3g} of the first {_WINDOW}",
+        "falls": f"less than {alarm.limit:g} times the {start:.3g} of the first {BASELINE} iterations",
+        "rises": f"more than {alarm.limit:g} times the {start:.3g} of the first {BASELINE} iterations",
+        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {start:.3g} of the first {BASELINE}",
         "above": f"above {alarm.limit:g}",
         "below": f"below {alarm.limit:g}",
         "spikes": f"more than {alarm.limit:g} times the median of the iterations before",

@@ -5,7 +5,6 @@ token at `position` and are computed from the tokens before it. Vocabulary logit
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,10 +15,7 @@ from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import WHOLE, Whole
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.token_scores import compare, logprob_and_entropy
-
-Measure = Callable[[jax.Array, jax.Array], jax.Array]
-"""Logits f32[M, V] of two policies to f32[M]."""
+from agentrl_jax.models.token_scores import Measure, compare, logprob_and_entropy
 
 CRITICS = ("none", "shared", "separate")
 

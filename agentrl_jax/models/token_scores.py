@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 from agentrl_jax.models import decoder
 
+Measure = Callable[[jax.Array, jax.Array], jax.Array]
+"""Logits f32[M, V] of a policy and of a reference to f32[M]."""
+
 LOGITS_AT_ONCE = 2**24
 """Most vocabulary logits that exist at a time (64 MiB); more of them are made in equal chunks of tokens."""
 
@@ -39,7 +42,7 @@ def compare(
     reference: decoder.Params,
     ref_hidden: jax.Array,
     temperature: jax.Array,
-    measure: Callable[[jax.Array, jax.Array], jax.Array],
+    measure: Measure,
 ) -> jax.Array:
     """A measure of two distributions over the vocabulary before each token, f32[N, K].
 
@@ -49,7 +52,7 @@ def compare(
         reference: another decoder's.
         ref_hidden: [N, K, D] likewise.
         temperature: f32[N], above 0, of both.
-        measure: (logits f32[M, V], logits of the reference f32[M, V]) -> f32[M].
+        measure: of the two.
     """
 
     def score(hidden, ref_hidden, temperature):

@@ -175,15 +175,12 @@ def _chosen(
     Where the number of kept groups is known before, only they are made rows of; otherwise all of them.
     """
     number = groups.scores.shape[0]
-    everyone = jnp.ones(groups.scores.shape, bool)
-    chosen, kept = everyone, jnp.arange(number)
-    if config.filter_rule != "fraction" or filters.kept_groups(number, config.filter_ratio) < number:
-        values, intact = _filtered_by(trajectory, groups, config)
-        scores = filters.group_scores(values, intact, config.filter_kind)
+    chosen, kept = jnp.ones(groups.scores.shape, bool), jnp.arange(number)
+    most = filters.kept_groups(number, config.filter_ratio)
+    if config.filter_rule != "fraction" or most < number:
+        scores = filters.group_scores(*_filtered_by(trajectory, groups, config), config.filter_kind)
         if config.filter_rule == "fraction":
-            kept = filters.top_groups(
-                scores, filters.kept_groups(number, config.filter_ratio), largest=config.filter_largest
-            )
+            kept = filters.top_groups(scores, most, largest=config.filter_largest)
         else:
             by_rule = filters.chosen_groups(
                 scores,
@@ -192,7 +189,7 @@ def _chosen(
                 largest=config.filter_largest,
                 include_zero=config.filter_zero,
             )
-            chosen = everyone & by_rule[:, None]
+            chosen &= by_rule[:, None]
     if config.filter_members:
         chosen &= filters.within_groups(*groups, config.filter_members)
     return chosen, (kept[:, None] * config.members + jnp.arange(config.members)).reshape(-1)

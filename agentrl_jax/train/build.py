@@ -12,7 +12,6 @@ import optax
 
 from agentrl_jax.algos.estimate import WITH_CRITIC
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
-from agentrl_jax.config_tree import Moving
 from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
@@ -24,6 +23,7 @@ from agentrl_jax.parallel import layout
 from agentrl_jax.rollout.engine import EngineConfig, cache_length
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.rule_tree import Moving
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt

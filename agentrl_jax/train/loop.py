@@ -13,8 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from agentrl_jax.config import Config, validate
-from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate import collapse
+from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
@@ -23,7 +22,7 @@ from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
-from agentrl_jax.train import build
+from agentrl_jax.train import build, guards
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
@@ -32,24 +31,14 @@ from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.state import TrainState, with_reference
 from agentrl_jax.train.summary import machine, success_tables
+from agentrl_jax.train.totals import Totals
+from agentrl_jax.train.watch import Watch
 
 IMITATION_CHUNK = 25
 """Most gradient steps of imitation per dispatch and per row of metrics."""
 
 _INIT, _DEMONSTRATIONS, _IMITATION, _ROLLOUT, _UPDATE = range(5)
 """What the run's keys are for; each is folded into the seed."""
-
-
-@dataclasses.dataclass
-class Totals:
-    """What a run has spent, kept in its checkpoints."""
-
-    sampled_tokens: int = 0
-    trained_tokens: int = 0
-    environment_steps: int = 0
-    episodes: int = 0
-    skipped_updates: int = 0
-    seconds: float = 0.0
 
 
 def train(config: Config, console: Console | None = None) -> dict[str, Any]:
@@ -90,6 +79,7 @@ class _Run:
     folder: RunFolder
     checkpoints: Checkpoints
     view: LiveView
+    watch: Watch
 
     def __init__(self, config: Config):
         mesh = make_mesh(config.devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
@@ -110,8 +100,6 @@ class _Run:
         self.totals = Totals()
         self.before = 0.0
         self.imitation_outcomes: dict[str, list[bool]] = {}
-        self.rows: list[dict[str, Any]] = []
-        self.stopped = ""
 
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
@@ -141,13 +129,12 @@ class _Run:
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
         state = self._resume()
-        self.rows = [row for row in folder.metrics() if row["stage"] == "rl"]
-        self._heed(self.rows[-1] if self.rows else {})
+        self.watch = Watch(self.config.train.on_collapse == "stop", folder.metrics(), view.note)
         if self.chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = self._imitate(state)
         if not self.imitation_outcomes:
             state = self._begin_learning(state)
-        while int(state.iteration) < self.config.train.iterations and not self.stopped:
+        while int(state.iteration) < self.config.train.iterations and not self.watch.stopped_by:
             state = self._iterate(state)
         return self._finish(state)
 
@@ -162,7 +149,7 @@ class _Run:
         self.totals = Totals(**meta["totals"])
         self.before = self.totals.seconds
         self.imitation_outcomes = meta["imitation_outcomes"]
-        self.horizon.restore(meta.get("horizon", self.horizon.saved()))  # older checkpoints have none
+        self.horizon.restore(meta.get("horizon", self.horizon.saved()))  # what else older ones lack, restoring tells
         self.view.note(f"going on from the checkpoint of step {step}")
         known = len(self.folder.metrics())
         if known < step:
@@ -211,7 +198,7 @@ class _Run:
             self.view.note(
                 f"imitation {int(state.imitation_step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}"
             )
-            self._check(int(metrics["imitation/skipped_in_a_row"]), "imitation.lr")
+            self._check_skipped(metrics["imitation/skipped_in_a_row"], "imitation.lr")
             if step % self.config.train.checkpoint_every == 0 and step < self.chunks and not int(state.bad_updates):
                 self._save(step, state)
         return state
@@ -277,10 +264,12 @@ class _Run:
             **{f"rollout/{name}": value for name, value in counters.items()},
         }
         self.horizon.observe(metrics)
-        self._count(counters, metrics, trajectory)
+        self.totals.count(trajectory, counters)
+        self.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
+        self.totals.skipped_updates += int(metrics["update/skipped"])
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
             row |= self._validate(state)
-        self._sound_alarms(row)
+        self.watch.see(row)
         step = self.chunks + iteration + 1
         seconds = {"time/rollout": rolled - began, "time/update": learned - rolled, "time/total": self._seconds()}
         rate = counters["sampled_tokens"] / (learned - began)
@@ -289,30 +278,13 @@ class _Run:
             texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self._show(row, rate)
-        self._check(int(metrics["update/skipped_in_a_row"]), "optim.lr")
-        self._check_logprobs(metrics)
+        self._check_skipped(metrics["update/skipped_in_a_row"], "optim.lr")
+        guards.check_logprobs(config.algo, metrics, self._kept())
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
-        last = iteration + 1 == config.train.iterations or bool(self.stopped)
+        last = iteration + 1 == config.train.iterations or bool(self.watch.stopped_by)
         if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
             self._save(step, state)
         return state
-
-    def _sound_alarms(self, row: dict[str, Any]) -> None:
-        """Adds the alarms that are raised to the row, and tells of new ones on the terminal."""
-        self.rows.append(row)
-        for alarm in collapse.raised(self.rows):
-            row[f"alarm/{alarm.name}"] = 1.0
-            # A validation's alarm is compared with the validation before.
-            before: dict[str, Any] = next((r for r in reversed(self.rows[:-1]) if alarm.metric in r), {})
-            if f"alarm/{alarm.name}" not in before:
-                self.view.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
-        self._heed(row)
-
-    def _heed(self, row: dict[str, Any]) -> None:
-        """Ends the run where the configuration says so and the row tells of a collapse."""
-        if self.config.train.on_collapse == "stop":
-            names = [alarm.name for alarm in collapse.ALARMS if alarm.collapse and f"alarm/{alarm.name}" in row]
-            self.stopped = names[0] if names else ""
 
     def _greedy(self, state: TrainState, key: jax.Array, turns: int) -> tuple[Trajectory, ...]:
         """One greedy episode a group, on the group's level, where the learning rule reads it."""
@@ -321,21 +293,12 @@ class _Run:
         ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], build.training_ids(self.config))
         settings = build.rollout_settings(self.config, self.world, ids.group.shape[0], 0.0, turns)
         trajectory, stats = self.baseline(state.whole(), key, ids, settings)
-        self.totals.sampled_tokens += total_stats(stats)["sampled_tokens"]
-        self.totals.environment_steps += int(jnp.sum(trajectory.turn.actions >= 0))
-        self.totals.episodes += ids.group.shape[0]
+        self.totals.count(trajectory, total_stats(stats))
         return (trajectory,)
 
     @property
     def _episodes(self) -> int:
         return sum(task.groups for task in self.config.tasks) * self.config.rollout.members
-
-    def _count(self, counters: dict[str, int], metrics: dict[str, Any], trajectory: Any) -> None:
-        self.totals.sampled_tokens += counters["sampled_tokens"]
-        self.totals.trained_tokens += int(metrics["update/trained_tokens"]) * self.config.algo.epochs
-        self.totals.environment_steps += int(jnp.sum(trajectory.turn.actions >= 0))
-        self.totals.episodes += self._episodes
-        self.totals.skipped_updates += int(metrics["update/skipped"])
 
     def _validate(self, state: TrainState) -> dict[str, float]:
         """Metrics of every task on its fixed levels."""
@@ -362,34 +325,8 @@ class _Run:
         )
         self.view.update(progress)
 
-    def _check(self, in_a_row: int, rate: str) -> None:
-        """Stops the run after too many updates in a row that were skipped."""
-        limit = self.config.train.max_bad_updates
-        if in_a_row >= limit:
-            raise UserError(
-                f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
-                f"there to learn from; expected fewer than {limit}; {self._kept()}; lower {rate} or "
-                "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
-            )
-
-    def _check_logprobs(self, metrics: dict[str, Any]) -> None:
-        """Stops the run, before it saves, where the learner does not see the rollout's log-probabilities."""
-        algo, gap = self.config.algo, metrics["rollout/logprob_gap_mean"]
-        limit = algo.logprob_gap_limit
-        if limit is not None and gap > limit:
-            raise UserError(
-                f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
-                f"algo.logprob_gap_limit is {limit:g}; {self._kept()}; use model.dtype float32, algo.logprobs strict, "
-                "or a higher limit (none for no limit), and a new run folder"
-            )
-        equal = metrics["rollout/logprob_bit_equal"]
-        if algo.logprobs == "strict" and equal < 1.0 and metrics["update/trained_tokens"]:
-            raise UserError(
-                f"algo.logprobs is strict, but only {equal:.4%} of the replay's log-probabilities are those of the "
-                f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
-                f"machine computes the same steps in different ways; {self._kept()}; use algo.logprobs parallel or "
-                "truncated and a new run folder"
-            )
+    def _check_skipped(self, in_a_row: float, rate: str) -> None:
+        guards.check_skipped(int(in_a_row), self.config.train.max_bad_updates, rate, self._kept())
 
     def _kept(self) -> str:
         step = self.checkpoints.latest_step()
@@ -420,7 +357,7 @@ class _Run:
             **success_tables(start, trained, known, imitated=self.chunks > 0),
             "held_out": not any(panel.pack.shape[0] for panel in self.panels),
             "iterations": int(state.iteration),
-            "stopped_by": self.stopped,
+            "stopped_by": self.watch.stopped_by,
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},
             "programs_compiled": self.programs.count(),

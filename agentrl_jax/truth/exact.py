@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +92,13 @@ class Result:
     own_cosine: float | None
 
 
+class Sampling(NamedTuple):
+    """How many groups are drawn, and the seed of the drawing."""
+
+    draws: int
+    seed: int
+
+
 class Bench:
     """The task under one policy."""
 
@@ -102,21 +109,21 @@ class Bench:
             self.levels = [_Level(policy, level) for level in range(task.LEVELS)]
             self.truth = np.mean([level.gradient for level in self.levels], axis=0)
 
-    def measure(self, case: Case, members: int, draws: int = 0, seed: int = 0) -> Result:
+    def measure(self, case: Case, members: int, sampling: Sampling | None = None) -> Result:
         """The mean gradient of a case, over all groups of so many members, beside the truth.
 
         Args:
             case: what is measured.
             members: of a group, at least 2; beyond 3 there are too many groups to sum over.
-            draws: groups that are sampled instead, half of each level; 0 for all of them.
-            seed: of the sampling.
+            sampling: of groups instead, half of each level; None for all of them.
         """
-        draw = np.random.default_rng(seed)
+        if sampling is None:
+            groups = [level.groups(members) for level in self.levels]
+        else:
+            draw = np.random.default_rng(sampling.seed)
+            groups = [level.sampled(members, sampling.draws // 2, draw) for level in self.levels]
         with jax.enable_x64(True):
-            parts = [
-                level.gradients(case, *(level.sampled(members, draws // 2, draw) if draws else level.groups(members)))
-                for level in self.levels
-            ]
+            parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
             own = self.own_objective(case)
         chances, scores, gradients = (np.concatenate(part) for part in zip(*parts))
         mean, square = _paired(case.pairing, chances / len(self.levels), scores, gradients)
@@ -130,7 +137,7 @@ class Bench:
             scale=scale,
             bias=float(np.linalg.norm(mean / scale - self.truth) / size),
             noise=noise,
-            error=noise / math.sqrt(draws) if draws else 0.0,
+            error=noise / math.sqrt(sampling.draws) if sampling else 0.0,
             own_cosine=None if own is None else _cosine(mean, own),
         )
 

@@ -13,60 +13,73 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax import commands
 from agentrl_jax.errors import UserError
 from agentrl_jax.truth import policies
 from agentrl_jax.truth.cases import CASES
-from agentrl_jax.truth.exact import Bench, Case, Result
+from agentrl_jax.truth.exact import Bench, Result, Sampling
 
 UNBIASED = 1e-9
 """Largest bias of an estimator that has none, as a share of the gradient: what float64 leaves."""
 
 
-def run(command: commands.Bench, report: Callable[[str], None]) -> list[Result]:
+def run(
+    *,
+    members: tuple[int, ...],
+    policy: str,
+    draws: int,
+    only: str,
+    seed: int,
+    figure: str | None,
+    format: str,
+    report: Callable[[str], None],
+) -> list[Result]:
     """Measures what `agentrl bench estimators` was asked for, prints it and returns it.
 
     Args:
-        command: the options.
+        members: sizes of the groups.
+        policy: table or one_layer.
+        draws: groups that are sampled; 0 for all of them.
+        only: text that the names of the cases hold.
+        seed: of the sampling.
+        figure: path of a figure; None for none.
+        format: table, markdown or json.
         report: is told of each case as it is done.
 
     Raises:
         UserError: an option is of no use; nothing has been measured then.
     """
-    cases = [case for case in CASES if command.only in case.name]
-    _check(command, cases)
-    bench = Bench({"table": policies.table, "one_layer": policies.one_layer}[command.policy]())
+    cases = [case for case in CASES if only in case.name]
+    if not cases:
+        known = ", ".join(case.name for case in CASES)
+        raise UserError(f"--only is {only!r}, which no estimator is called; known are {known}")
+    _check(members, draws, figure)
+    bench = Bench({"table": policies.table, "one_layer": policies.one_layer}[policy]())
+    sampling = Sampling(draws, seed) if draws else None
     results = []
-    for members, case in itertools.product(command.members, cases):
-        results.append(bench.measure(case, members, command.draws, command.seed))
-        report(f"{len(results)}/{len(command.members) * len(cases)} {members} members, {case.name}")
-    how = f"{command.draws} sampled groups a case" if command.draws else "all groups"
-    if command.format == "table":
+    for size, case in itertools.product(members, cases):
+        results.append(bench.measure(case, size, sampling))
+        report(f"{len(results)}/{len(members) * len(cases)} {size} members, {case.name}")
+    how = f"{draws} sampled groups a case" if draws else "all groups"
+    if format == "table":
         Console().print(table(results, f"Estimated against exact gradient: {bench.policy.name}, {how}"))
     else:
-        print(markdown(results) if command.format == "markdown" else json.dumps(plain(results), allow_nan=False))
-    if command.figure:
-        figure(results, command.figure)
+        print(markdown(results) if format == "markdown" else json.dumps(plain(results), allow_nan=False))
+    if figure:
+        draw(results, figure)
     return results
 
 
-def _check(command: commands.Bench, cases: Sequence[Case]) -> None:
-    if not cases:
-        raise UserError(f"--only is {command.only!r}, which no estimator is called; known are {', '.join(_names())}")
-    for members in command.members:
-        if members < 2 or (members > 3 and not command.draws):
+def _check(members: tuple[int, ...], draws: int, figure: str | None) -> None:
+    for size in members:
+        if size < 2 or (size > 3 and not draws):
             raise UserError(
-                f"--members is {members}; expected 2 or 3, beyond which there are too many groups to sum over: add "
+                f"--members is {size}; expected 2 or 3, beyond which there are too many groups to sum over: add "
                 "--draws 20000 to sample them"
             )
-    if command.draws < 0 or 0 < command.draws < 1000:
-        raise UserError(f"--draws is {command.draws}; expected 0 or at least 1000, with fewer the error hides the bias")
-    if command.figure and not Path(command.figure).absolute().parent.is_dir():
-        raise UserError(f"--figure is {command.figure!r}, but its folder is not there; make it, or name another")
-
-
-def _names() -> list[str]:
-    return [case.name for case in CASES]
+    if draws < 0 or 0 < draws < 1000:
+        raise UserError(f"--draws is {draws}; expected 0 or at least 1000, with fewer the error hides the bias")
+    if figure and not Path(figure).absolute().parent.is_dir():
+        raise UserError(f"--figure is {figure!r}, but its folder is not there; make it, or name another")
 
 
 def biased(result: Result) -> bool:
@@ -99,7 +112,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def figure(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
+def draw(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     """Bias of every estimator, one mark a group size, sorted by the first of them; those without bias stand at 0."""
     names = list(dict.fromkeys(result.case.name for result in results))
     first = {result.case.name: result.bias for result in reversed(results)}

@@ -11,7 +11,7 @@ import pytest
 from agentrl_jax.algos.estimate import EstimatorRule
 from agentrl_jax.truth import policies, task
 from agentrl_jax.truth.cases import CASES
-from agentrl_jax.truth.exact import Bench, Case
+from agentrl_jax.truth.exact import Bench, Case, Sampling
 from agentrl_jax.truth.report import UNBIASED, biased
 
 KNOWN = json.loads((Path(__file__).parent / "known_biases.json").read_text())
@@ -98,11 +98,11 @@ def test_the_exact_gradient_is_that_of_the_expected_return(bench):
 
 def test_sampling_agrees_with_the_sum_within_its_error(bench):
     case = next(case for case in CASES if case.name == "grpo")
-    exact, sampled = bench("table").measure(case, 2), bench("table").measure(case, 2, draws=20_000)
+    exact, sampled = bench("table").measure(case, 2), bench("table").measure(case, 2, Sampling(20_000, 0))
     assert sampled.error == pytest.approx(sampled.noise / np.sqrt(20_000))
     assert sampled.noise == pytest.approx(exact.noise, rel=0.1)
     assert abs(sampled.bias - exact.bias) < 4 * sampled.error
-    other = bench("table").measure(case, 2, draws=20_000, seed=1)
+    other = bench("table").measure(case, 2, Sampling(20_000, 1))
     assert other.bias != sampled.bias
 
 

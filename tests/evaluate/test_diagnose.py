@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import tiny_run
 
-from agentrl_jax.evaluate import collapse
-from agentrl_jax.evaluate.collapse import ALARMS, Alarm, examine
+from agentrl_jax.algos import collapse
+from agentrl_jax.algos.collapse import ALARMS, Alarm, examine
 from agentrl_jax.evaluate.diagnose import judge
 
 BY_NAME = {alarm.name: alarm for alarm in ALARMS}

@@ -1,0 +1,55 @@
+"""What stops a run, before it saves, because it would go wrong silently."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_jax.config import AlgoConfig
+from agentrl_jax.errors import UserError
+
+
+def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
+    """Stops a run after too many updates in a row that were skipped.
+
+    Args:
+        in_a_row: skipped updates.
+        limit: as many stop the run.
+        rate: key of the learning rate that they were made with.
+        kept: what there is to go back to, for the message.
+
+    Raises:
+        UserError: it is as many.
+    """
+    if in_a_row >= limit:
+        raise UserError(
+            f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
+            f"there to learn from; expected fewer than {limit}; {kept}; lower {rate} or "
+            "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
+        )
+
+
+def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> None:
+    """Stops a run where the learner does not see the rollout's log-probabilities.
+
+    Args:
+        algo: says how far apart they may be.
+        metrics: of the iteration.
+        kept: what there is to go back to, for the message.
+
+    Raises:
+        UserError: they are further apart, or not equal bit for bit where the learner is strict.
+    """
+    gap, limit = metrics["rollout/logprob_gap_mean"], algo.logprob_gap_limit
+    if limit is not None and gap > limit:
+        raise UserError(
+            f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
+            f"algo.logprob_gap_limit is {limit:g}; {kept}; use model.precision float32, algo.logprobs strict, "
+            "or a higher limit (none for no limit), and a new run folder"
+        )
+    equal = metrics["rollout/logprob_bit_equal"]
+    if algo.logprobs == "strict" and equal < 1.0 and metrics["update/trained_tokens"]:
+        raise UserError(
+            f"algo.logprobs is strict, but only {equal:.4%} of the replay's log-probabilities are those of the "
+            f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
+            f"machine computes the same steps in different ways; {kept}; use algo.logprobs parallel or "
+            "truncated and a new run folder"
+        )
