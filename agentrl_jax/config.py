@@ -54,6 +54,7 @@ __all__ = [
     "differences",
     "load_config",
     "load_resolved",
+    "read_yaml",
     "save_resolved",
     "to_dict",
     "validate",
@@ -111,7 +112,7 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     Raises:
         UserError: the file cannot be read, or a key or a value is not what was expected.
     """
-    data = _read_yaml(path)
+    data = read_yaml(path)
     for key, text in _override_pairs(overrides):
         _put(data, key, text)
     config = decode(data, source=f"{path} with the command line" if overrides else f"{path}")
@@ -127,7 +128,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     Raises:
         UserError: as `load_config`, or the file is not whole.
     """
-    data = _read_yaml(path)
+    data = read_yaml(path)
     missing = [name for name in _names(Config) if name not in data]
     if missing:
         raise UserError(
@@ -186,7 +187,12 @@ def differences(a: Config, b: Config) -> list[str]:
     return [key for key in {**left, **right} if left.get(key, missing) != right.get(key, missing)]
 
 
-def _read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys and values of a file, read with safe types only.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -15,30 +15,25 @@ from rich.console import Console
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.panel import Panel
-from agentrl_jax.models import actor_critic
-from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
+from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
-from agentrl_jax.train import build, guards
+from agentrl_jax.train import build, guards, run_keys, start
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import RunFolder
-from agentrl_jax.train.state import TrainState, with_reference
+from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables
 from agentrl_jax.train.totals import Totals
 from agentrl_jax.train.watch import Watch
 
 IMITATION_CHUNK = 25
 """Most gradient steps of imitation per dispatch and per row of metrics."""
-
-_INIT, _DEMONSTRATIONS, _IMITATION, _ROLLOUT, _UPDATE = range(5)
-"""What the run's keys are for; each is folded into the seed."""
 
 
 def train(config: Config, console: Console | None = None) -> dict[str, Any]:
@@ -139,12 +134,12 @@ class _Run:
         return self._finish(state)
 
     def _resume(self) -> TrainState:
-        start = build.initial_state(self.config, self.model, self.pretrained, self._places)
-        key = jax.random.fold_in(self.key, _INIT)
+        initial = build.initial_state(self.config, self.model, self.pretrained, self._places)
+        key = jax.random.fold_in(self.key, run_keys.INIT)
         step = self.checkpoints.latest_step()
         self.folder.truncate(-1 if step is None else step)
         if step is None:
-            return start(key)
+            return initial(key)
         meta = self.checkpoints.meta(step)
         self.totals = Totals(**meta["totals"])
         self.before = self.totals.seconds
@@ -154,12 +149,12 @@ class _Run:
         known = len(self.folder.metrics())
         if known < step:
             self.view.note(f"metrics.jsonl has {known} of the {step} rows before it; the others are lost")
-        shapes = jax.eval_shape(start, key)
+        shapes = jax.eval_shape(initial, key)
         like = jax.tree.map(
             lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, self._places(shapes)
         )
         state = self.checkpoints.restore(step, like.replace(base=None))
-        return state if like.base is None else state.replace(base=start(key).base)
+        return state if like.base is None else state.replace(base=initial(key).base)
 
     def _places(self, shapes: Any) -> Any:
         return self.programs.placement(shapes, self.model.decoder)
@@ -183,10 +178,12 @@ class _Run:
 
     def _imitate(self, state: TrainState) -> TrainState:
         config = self.config.imitation
-        rows = self._demonstration_rows()
+        self.view.note(f"{config.plans} plans on {config.levels} levels")
+        with refusals():
+            rows = start.demonstration_rows(self.config, self.world, self.key)
         program = self.programs.imitation(self.model, self.optimise, batch=config.batch)
         rates = jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
-        key = jax.random.fold_in(self.key, _IMITATION)
+        key = jax.random.fold_in(self.key, run_keys.IMITATION)
         while (done := int(state.imitation_step)) < config.steps:
             began = time.monotonic()
             steps = min(IMITATION_CHUNK, config.steps - done)
@@ -203,32 +200,13 @@ class _Run:
                 self._save(step, state)
         return state
 
-    def _demonstration_rows(self) -> Sequences:
-        imitation = self.config.imitation
-        self.view.note(f"{imitation.plans} plans on {imitation.levels} levels")
-        with refusals():
-            trajectory = demonstrations(
-                self.world,
-                jax.random.fold_in(self.key, _DEMONSTRATIONS),
-                plans=imitation.plans,
-                levels=imitation.levels,
-                turns=self.config.prompt.max_turns,
-                reply_tokens=self.config.prompt.reply_tokens,
-                max_actions=self.config.prompt.max_actions,
-                context=self.config.rollout.context,
-            )
-        return assemble(trajectory, trajectory.turn.reward, self.config.rollout.context, "turn")
-
     # Reinforcement learning
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
         self.view.note("evaluating the start")
         self.imitation_outcomes = self._evaluate(state)
-        params = actor_critic.critic_from_policy(state.params)
-        state = state.replace(params=params, opt_state=self.optimise.init(params))
-        if build.needs_reference(self.config):
-            state = with_reference(state)
+        state = start.begin_learning(state, self.optimise, reference=build.needs_reference(self.config))
         state = jax.device_put(state, self._places(state))
         self._save(self.chunks, state)
         return state
@@ -238,12 +216,12 @@ class _Run:
         temperature, turns = float(self.temperature(iteration)), self.horizon.turns(iteration)
         settings = build.rollout_settings(config, self.world, self._episodes, temperature, turns)
         began = time.monotonic()
-        key = jax.random.fold_in(jax.random.fold_in(self.key, _ROLLOUT), iteration)
+        key = run_keys.of_iteration(self.key, run_keys.ROLLOUT, iteration)
         trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
         greedy = self._greedy(state, key, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
-        key = jax.random.fold_in(jax.random.fold_in(self.key, _UPDATE), iteration)
+        key = run_keys.of_iteration(self.key, run_keys.UPDATE, iteration)
         factor = float(self.rates(iteration))
         state, metrics = self.update(
             state, trajectory, settings.temperature, key, build.update_settings(config, factor, iteration), *greedy
@@ -348,13 +326,13 @@ class _Run:
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
         wanted = self.config.evaluation.episodes
-        start = trained = self.imitation_outcomes
+        before = trained = self.imitation_outcomes
         if self.config.train.iterations:
             self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
             trained = self._evaluate(state)
         known = [panel.baselines(panel.number(wanted)) for panel in self.panels]
         summary = {
-            **success_tables(start, trained, known, imitated=self.chunks > 0),
+            **success_tables(before, trained, known, imitated=self.chunks > 0),
             "held_out": not any(panel.pack.shape[0] for panel in self.panels),
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,

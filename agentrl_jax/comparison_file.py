@@ -1,0 +1,134 @@
+"""The file of `agentrl compare`: one run, and what each arm changes in its learning rule.
+
+seeds: 5
+run:                      # as a file of `agentrl train`
+  tasks: [{env: FrozenLake, groups: 16}]
+arms:
+  grpo: {algo: {preset: grpo}}
+  rloo: {algo: {preset: rloo}, optim: {lr: 1.0e-3}}
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from agentrl_jax.config import Config, decode, differences, read_yaml, validate
+from agentrl_jax.config_types import STRICT, Count, Positive
+from agentrl_jax.errors import UserError
+
+_SECTIONS = ("algo", "optim")
+"""What an arm may change; all arms share start, levels and budget."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _File:
+    __pydantic_config__ = STRICT
+
+    seeds: Positive = 5
+    devices: Count = 1
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    arms: Annotated[dict[str, dict[str, dict[str, Any]]], Field(min_length=1)]
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared.
+
+    Attributes:
+        seeds: number of seeds of every arm: `run.seed`, `run.seed` + 1 and so on.
+        devices: that the seeds are laid over; 0 for all there are.
+        arms: the configuration of each arm by name, with the first seed.
+        pairs: of arms, (a, b), whose difference a - b is reported.
+    """
+
+    seeds: int
+    devices: int
+    arms: Mapping[str, Config]
+    pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def shared(self) -> Config:
+        """A configuration with what all arms have in common."""
+        return next(iter(self.arms.values()))
+
+
+def load_comparison(path: str | os.PathLike[str]) -> Comparison:
+    """Reads a file and checks that its arms can be compared.
+
+    Raises:
+        UserError: it cannot be read, an arm's configuration is refused, an arm changes more than its learning rule, or
+            arms differ in their number of episodes or gradient steps.
+    """
+    try:
+        file = TypeAdapter(_File).validate_json(json.dumps(read_yaml(path)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        known = ", ".join(field.name for field in dataclasses.fields(_File))
+        raise UserError(f"{path}: {where}: {first['msg']}; the keys are {known}") from error
+    arms = {}
+    for name, changes in file.arms.items():
+        if not name.replace("_", "").replace("-", "").isalnum():
+            raise UserError(f"{path}: the arm {name!r} names a file; use letters, digits, _ and -")
+        other = [section for section in changes if section not in _SECTIONS]
+        if other:
+            raise UserError(
+                f"{path}: arms.{name} changes {other[0]}, but arms share everything except {' and '.join(_SECTIONS)}; "
+                "put it under run, or compare two files"
+            )
+        merged = dict(file.run)
+        for section, values in changes.items():
+            merged[section] = {**(merged.get(section) or {}), **values}
+        config = decode(merged, source=f"{path}: arms.{name}")
+        try:
+            validate(config)
+        except UserError as error:
+            raise UserError(f"{path}: arms.{name}: {error}") from error
+        arms[name] = config
+    for pair in file.pairs:
+        unknown = [name for name in pair if name not in arms]
+        if unknown:
+            raise UserError(f"{path}: pairs names {unknown[0]!r}, which is no arm; the arms are {', '.join(arms)}")
+    comparison = Comparison(seeds=file.seeds, devices=file.devices, arms=arms, pairs=file.pairs)
+    _check_budgets(path, comparison)
+    return comparison
+
+
+def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None:
+    first = comparison.shared
+    if first.devices != 1 or first.mesh != type(first.mesh)():
+        raise UserError(
+            f"{path}: run.devices and run.mesh are not read; every seed has one device, give devices beside run"
+        )
+    if first.train.on_collapse != "go_on":
+        raise UserError(
+            f"{path}: run.train.on_collapse is {first.train.on_collapse}, but arms have equal lengths; use go_on"
+        )
+    if not first.train.iterations:
+        raise UserError(f"{path}: run.train.iterations is 0, so that nothing is learned; give at least 1")
+    steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.arms.items()}
+    for name, number in steps.items():
+        if number != next(iter(steps.values())):
+            raise UserError(
+                f"{path}: arms.{name} takes {number} gradient steps an iteration and {next(iter(steps))} "
+                f"{next(iter(steps.values()))}; set algo.epochs and algo.minibatches alike, under run.algo"
+            )
+
+
+def check_same(name: str, held: Config, now: Config) -> None:
+    """Refuses to go on with an arm that was played with another configuration.
+
+    Raises:
+        UserError: keys differ.
+    """
+    keys = differences(held, now)
+    if keys:
+        raise UserError(
+            f"the arm {name} was played with another configuration ({', '.join(keys[:6])} differ); give another folder "
+            "with --out, or delete the arm's file there"
+        )
