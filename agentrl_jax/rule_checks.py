@@ -132,6 +132,16 @@ def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], No
         "algo.filter_rule top_p covers a sum from the largest score down, but algo.filter_largest is false; use true, "
         "or top_p_softmax",
     )
+    need(
+        algo.max_rollouts == 1 or members > 1,
+        f"algo.max_rollouts is {algo.max_rollouts}, which draws groups without a spread of returns anew, but "
+        "rollout.members is 1; use at least 2 members, or 1",
+    )
+    need(
+        algo.max_rollouts == 1 or algo.logprobs != "strict",
+        f"algo.max_rollouts is {algo.max_rollouts}, which puts groups of several rollouts side by side, but "
+        "algo.logprobs strict replays one; use 1, or algo.logprobs parallel",
+    )
     least = 2 if algo.advantage in PER_GROUP else 1
     need(
         algo.filter_members == 0 or least <= algo.filter_members <= members,

@@ -191,15 +191,19 @@ PRESETS: dict[str, PresetRule] = {
         kl_coef=(0.01, "verl-agent, scripts"),
     ),
     "dapo": _rule(
-        "GRPO with clip-higher, a mean over tokens, no divergence, and groups without spread left out",
+        "GRPO with clip-higher, a mean over tokens, no divergence, and groups without spread drawn anew",
         _PLAIN,
         clip_high=(0.28, "Yu et al. 2025, section 3.1"),
         dual_clip=(3.0, "verl (clip_ratio_c); DAPO's recipe sets 10"),
         entropy_coef=(0.0, "Yu et al. 2025"),
         aggregation=("token_mean", "Yu et al. 2025, section 3.3"),
-        filter_rule=("top_p", "dynamic sampling (Yu et al. 2025, section 3.2), without drawing anew"),
+        filter_rule=("top_p", "what max_rollouts leaves without spread (Yu et al. 2025, section 3.2)"),
         filter_value=(1.0, "all groups that vary"),
         filter_zero=(False, "Yu et al. 2025, section 3.2"),
+        max_rollouts=(
+            10,
+            "dynamic sampling (Yu et al. 2025, section 3.2); DAPO's recipe in verl (max_num_gen_batches)",
+        ),
         minibatches=(1, "the number of kept groups varies"),
     ),
     "gspo": _rule(

@@ -137,7 +137,13 @@ def rollout(
         ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
     """
     state = final_state(params, model, world, config, key, ids, settings, hold=hold)
-    return state.trajectory, state.stats
+    trajectory = state.trajectory
+    outcomes = {"failed": trajectory.failed, "solved": trajectory.success & ~trajectory.failed}
+    stats = state.stats.replace(
+        environment_steps=jnp.sum(trajectory.turn.actions >= 0, dtype=jnp.int32),
+        **{name: jnp.sum(x, dtype=jnp.int32) for name, x in outcomes.items()},
+    )
+    return trajectory, stats
 
 
 def final_state(
@@ -234,7 +240,7 @@ class _Engine:
             trajectory=empty_trajectory(
                 self.world, self.key, self.ids, self.config.max_turns, self.config.reply_tokens
             ),
-            stats=RolloutStats(*(jnp.int32(n) for n in (0, 0, 1, 0))),
+            stats=_counters(self.ids.group.shape[0]),
         )
 
     def may_decode(self, state: LoopState) -> jax.Array:
@@ -371,6 +377,13 @@ class _Engine:
 def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
     """bool[B]: the token [B] is a stop token. One comparison each: there are few, and a single one costs no more."""
     return functools.reduce(operator.or_, (token == stop for stop in stops))
+
+
+def _counters(episodes: int) -> RolloutStats:
+    """Those of a rollout that has read its first observations; what its trajectory tells is counted at its end."""
+    counted = {field.name: 0 for field in dataclasses.fields(RolloutStats)}
+    counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
+    return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})
 
 
 def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:

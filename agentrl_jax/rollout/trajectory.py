@@ -19,12 +19,14 @@ class RolloutSettings(struct.PyTreeNode):
         horizon: i32[] turns that may be played, at most the static T.
         max_actions: i32[] primitive actions that an episode may execute.
         env_params: tuple with the environment parameters of each task.
+        format_penalty: f32[] added to the return for every format error; only `resampling` reads it.
     """
 
     temperature: jax.Array
     horizon: jax.Array
     max_actions: jax.Array
     env_params: tuple[Any, ...]
+    format_penalty: jax.Array | float = 0.0
 
 
 class EpisodeIds(struct.PyTreeNode):
@@ -153,9 +155,19 @@ class RolloutStats(struct.PyTreeNode):
         sampled_tokens: tokens drawn from the policy.
         prefill_steps: forward passes over observation chunks.
         slot_steps: decode_steps x slots; sampled_tokens / slot_steps is the active token share.
+        episodes: episodes played, of which
+        failed: the environment broke in so many, and
+        solved: so many of the others solved their task.
+        environment_steps: primitive actions executed.
+        rounds: times that E episodes were played, more than one under `resampling`.
     """
 
     decode_steps: jax.Array
     sampled_tokens: jax.Array
     prefill_steps: jax.Array
     slot_steps: jax.Array
+    episodes: jax.Array
+    failed: jax.Array
+    solved: jax.Array
+    environment_steps: jax.Array
+    rounds: jax.Array

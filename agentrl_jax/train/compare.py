@@ -114,8 +114,9 @@ class _Arms:
         self.engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
         self.ids = build.training_ids(config)
         single = build.engine_config(config, self.tokenizer, members=1, slots=0)
-        self.rollout = self._rollout("rollout", self.engine)
-        self.greedy = self._rollout("baseline", single)
+        rounds = {arm.algo.max_rollouts for arm in comparison.arms.values()}
+        self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
+        self.greedy = self._rollout(single)
         self.episode = self.alone.rollout("evaluation", self.model, self.world, single)
         self.evaluation = self.seeds.each(self._successes)
         chunk, seed = min(config.train.validation_episodes, config.evaluation.episodes), config.evaluation.seed
@@ -129,14 +130,14 @@ class _Arms:
     def _model(self, config: Config) -> Any:
         return build.build_model(config, self.tokenizer, self.pretrained, common=self.world.common_prefix)
 
-    def _rollout(self, name: str, engine: Any) -> Any:
-        """(policies, (keys, horizons), (base, ids, settings)) -> trajectories, actions that environments executed."""
-        program = self.alone.rollout(name, self.model, self.world, engine)
+    def _rollout(self, engine: Any, rounds: int = 1) -> Any:
+        """(policies, (keys, horizons), (base, ids, settings)) -> trajectories, counters."""
+        program = self.alone.rollout(f"rollout {rounds}", self.model, self.world, engine, rounds=rounds)
 
         def play(policy, mine, shared):
             (key, horizon), (base, ids, settings) = mine, shared
-            trajectory, _ = program(_player(policy, base), key, ids, settings.replace(horizon=horizon))
-            return trajectory, jnp.sum(trajectory.turn.actions >= 0)
+            trajectory, stats = program(_player(policy, base), key, ids, settings.replace(horizon=horizon))
+            return trajectory, jax.tree.map(jnp.sum, stats)
 
         return self.seeds.each(play)
 
@@ -234,20 +235,24 @@ class _Arms:
         temperature = float(build.moving(config)["temperature"](iteration))
         turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.ROLLOUT, iteration))(self.seeds.keys)
-        settings = build.rollout_settings(config, self.world, self.ids.group.shape[0], temperature)
+        episodes = self.ids.group.shape[0]
+        settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration)
         policies = states.params["policy"]
-        trajectories, steps = self.rollout(policies, (keys, turns), (self.base, self.ids, settings))
+        rollout = self.rollouts[config.algo.max_rollouts]
+        trajectories, stats = rollout(policies, (keys, turns), (self.base, self.ids, settings))
+        steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
         if config.algo.advantage == "remax":
             ids = jax.tree.map(lambda x: x[:: config.rollout.members], self.ids)
             alone = build.rollout_settings(config, self.world, ids.group.shape[0], 0.0)
             of_groups, more = self.greedy(policies, (keys, turns), (self.base, ids, alone))
-            greedy, steps = (of_groups,), steps + more
+            greedy, steps = (of_groups,), steps + more.environment_steps
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
         numbers = build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration)
         states, metrics = update(states, (trajectories, keys, greedy), (self.base, settings.temperature, numbers))
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
-        row |= {"environment_steps": np.asarray(steps), "rollout/horizon": turns}
+        row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
+        row |= {"rollout/horizon": turns, "train/success": np.asarray(stats.solved / (stats.episodes - stats.failed))}
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
         return states, row

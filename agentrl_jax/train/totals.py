@@ -3,10 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 
-import jax.numpy as jnp
-
-from agentrl_jax.rollout.trajectory import Trajectory
-
 
 @dataclasses.dataclass
 class Totals:
@@ -19,8 +15,7 @@ class Totals:
     skipped_updates: int = 0
     seconds: float = 0.0
 
-    def count(self, trajectory: Trajectory, counters: Mapping[str, int]) -> None:
-        """Adds the episodes of a rollout, whose counters are those of `programs.total_stats`."""
-        self.sampled_tokens += counters["sampled_tokens"]
-        self.environment_steps += int(jnp.sum(trajectory.turn.actions >= 0))
-        self.episodes += trajectory.num_turns.shape[0]
+    def count(self, counters: Mapping[str, int]) -> None:
+        """Adds a rollout, whose counters are those of `programs.total_stats`."""
+        for name in ("sampled_tokens", "environment_steps", "episodes"):
+            setattr(self, name, getattr(self, name) + counters[name])

@@ -1,9 +1,67 @@
 """The estimators that are measured, and what is known about each."""
 
-from typing import Any
+import dataclasses
+from typing import Any, Literal
 
+from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import EstimatorRule
-from agentrl_jax.truth.exact import Case
+
+Critic = Literal["none", "true", "wrong"]
+Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
+Anchor = Literal["state", "turn"]
+Correction = Literal["ratio", "none", "truncated", "masked", "trajectory", "prefix", "per_decision"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A way to estimate the gradient.
+
+    Attributes:
+        name: shown, unique.
+        rule: the estimator.
+        lam, turn_gamma, step_weight: its numbers; the discount of tokens is 1.
+        aggregation: of the loss.
+        objective: of the loss; on policy they differ in weights only.
+        clip_low, clip_high, dual_clip: bounds of the objective, see `losses.objective`; a `clip_low` of 1 and None are
+            no bound.
+        correction: what is done about another policy having drawn the tokens. ratio: the objective's ratios are to that
+            policy. Under all others they are to the trained policy itself, as in the first step of an update whose
+            learner has scored the tokens anew, and the loss of a token is multiplied. none: by nothing; truncated,
+            masked: by `losses.importance_weights`, as the learner does; trajectory: by the product of the ratios of all
+            tokens of the episode; prefix: of those up to the token. per_decision: instead of the loss, each reward is
+            multiplied by the product up to where it is earned (Precup et al. 2000, per-decision importance sampling);
+            only estimators that read rewards instead of returns have it.
+        level, cap: of truncated and masked, see `losses.importance_weights`.
+        critic: what stands for the critic: nothing, the exact values, or these with an error that depends on the state.
+        placement: the whole return at an episode's end, or rewards at the ends of their turns.
+        pairing: what other groups do to a group. none; best_of_two: the one of two groups is kept whose returns differ
+            more (StarPO-S); informative: groups are drawn until one has different returns (DAPO's dynamic sampling);
+            spread_of_two: two groups weigh by `groups.spread_weights`.
+        anchor: what gigpo compares turns by: the state, or the number of the turn; the latter without the comparison of
+            episodes, which is the per-turn normalisation of verl's issue 7244.
+        unbiased: the mean is a multiple of the true gradient, by proof; tested.
+        note: shown.
+    """
+
+    name: str
+    rule: EstimatorRule
+    lam: float = 1.0
+    turn_gamma: float = 1.0
+    step_weight: float = 1.0
+    aggregation: losses.Aggregation = "seq_mean_token_sum"
+    objective: losses.Objective = "clip"
+    clip_low: float = 0.2
+    clip_high: float | None = 0.28
+    dual_clip: float | None = 3.0
+    correction: Correction = "ratio"
+    level: losses.Level = "token"
+    cap: float = 2.0
+    critic: Critic = "none"
+    placement: Literal["episode", "turn"] = "episode"
+    pairing: Pairing = "none"
+    anchor: Anchor = "state"
+    unbiased: bool = False
+    note: str = ""
 
 
 def _case(name: str, advantage: Any, *, rule: dict[str, Any] | None = None, **options: Any) -> Case:
@@ -61,4 +119,45 @@ CASES: tuple[Case, ...] = (
     _case("grpo, informative groups", "grpo", pairing="informative"),
     _case("gae, true critic, informative groups", "gae", critic="true", **_TURNS, pairing="informative"),
 )
-"""All cases, by kind."""
+"""What is measured on policy, by kind."""
+
+_UNCLIPPED: dict[str, Any] = {"clip_low": 1.0, "clip_high": None, "dual_clip": None}
+_PPO: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
+_GSPO: dict[str, Any] = {"objective": "gspo", "dual_clip": None}
+_PAPER: dict[str, Any] = {"clip_low": 3e-4, "clip_high": 4e-4}
+_BY_ROW: dict[str, Any] = {"aggregation": "seq_mean_token_mean"}
+
+# Advantage and aggregation have no bias on policy, so that what is found belongs to the drift; the last three are
+# whole recipes.
+OFF_POLICY: tuple[Case, ...] = (
+    _case("reinforce, drift ignored", "reward_to_go", **_TURNS, correction="none"),
+    _case("rloo, drift ignored", "rloo", correction="none"),
+    # The objective's ratio is to the policy that drew.
+    _case("token ratio, no clip", "rloo", **_UNCLIPPED),
+    _case("clip 0.2, 0.2", "rloo", **_PPO | {"clip_high": 0.2}),
+    _case("clip 0.2, 0.28", "rloo", **_PPO),
+    _case("clip 0.2, 0.28, dual clip 3", "rloo", **_PPO | {"dual_clip": 3.0}),
+    _case("gspo, no clip", "rloo", **_UNCLIPPED | _GSPO),
+    _case("gspo 0.2, 0.28", "rloo", **_PPO | _GSPO),
+    _case("gspo 0.0003, 0.0004", "rloo", **_PAPER | _GSPO, note="the paper's range"),
+    _case("cispo 0.28", "rloo", **_UNCLIPPED | {"objective": "cispo", "clip_high": 0.28}),
+    # An importance weight stands between the two.
+    _case("truncated by token, 2", "rloo", correction="truncated"),
+    _case("truncated by token, 1.2", "rloo", correction="truncated", cap=1.2),
+    _case("masked by token, 2", "rloo", correction="masked"),
+    _case("masked by token, 1.2", "rloo", correction="masked", cap=1.2),
+    _case("truncated by sequence, 2", "rloo", correction="truncated", level="sequence"),
+    _case("truncated by sequence, 1.2", "rloo", correction="truncated", level="sequence", cap=1.2),
+    _case("masked by sequence, 2", "rloo", correction="masked", level="sequence"),
+    _case("masked by sequence, 1.2", "rloo", correction="masked", level="sequence", cap=1.2),
+    # Products of ratios.
+    _case("product up to the token", "rloo", correction="prefix"),
+    _case("product over the episode", "rloo", correction="trajectory", unbiased=True),
+    _case("product over the episode, reinforce", "reward_to_go", **_TURNS, correction="trajectory", unbiased=True),
+    _case("product up to each reward, reinforce", "reward_to_go", **_TURNS, correction="per_decision", unbiased=True),
+    # As published, with the division by the standard deviation and their own aggregation.
+    _case("grpo, clip 0.2, 0.2", "grpo", **_PPO | _BY_ROW | {"clip_high": 0.2}),
+    _case("gspo as published", "grpo", **_PAPER | _GSPO | _BY_ROW),
+    _case("dapo's clip, token_mean", "grpo", **_PPO, aggregation="token_mean"),
+)
+"""What is measured where another policy draws, by what is done about it."""

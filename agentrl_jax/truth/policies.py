@@ -1,7 +1,11 @@
-"""Policies of the enumerable task: a table, and one hidden layer. Parameters are flat vectors."""
+"""Policies of the enumerable task: a table, and one hidden layer; and the policies that trajectories are drawn from.
+
+Parameters are flat vectors.
+"""
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +14,9 @@ import numpy as np
 from agentrl_jax.truth.task import CONTEXTS, STATES, VOCABULARY
 
 HIDDEN = 4
+
+Drift = Literal["none", "small", "large"]
+_MOVED = {"none": 0.0, "small": 0.2, "large": 0.8}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,3 +53,14 @@ def one_layer() -> TinyPolicy:
 
     start = np.random.default_rng(11).normal(0.0, 0.8, first + second + VOCABULARY)
     return TinyPolicy("one layer", logits, start)
+
+
+def drifted(policy: TinyPolicy, drift: Drift, direction: int) -> np.ndarray:
+    """Parameters f64[P] of a policy that draws: those of `policy`, moved without regard to any reward.
+
+    Args:
+        policy: the one that is trained.
+        drift: how far every parameter moves, in the mean; none: nowhere.
+        direction: seed of the normal vector that it moves along.
+    """
+    return policy.start + _MOVED[drift] * np.random.default_rng(direction).normal(size=len(policy.start))

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.truth import policies
-from agentrl_jax.truth.cases import CASES
+from agentrl_jax.truth.cases import CASES, OFF_POLICY
 from agentrl_jax.truth.exact import Bench, Result, Sampling
 
 UNBIASED = 1e-9
@@ -26,6 +26,8 @@ def run(
     *,
     members: tuple[int, ...],
     policy: str,
+    drift: policies.Drift,
+    direction: int,
     draws: int,
     only: str,
     seed: int,
@@ -38,6 +40,8 @@ def run(
     Args:
         members: sizes of the groups.
         policy: table or one_layer.
+        drift: how far the policy that draws is from it; none: on policy, with the estimators for that.
+        direction: seed of the direction in which it is.
         draws: groups that are sampled; 0 for all of them.
         only: text that the names of the cases hold.
         seed: of the sampling.
@@ -48,12 +52,23 @@ def run(
     Raises:
         UserError: an option is of no use; nothing has been measured then.
     """
-    cases = [case for case in CASES if only in case.name]
+    of_drift = CASES if drift == "none" else OFF_POLICY
+    cases = [case for case in of_drift if only in case.name]
     if not cases:
-        known = ", ".join(case.name for case in CASES)
-        raise UserError(f"--only is {only!r}, which no estimator is called; known are {known}")
-    _check(members, draws, figure)
-    bench = Bench({"table": policies.table, "one_layer": policies.one_layer}[policy]())
+        known = "; ".join(case.name for case in of_drift)
+        raise UserError(f"--only is {only!r}, which no estimator under --drift {drift} is called; known are {known}")
+    _check(members, direction, draws, figure)
+    if direction and drift == "none":
+        raise UserError(
+            f"--direction is {direction}, which nothing reads without a drift; add --drift small, or leave it"
+        )
+    trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
+    bench = Bench(trained, policies.drifted(trained, drift, direction))
+    drawn_by = "the policy itself"
+    if drift != "none":
+        log_ratio, kl = bench.apart
+        drawn_by = f"another policy: mean |log ratio| {log_ratio:.3f}, KL {kl:.4f} a token"
+    report(f"groups are drawn by {drawn_by}")
     sampling = Sampling(draws, seed) if draws else None
     results = []
     for size, case in itertools.product(members, cases):
@@ -61,7 +76,8 @@ def run(
         report(f"{len(results)}/{len(members) * len(cases)} {size} members, {case.name}")
     how = f"{draws} sampled groups a case" if draws else "all groups"
     if format == "table":
-        Console().print(table(results, f"Estimated against exact gradient: {bench.policy.name}, {how}"))
+        title = f"Estimated against exact gradient: {bench.policy.name}, {how}, drawn by {drawn_by}"
+        Console().print(table(results, title))
     else:
         print(markdown(results) if format == "markdown" else json.dumps(plain(results), allow_nan=False))
     if figure:
@@ -69,13 +85,15 @@ def run(
     return results
 
 
-def _check(members: tuple[int, ...], draws: int, figure: str | None) -> None:
+def _check(members: tuple[int, ...], direction: int, draws: int, figure: str | None) -> None:
     for size in members:
         if size < 2 or (size > 3 and not draws):
             raise UserError(
                 f"--members is {size}; expected 2 or 3, beyond which there are too many groups to sum over: add "
                 "--draws 20000 to sample them"
             )
+    if direction < 0:
+        raise UserError(f"--direction is {direction}; expected a seed, 0 or above")
     if draws < 0 or 0 < draws < 1000:
         raise UserError(f"--draws is {draws}; expected 0 or at least 1000, with fewer the error hides the bias")
     if figure and not Path(figure).absolute().parent.is_dir():
@@ -107,7 +125,9 @@ def markdown(results: Sequence[Result]) -> str:
 def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
     """The results for JSON."""
     return [
-        {**{name: value for name, value in vars(r).items() if name != "case"}, **dataclasses.asdict(r.case)}
+        {name: value for name, value in vars(r).items() if name not in ("case", "apart")}
+        | r.apart._asdict()
+        | dataclasses.asdict(r.case)
         for r in results
     ]
 

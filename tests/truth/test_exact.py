@@ -1,5 +1,6 @@
 """The mean of every estimator, summed over all groups of two, beside the exact gradient."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -10,24 +11,29 @@ import pytest
 
 from agentrl_jax.algos.estimate import EstimatorRule
 from agentrl_jax.truth import policies, task
-from agentrl_jax.truth.cases import CASES
-from agentrl_jax.truth.exact import Bench, Case, Sampling
+from agentrl_jax.truth.cases import CASES, OFF_POLICY, Case
+from agentrl_jax.truth.exact import Bench, Sampling
 from agentrl_jax.truth.report import UNBIASED, biased
 
 KNOWN = json.loads((Path(__file__).parent / "known_biases.json").read_text())
-"""Bias and cosine of each estimator that has one, by policy, members and name."""
+"""Bias and cosine of each estimator that has one, by drift, policy, members and name."""
 POLICIES = {"table": policies.table, "one_layer": policies.one_layer}
+MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
+every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
 
 
 @pytest.fixture(scope="module")
 def bench():
-    made = {}
-    return lambda name: made.setdefault(name, Bench(POLICIES[name]()))
+    @functools.cache
+    def made(policy, drift):
+        trained = POLICIES[policy]()
+        return Bench(trained, policies.drifted(trained, drift, 0))
+
+    return made
 
 
-def check(result, policy):
+def check(result, known):
     assert biased(result) != result.case.unbiased, f"{result.case.name}: bias {result.bias:.3g}"
-    known = KNOWN[policy][str(result.members)]
     if result.case.unbiased:
         assert result.case.name not in known
         assert result.cosine == pytest.approx(1.0, abs=1e-12)
@@ -36,24 +42,95 @@ def check(result, policy):
         assert found == pytest.approx(known[result.case.name], rel=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_estimators_are_as_biased_as_they_are_known_to_be(bench, case):
-    check(bench("table").measure(case, 2), "table")
+@every
+def test_estimators_are_as_biased_as_they_are_known_to_be(bench, drift, case):
+    check(bench("table", drift).measure(case, 2), KNOWN[drift]["table"]["2"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@every
 @pytest.mark.parametrize(("policy", "members"), [("table", 3), ("one_layer", 2)])
-def test_so_they_are_in_larger_groups_and_with_shared_parameters(bench, policy, members, case):
-    check(bench(policy).measure(case, members), policy)
+def test_so_they_are_in_larger_groups_and_with_shared_parameters(bench, policy, members, drift, case):
+    check(bench(policy, drift).measure(case, members), KNOWN[drift][policy][str(members)])
 
 
-def test_what_is_known_is_all_there_is():
-    names = {case.name for case in CASES}
-    assert len(names) == len(CASES)
-    for of_policy in KNOWN.values():
+@pytest.mark.parametrize("drift", ["none", "small", "large"])
+def test_what_is_known_is_all_there_is(drift):
+    cases = [case for of_drift, case in MEASURED if of_drift == drift]
+    assert len({case.name for case in cases}) == len(cases)
+    for of_policy in KNOWN[drift].values():
         for known in of_policy.values():
-            assert known.keys() == {case.name for case in CASES if not case.unbiased}
+            assert known.keys() == {case.name for case in cases if not case.unbiased}
+
+
+@pytest.mark.parametrize("drift", ["small", "large"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, policy, drift):
+    """E[w g] under the policy that draws is E[g] under the other, whatever the other members' baseline."""
+    case = next(case for case in OFF_POLICY if case.name == "product over the episode")
+    result = bench(policy, drift).measure(case, 2)
+    assert result.bias < 1e-10
+    assert result.scale == pytest.approx(1.0, abs=1e-10)
+
+
+@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.advantage != "grpo"], ids=lambda c: c.name)
+def test_what_is_found_off_policy_belongs_to_the_drift(bench, case):
+    assert not biased(bench("table", "none").measure(case, 2))
+
+
+def _clip(advantage, ratio, of_row):
+    return np.where((advantage > 0) & (ratio > 1.28) | (advantage < 0) & (ratio < 0.8), 0.0, ratio)
+
+
+def _gspo(advantage, ratio, of_row):
+    return _clip(advantage, of_row, of_row)
+
+
+def _masked(advantage, ratio, of_row):
+    return np.where(abs(np.log(ratio)) > np.log(1.2), 0.0, ratio)
+
+
+def _prefix(advantage, ratio, of_row):
+    return np.cumprod(ratio, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("clip 0.2, 0.28", _clip),
+        ("gspo 0.2, 0.28", _gspo),
+        ("masked by token, 1.2", _masked),
+        ("product up to the token", _prefix),
+    ],
+)
+def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight):
+    """By the rules' definitions, written down again here."""
+    here, mean = bench("table", "large"), 0.0
+    for level in here.levels:
+        t = level.t
+        ratio = np.exp(level.logprob - level.behaviour_logprob)
+        of_row = np.exp(np.log(ratio).sum(axis=1, keepdims=True) / t.mask.sum(axis=1, keepdims=True))
+        # Member i of the pair [i, j]; the other one is the same by symmetry.
+        advantage = (t.returns[:, None] - t.returns[None, :])[:, :, None]
+        weighted = advantage * weight(advantage, ratio[:, None], of_row[:, None])
+        mean += np.einsum("i,j,ijs,isp->p", level.chance, level.chance, weighted, level.slopes) / task.LEVELS
+    found = here.measure(next(case for case in OFF_POLICY if case.name == name), 2)
+    size = np.linalg.norm(here.truth)
+    assert found.scale == pytest.approx(mean @ here.truth / size**2, rel=1e-10)
+    assert found.cosine == pytest.approx(mean @ here.truth / size / np.linalg.norm(mean), rel=1e-10)
+
+
+def test_how_far_the_policies_are_apart(bench):
+    assert bench("table", "none").apart == (0.0, 0.0)
+    small, large = bench("table", "small").apart, bench("table", "large").apart
+    assert 0.05 < small.log_ratio < 0.1 < 0.2 < large.log_ratio < 0.4
+    assert 0 < small.kl < large.kl
+    # The divergence of two policies that are close is half the mean square of their log-ratio.
+    squares, number = 0.0, 0.0
+    for level in bench("table", "small").levels:
+        squares += (level.chance[:, None] * np.square(level.logprob - level.behaviour_logprob)).sum()
+        number += level.chance @ level.t.mask.sum(axis=1)
+    assert small.kl == pytest.approx(squares / number / 2, rel=0.1)
 
 
 def test_the_task_is_small_and_whole():
@@ -89,7 +166,7 @@ def test_the_exact_gradient_is_that_of_the_expected_return(bench):
                 total += chance * t.returns[j] / task.LEVELS
         return total
 
-    truth, step = bench("table").truth, 1e-5
+    truth, step = bench("table", "none").truth, 1e-5
     for index in range(0, len(policy.start), 4):
         moved = [policy.start + sign * step * np.eye(len(policy.start))[index] for sign in (1, -1)]
         slope = (expected_return(moved[0]) - expected_return(moved[1])) / (2 * step)
@@ -98,11 +175,14 @@ def test_the_exact_gradient_is_that_of_the_expected_return(bench):
 
 def test_sampling_agrees_with_the_sum_within_its_error(bench):
     case = next(case for case in CASES if case.name == "grpo")
-    exact, sampled = bench("table").measure(case, 2), bench("table").measure(case, 2, Sampling(20_000, 0))
+    exact, sampled = (
+        bench("table", "none").measure(case, 2),
+        bench("table", "none").measure(case, 2, Sampling(20_000, 0)),
+    )
     assert sampled.error == pytest.approx(sampled.noise / np.sqrt(20_000))
     assert sampled.noise == pytest.approx(exact.noise, rel=0.1)
     assert abs(sampled.bias - exact.bias) < 4 * sampled.error
-    other = bench("table").measure(case, 2, Sampling(20_000, 1))
+    other = bench("table", "none").measure(case, 2, Sampling(20_000, 1))
     assert other.bias != sampled.bias
 
 
@@ -116,11 +196,11 @@ def test_a_mistake_is_found(bench, monkeypatch):
         return right(scores, intact) * jnp.where(scores > 0.5, 0.9, 1.0)
 
     monkeypatch.setattr(groups, "leave_one_out", wrong)
-    result = bench("table").measure(Case(name="broken", rule=EstimatorRule(advantage="rloo")), 2)
+    result = bench("table", "none").measure(Case(name="broken", rule=EstimatorRule(advantage="rloo")), 2)
     assert result.bias > 1e3 * UNBIASED
 
 
 def test_nothing_is_left_in_double_precision(bench):
-    bench("table")
+    bench("table", "none")
     assert jnp.zeros(1).dtype == jnp.float32
     assert not jax.config.jax_enable_x64

@@ -1,0 +1,144 @@
+"""An estimator applied to trajectories as a learner applies it (`algos.estimate`, `algos.losses`), compiled.
+
+Letters: `N` rows are trajectories of a level, in groups of `M` contiguous members; otherwise as in `task`.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos import losses
+from agentrl_jax.algos.estimate import EstimatorSettings, Evidence, estimate
+from agentrl_jax.algos.groups import group_spread
+from agentrl_jax.algos.rewards import place_rewards
+from agentrl_jax.truth import task
+from agentrl_jax.truth.cases import Case
+
+
+class Rows(NamedTuple):
+    """What is read of trajectories.
+
+    Attributes:
+        mask, last, reward, state: bool[N, S], i64[N, T], f64[N, T], i64[N, T], see `task.Trajectories`.
+        values: f64[N, S] by what stands for the critic.
+        logprob: f64[N, S] of the sampled tokens under the policy that is trained; 0 elsewhere.
+        behaviour_logprob: f64[N, S] under the policy that drew them.
+        slopes: f64[N, S, P] derivatives of `logprob`.
+    """
+
+    mask: jax.Array
+    last: jax.Array
+    reward: jax.Array
+    state: jax.Array
+    values: jax.Array
+    logprob: jax.Array
+    behaviour_logprob: jax.Array
+    slopes: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames="case")
+def of_groups(case: Case, level: Rows, index: jax.Array, baseline: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Standard deviations of returns f64[C] and estimated gradients f64[C, P].
+
+    Args:
+        case: the estimator.
+        level: all trajectories of a level.
+        index: i64[C, M] which of them each group holds.
+        baseline: f64[] return of the greedy episode; only remax reads it.
+    """
+
+    def one(chosen):
+        rows = jax.tree.map(lambda x: x[chosen], level)
+        weights = losses.token_weights(
+            rows.mask, case.aggregation, losses.count(rows.mask), norm_length=float(task.ROW)
+        )
+        advantage = advantages(case, rows, len(chosen), baseline)
+        return jnp.einsum("ms,msp->p", pulls(case, rows, advantage, weights), rows.slopes)
+
+    returns = jnp.sum(level.reward, axis=1)[index]
+    return group_spread(returns, jnp.ones(index.shape, bool))[1], jax.vmap(one)(index)
+
+
+def pulls(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> jax.Array:
+    """How much the loss wants each log-probability to rise, f64[N, S]: minus its derivative, at the trained policy.
+
+    Args:
+        case: the estimator.
+        rows: what was played.
+        advantage: f64[N, S].
+        weights: f64[N, S] of the tokens in the loss; 0 where `mask` does not hold.
+    """
+    old = rows.behaviour_logprob if case.correction == "ratio" else rows.logprob
+    importance = _importance(case, rows)
+
+    def loss(logprob):
+        per_token, _ = losses.objective(
+            case.objective,
+            logprob,
+            old,
+            advantage,
+            rows.mask,
+            clip_low=case.clip_low,
+            clip_high=math.inf if case.clip_high is None else case.clip_high,
+            dual_clip=case.dual_clip,
+        )
+        return jnp.sum(per_token * importance * weights)
+
+    return -jax.grad(loss)(rows.logprob)
+
+
+def advantages(case: Case, rows: Rows, members: int, baseline: jax.Array) -> jax.Array:
+    """Of every token, f64[N, S], as the learner would estimate them from these groups.
+
+    Args:
+        case: the estimator.
+        rows: whole groups.
+        members: of each.
+        baseline: f64[] return of the greedy episode; only remax reads it.
+    """
+    number, positions = len(rows.last), jnp.arange(task.ROW)
+    rewards = place_rewards(rows.reward, rows.last, task.ROW, case.placement)
+    if case.correction == "per_decision":
+        rewards *= _up_to_here(rows)
+    state = rows.state if case.anchor == "state" else jnp.broadcast_to(jnp.arange(task.TURNS), rows.state.shape)
+    # Where only turns are compared, episodes have nothing between them.
+    scores = jnp.sum(rows.reward, axis=1).reshape(-1, members) * (case.anchor == "state")
+    evidence = Evidence(
+        rewards=rewards,
+        values=rows.values,
+        mask=rows.mask,
+        turn=jnp.broadcast_to(positions // (task.REPLY + 1), rows.mask.shape),
+        turn_end=jnp.any(rows.last[:, :, None] == positions, axis=1),
+        episode=jnp.arange(number),
+        scores=scores,
+        intact=jnp.ones(scores.shape, bool),
+        baseline=jnp.broadcast_to(baseline, len(scores)),
+        turn_rewards=rows.reward,
+        state=jnp.stack([state, state], axis=-1).astype(jnp.uint32),
+        played=rows.last >= 0,
+    )
+    numbers = {"gamma": 1.0, "lam": case.lam, "turn_gamma": case.turn_gamma, "step_weight": case.step_weight}
+    settings = EstimatorSettings(history_power=jnp.float64(1.0), **{k: jnp.float64(v) for k, v in numbers.items()})
+    return estimate(evidence, case.rule, settings)[0]
+
+
+def _importance(case: Case, rows: Rows) -> jax.Array:
+    """What the losses of the tokens are multiplied by, f64[N, S]."""
+    if case.correction == "truncated" or case.correction == "masked":
+        weights, _ = losses.importance_weights(
+            rows.logprob, rows.behaviour_logprob, rows.mask, cap=case.cap, correction=case.correction, level=case.level
+        )
+        return weights
+    if case.correction == "trajectory":
+        return jnp.broadcast_to(_up_to_here(rows)[:, -1:], rows.mask.shape)
+    if case.correction == "prefix":
+        return _up_to_here(rows)
+    return jnp.ones(rows.mask.shape)
+
+
+def _up_to_here(rows: Rows) -> jax.Array:
+    """Probability of all tokens up to each position under the trained policy, over that of the other; f64[N, S]."""
+    return jnp.exp(jnp.cumsum(rows.logprob - rows.behaviour_logprob, axis=1))

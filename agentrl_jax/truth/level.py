@@ -1,0 +1,124 @@
+"""All trajectories of one level under a policy that is trained and one that draws them."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.truth import apply, task
+from agentrl_jax.truth.cases import Case
+from agentrl_jax.truth.policies import TinyPolicy
+
+_CHUNK = 8192
+
+
+class Level:
+    """The J trajectories of one level.
+
+    Attributes:
+        t: the trajectories.
+        logprob: f64[J, S] of their sampled tokens under the policy that is trained.
+        behaviour_logprob: f64[J, S] under the policy that draws.
+        chance: f64[J] with which it draws them.
+        gradient: f64[P] of the expected return of the policy that is trained, by its parameters.
+        values: f64[J, S] exact values of that policy.
+        baselines: (probability, return) of the greedy episodes of the policy that draws.
+    """
+
+    def __init__(self, policy: TinyPolicy, behaviour: np.ndarray, level: int):
+        """Works all of it out.
+
+        Args:
+            policy: the one that is trained.
+            behaviour: f64[P] parameters of the one that draws.
+            level: which.
+        """
+        self.t = t = task.enumerate_level(level)
+
+        def logprobs(parameters):
+            return jnp.where(t.mask, jax.nn.log_softmax(policy.logits(parameters))[t.context, t.tokens], 0.0)
+
+        def chances(parameters):
+            return t.chance * jnp.exp(jnp.sum(logprobs(parameters), axis=1))
+
+        start, draws = jnp.asarray(policy.start), jnp.asarray(behaviour)
+        self.logprob, self.behaviour_logprob = np.asarray(logprobs(start)), np.asarray(logprobs(draws))
+        self.slopes = np.asarray(jax.jacobian(logprobs)(start))
+        self.chance = np.asarray(chances(draws))
+        self.gradient = np.asarray(jax.grad(lambda x: jnp.sum(chances(x) * t.returns))(start))
+        self.values = task.true_values(t, np.asarray(chances(start)))
+        best = np.argmax(np.asarray(policy.logits(draws)), axis=1)
+        greedy = np.where(np.all((t.tokens == best[t.context]) | ~t.mask, axis=1), t.chance, 0.0)
+        self.baselines = [(greedy[t.returns == r].sum(), r) for r in np.unique(t.returns[greedy > 0])]
+
+    def rows(self, case: Case) -> apply.Rows:
+        """All of them, as a case sees them."""
+        t, values = self.t, np.zeros(self.t.mask.shape)
+        if case.critic != "none":
+            values = self.values + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
+        told = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behaviour_logprob, self.slopes)
+        return apply.Rows(*map(jnp.asarray, told))
+
+    def population(self, case: Case) -> np.ndarray:
+        """Advantages f64[J, S] that compare with the policy that draws itself instead of a few members."""
+        returns, mean = self.t.returns, self.chance @ self.t.returns
+        name = case.rule.advantage
+        if name in ("grpo", "rloo", "remax"):
+            baseline = sum(p * r for p, r in self.baselines) if name == "remax" else mean
+            std = math.sqrt(self.chance @ np.square(returns - mean))
+            divided = std if name == "grpo" and case.rule.normalise_std else 1.0
+            return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape) * self.t.mask
+        plain = dataclasses.replace(case, rule=dataclasses.replace(case.rule, whiten=False))
+        # Each of them a group, which these estimators do not look at.
+        return np.asarray(apply.advantages(plain, self.rows(case), 1, jnp.float64(0.0)))
+
+    def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:
+        """The gradient f64[P] of a batch without end, from advantages f64[J, S] and the mean number of tokens a row."""
+        lengths = self.t.mask.sum(axis=1, keepdims=True)
+        of_row = 1.0 / lengths if case.aggregation == "seq_mean_token_mean" else np.ones(lengths.shape)
+        weights = of_row / (mean_length if case.aggregation == "token_mean" else 1.0) * self.t.mask
+        pulls = apply.pulls(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
+        return np.einsum("j,js,jsp->p", self.chance, np.asarray(pulls), self.slopes)
+
+    def groups(self, members: int) -> tuple[np.ndarray, np.ndarray]:
+        """Every group without an order, i64[C, M], and its probability [C]."""
+        index, orders = _groups(len(self.t), members)
+        return index, self.chance[index].prod(axis=1) * orders
+
+    def sampled(self, members: int, draws: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """So many groups drawn from the policy that draws, each of weight 1 / draws."""
+        index = draw.choice(len(self.t), (draws, members), p=self.chance / self.chance.sum())
+        return index, np.full(draws, 1.0 / draws)
+
+    def gradients(self, case: Case, index: np.ndarray, chance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights [C], standard deviations of returns [C] and gradients [C, P] of groups [C, M] of weights [C]."""
+        rows, padded = self.rows(case), np.pad(index, ((0, -len(index) % _CHUNK), (0, 0)))
+
+        def everywhere(baseline: float) -> tuple[np.ndarray, np.ndarray]:
+            parts = [
+                apply.of_groups(case, rows, padded[start : start + _CHUNK], jnp.float64(baseline))
+                for start in range(0, len(index), _CHUNK)
+            ]
+            spreads, gradients = (np.concatenate(part)[: len(index)] for part in zip(*parts))
+            return spreads, gradients
+
+        baselines = self.baselines if case.rule.advantage == "remax" else [(1.0, 0.0)]
+        parts = [(chance * weight, *everywhere(value)) for weight, value in baselines]
+        chances, spreads, gradients = (np.concatenate(x) for x in zip(*parts))
+        return chances, spreads, gradients
+
+
+@functools.cache
+def _groups(number: int, members: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every group of so many trajectories without an order, i64[C, M], and the number of its orders f64[C]."""
+    index = np.array(list(itertools.combinations_with_replacement(range(number), members)))
+    # Equal members stand side by side; counting along each run of them multiplies to the run's factorial.
+    run, repeats = np.ones(len(index)), np.ones(len(index))
+    for before, here in itertools.pairwise(index.T):
+        run = np.where(here == before, run + 1, 1)
+        repeats *= run
+    return index, math.factorial(members) / repeats

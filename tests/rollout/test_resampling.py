@@ -1,0 +1,108 @@
+"""Groups without a spread of returns give their places to groups of later rounds."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_agent
+from test_engine import KEY, near_ties
+from toy_agent import MEMBERS
+
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.resampling import until_informative
+from agentrl_jax.rollout.trajectory import RolloutStats
+from agentrl_jax.train.programs import Programs, total_stats
+
+GROUPS, ROUNDS, PENALTY = 16, 3, -0.1
+# One turn at a low temperature, so that members often do the same.
+SETTINGS = dataclasses.replace(
+    toy_agent.settings(64), horizon=jnp.int32(1), temperature=jnp.full(64, 0.3), format_penalty=jnp.float32(PENALTY)
+)
+
+
+def spread(trajectory):
+    returns = np.asarray(trajectory.returns + PENALTY * trajectory.format_errors, np.float64)
+    return np.ptp(returns.reshape(-1, MEMBERS), axis=1) > 1e-6
+
+
+def numbered(ids, number):
+    return ids.replace(group=ids.group + number * GROUPS)
+
+
+@pytest.fixture(scope="module")
+def by_hand(compiled, policy, batch):
+    """Three rounds one by one, and by plain Python which group of which round ends in which place."""
+    program = compiled(toy_agent.engine_config(members=MEMBERS))
+    ids = batch[0]
+    rounds = [program(policy, KEY, numbered(ids, number), SETTINGS)[0] for number in range(ROUNDS)]
+    task = np.asarray(ids.task)[::MEMBERS]
+    places = [(0, place) for place in range(GROUPS)]
+    filled = spread(rounds[0]).tolist()
+    played = 1
+    for number in range(1, ROUNDS):
+        if all(filled):
+            break
+        played += 1
+        for group in np.flatnonzero(spread(rounds[number])):
+            empty = [place for place in range(GROUPS) if not filled[place] and task[place] == task[group]]
+            if empty:
+                places[empty[0]], filled[empty[0]] = (number, group), True
+    parts = [toy_agent.rows(rounds[n], np.arange(MEMBERS) + g * MEMBERS) for n, g in places]
+    expected = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return expected, rounds[:played], filled
+
+
+def test_places_are_filled_as_by_hand(policy, batch, by_hand):
+    expected, rounds, filled = by_hand
+    assert 0 < sum(spread(rounds[0])) < GROUPS < GROUPS + sum(filled)
+    program = Programs(make_mesh(1)).rollout(
+        "rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(members=MEMBERS), rounds=ROUNDS
+    )
+    trajectory, stats = program({"policy": policy}, KEY, batch[0], SETTINGS)
+    assert near_ties(trajectory, expected) == 0
+    np.testing.assert_array_equal(trajectory.ids.group, expected.ids.group)
+    np.testing.assert_array_equal(trajectory.ids.task, batch[0].task)
+    # What was thrown away counts too.
+    counters = total_stats(stats)
+    assert counters["rounds"] == len(rounds)
+    assert counters["episodes"] == 64 * len(rounds)
+    assert counters["solved"] == sum(int(np.sum(r.success)) for r in rounds)
+    assert counters["environment_steps"] == sum(int(np.sum(np.asarray(r.turn.actions) >= 0)) for r in rounds)
+    assert counters["sampled_tokens"] == sum(int(np.sum(r.reply.length)) for r in rounds)
+
+
+def stats_of(episodes):
+    counts = {field.name: jnp.int32(0) for field in dataclasses.fields(RolloutStats)}
+    return RolloutStats(**counts | {"episodes": jnp.int32(episodes), "rounds": jnp.int32(1)})
+
+
+@pytest.mark.parametrize(
+    ("good_from", "bound", "played"), [(0, 5, 1), (2, 5, 3), (9, 5, 5)], ids=["at once", "later", "never"]
+)
+def test_rounds_end_when_all_is_full_or_at_the_bound(batch, good_from, bound, played):
+    """With a rollout whose groups are all good from some round on."""
+    ids, trajectory, _ = batch
+
+    @jax.jit
+    def run(ids):
+        def play(these):
+            return trajectory.replace(ids=these), stats_of(64)
+
+        def informative(drawn):
+            return drawn.ids.group[::MEMBERS] >= good_from * GROUPS
+
+        return until_informative(play, informative, ids, members=MEMBERS, rounds=bound, stride=GROUPS)
+
+    result, stats = run(ids)
+    assert int(stats.rounds) == played
+    round_of_places = np.asarray(result.ids.group) // GROUPS
+    assert set(round_of_places.tolist()) == {good_from if good_from < bound else 0}
+
+
+def test_host_environments_play_one_round():
+    programs, world = Programs(make_mesh(1)), object.__new__(HostWorld)
+    with pytest.raises(ValueError, match="max_rollouts is 2"):
+        programs.rollout("rollout", toy_agent.MODEL, world, toy_agent.engine_config(), rounds=2)

@@ -1,0 +1,55 @@
+"""What the bench of estimators prints, and what it refuses."""
+
+import json
+
+import pytest
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.truth.report import run
+
+OPTIONS = {
+    "members": (2,),
+    "policy": "table",
+    "drift": "small",
+    "direction": 0,
+    "draws": 0,
+    "only": "drift ignored",
+    "seed": 0,
+    "figure": None,
+}
+
+
+def test_off_policy_it_says_how_far_the_policies_are_apart(capsys):
+    told = []
+    run(**OPTIONS, format="json", report=told.append)
+    assert told[0] == "groups are drawn by another policy: mean |log ratio| 0.076, KL 0.0046 a token"
+    assert told[1:] == ["1/2 2 members, reinforce, drift ignored", "2/2 2 members, rloo, drift ignored"]
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["name"] == "reinforce, drift ignored"
+    assert second["correction"] == "none"
+    assert second["log_ratio"] == pytest.approx(0.0760, abs=1e-4)
+    assert second["bias"] > 0.05
+
+
+def test_another_direction_is_another_drift():
+    one, other = (
+        run(**OPTIONS | {"direction": direction, "only": "rloo, drift"}, format="markdown", report=lambda line: None)
+        for direction in (0, 1)
+    )
+    assert one[0].apart != other[0].apart
+    assert one[0].bias != other[0].bias
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"only": "gigpo"}, "no estimator under --drift small is called; known are reinforce, drift ignored; "),
+        ({"drift": "none", "only": "truncated"}, "no estimator under --drift none is called; known are reinforce; "),
+        ({"direction": -1}, "--direction is -1; expected a seed, 0 or above"),
+        ({"members": (4,)}, "--members is 4; expected 2 or 3"),
+    ],
+)
+def test_what_is_of_no_use_is_refused(wrong, says):
+    with pytest.raises(UserError) as refused:
+        run(**OPTIONS | wrong, format="table", report=lambda line: None)
+    assert says in str(refused.value)
