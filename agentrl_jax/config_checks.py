@@ -109,6 +109,11 @@ def validate(config: Config) -> None:
         f"rollout.slots is {rollout.slots}, which is not a multiple of rollout.members = {rollout.members}; members of "
         "a group start together",
     )
+    need(
+        config.train.mutual_information_every == 0 or groups > 1,
+        f"train.mutual_information_every is {config.train.mutual_information_every}, but the batch has a single group, "
+        "so that there is no other prompt to score its replies under; give the tasks more groups, or use 0",
+    )
     check_rule(config, need)
     need(
         kept >= 1,

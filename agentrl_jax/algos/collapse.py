@@ -13,6 +13,8 @@ Rule = Literal["falls", "rises", "drifts", "above", "below", "spikes"]
 
 BASELINE = 10
 """Values at the start whose mean is what later ones are compared with."""
+SOLVED = 0.9
+"""Success of training from which a run without spread is done, not collapsed."""
 _SPIKE_WINDOW = 20
 
 
@@ -24,14 +26,16 @@ class Alarm:
         name: as in `alarm/NAME` of metrics.jsonl.
         metric: what it watches.
         unit: of the metric.
-        rule: falls, rises: below or above `limit` times the mean of the first ten values. drifts: below 1 / limit or
-            above limit times that. above, below: beyond `limit` itself, below only once a value was not. spikes: above
+        rule: falls, rises: below or above `limit` times the mean of the first values. drifts: below 1 / limit or above
+            limit times that. above, below: beyond `limit` itself, below only once a value was not. spikes: above
             `limit` times the median of the twenty values before.
         limit: see there.
         patience: values in a row.
         collapse: what it says by itself: learning has come to its end. The others are warnings.
         about: in plain words.
         source: where rule and numbers come from.
+        start: number of the first values, before which rules that need them raise nothing.
+        least_start: a mean of theirs up to this is noise, from which nothing falls.
     """
 
     name: str
@@ -43,10 +47,13 @@ class Alarm:
     collapse: bool
     about: str
     source: str
+    start: int = BASELINE
+    least_start: float = 0.0
 
 
 _V2 = "RAGEN v2, early stopping"
 _TRAP = "sign of the Echo Trap in arXiv 2504.20073; limit ours"
+_TEMPLATE = "template collapse of RAGEN-2 (arXiv 2604.06268); limit ours"
 
 ALARMS: tuple[Alarm, ...] = (
     Alarm(
@@ -150,6 +157,32 @@ ALARMS: tuple[Alarm, ...] = (
         "replies cannot be read any more",
         "ours",
     ),
+    Alarm(
+        "template_thoughts",
+        "collapse/first_turn_mi",
+        "nats",
+        "falls",
+        0.25,
+        3,
+        False,
+        "thoughts depend less and less on the prompt: one template fits every one",
+        _TEMPLATE,
+        start=3,
+        least_start=0.2,
+    ),
+    Alarm(
+        "template_replies",
+        "collapse/first_turn_reply_mi",
+        "nats",
+        "falls",
+        0.25,
+        3,
+        False,
+        "replies depend less and less on the prompt: one template fits every one",
+        _TEMPLATE,
+        start=3,
+        least_start=0.2,
+    ),
 )
 
 
@@ -195,7 +228,7 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     ]
     iterations, values = tuple(i for i, _ in known), tuple(v for _, v in known)
     bad, streak, raised = [], 0, []
-    start = statistics.fmean(values[:BASELINE]) if len(values) >= BASELINE else None
+    start = statistics.fmean(values[: alarm.start]) if len(values) >= alarm.start else None
     reference: float | None = None
     for index, value in enumerate(values):
         reference = _reference(alarm, values, index, start)
@@ -213,7 +246,7 @@ def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float |
         return alarm.limit
     if alarm.rule == "below":
         return alarm.limit if any(value >= alarm.limit for value in values[:index]) else None
-    if index < BASELINE:
+    if index < alarm.start or (alarm.rule == "falls" and start is not None and start <= alarm.least_start):
         return None
     return statistics.median(values[max(0, index - _SPIKE_WINDOW) : index]) if alarm.rule == "spikes" else start
 
@@ -235,3 +268,12 @@ def raised(rows: Sequence[Mapping[str, Any]]) -> tuple[Alarm, ...]:
     found = (examine(alarm, rows) for alarm in ALARMS)
     newest = rows[-1]["iteration"] if rows else None
     return tuple(f.alarm for f in found if f.lasts and f.raised[-1] == newest)
+
+
+def is_solved(rows: Sequence[Mapping[str, Any]], finding: Finding) -> bool:
+    """Whether a sign of collapse says instead that there is nothing left to learn: 90 % of the episodes succeed.
+
+    Success is the mean of the ten iterations up to the one that first raised the alarm.
+    """
+    until = [row["train/success"] for row in rows if row.get("iteration", 0) <= finding.raised[0]]
+    return finding.alarm.metric != "validation/success" and statistics.fmean(until[-BASELINE:]) >= SOLVED

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine
+from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved
 from agentrl_jax.errors import UserError
 from agentrl_jax.train.curves import Panel, plot_curves
 from agentrl_jax.train.run_folder import read_config, read_metrics
 
-_SOLVED = 0.9
 _ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
 
 PANELS = (
@@ -22,6 +21,10 @@ PANELS = (
     Panel("gradient norm, largest", (("actor/grad_norm_max", ""),)),
     Panel("divergence from the start (nats a token)", (("actor/kl", ""),)),
     Panel("tokens a turn", (("train/reply_tokens", ""),)),
+    Panel(
+        "information about the prompt in first turns (nats)",
+        (("collapse/first_turn_reply_mi", "replies"), ("collapse/first_turn_mi", "thoughts")),
+    ),
     Panel("replies", (("train/valid_format", "format kept"), ("rollout/repeated_share", "repeated")), is_share=True),
 )
 
@@ -57,7 +60,7 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
     """The verdict over the findings of a run's rows, see `diagnose`."""
     raised = sorted((f for f in findings if f.raised), key=lambda f: f.began or 0)
     ends = [f for f in raised if f.alarm.collapse]
-    solved = [f for f in ends if _success(rows, f.raised[0]) >= _SOLVED and f.alarm.metric != "validation/success"]
+    solved = [f for f in ends if is_solved(rows, f)]
     fatal = [f for f in ends if f not in solved]
     newest = rows[-1]["iteration"]
     if fatal:
@@ -110,11 +113,11 @@ def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
 def _evidence(f: Finding) -> str:
     index = f.iterations.index(f.raised[0])
     value, alarm = f.values[index], f.alarm
-    start = statistics.fmean(f.values[:BASELINE])
+    start = statistics.fmean(f.values[: alarm.start])
     beside = {
-        "falls": f"less than {alarm.limit:g} times the {start:.3g} of the first {BASELINE} iterations",
-        "rises": f"more than {alarm.limit:g} times the {start:.3g} of the first {BASELINE} iterations",
-        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {start:.3g} of the first {BASELINE}",
+        "falls": f"less than {alarm.limit:g} times the {start:.3g} of the first {alarm.start} values",
+        "rises": f"more than {alarm.limit:g} times the {start:.3g} of the first {alarm.start} values",
+        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {start:.3g} of the first {alarm.start}",
         "above": f"above {alarm.limit:g}",
         "below": f"below {alarm.limit:g}",
         "spikes": f"more than {alarm.limit:g} times the median of the iterations before",

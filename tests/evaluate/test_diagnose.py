@@ -22,6 +22,8 @@ HEALTHY = {
     "rollout/repeated_share": 0.1,
     "train/valid_format": 0.95,
     "train/success": 0.4,
+    "collapse/first_turn_mi": 1.5,
+    "collapse/first_turn_reply_mi": 1.2,
 }
 
 
@@ -60,6 +62,8 @@ def test_a_steady_run_raises_nothing():
         ("length_drift", "train__reply_tokens", 9.0),
         ("repetition", "rollout__repeated_share", 0.99),
         ("format_lost", "train__valid_format", 0.4),
+        ("template_thoughts", "collapse__first_turn_mi", 0.3),
+        ("template_replies", "collapse__first_turn_reply_mi", -0.1),
     ],
 )
 def test_each_alarm_is_raised_when_its_patience_ends_and_no_other(name, metric, value):
@@ -95,6 +99,13 @@ def test_gaps_and_numbers_that_are_none_are_passed_over():
     assert found.raised[0] == 45
     rows = run(rollout__in_group_std=lambda i: float("nan") if i % 2 else 0.4)
     assert not examine(BY_NAME["spread_lost"], rows).raised
+
+
+def test_what_starts_as_noise_cannot_fall():
+    noise = run(collapse__first_turn_mi=lambda i: 0.05 if i < 10 else -0.05)
+    assert not examine(BY_NAME["template_thoughts"], noise).raised
+    every_tenth = run(collapse__first_turn_mi=lambda i: (1.0 if i <= 30 else 0.1) if i % 10 == 0 else None)
+    assert examine(BY_NAME["template_thoughts"], every_tenth).raised == (60,)
 
 
 def test_an_alarm_of_the_newest_row_is_told_of():

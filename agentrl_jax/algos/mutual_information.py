@@ -1,0 +1,105 @@
+"""How much of what is said depends on the prompt: mutual information and retrieval (RAGEN-2, arXiv 2604.06268).
+
+Texts that vary, so that the entropy looks healthy, may still be one template that fits every prompt. To tell, each text
+z_i is scored under each prompt x_j. With H(Z) = I(X; Z) + H(Z | X), over prompts that are all equally likely, the mean
+of log p(z_i | x_i) - log mean_j p(z_i | x_j) estimates I(X; Z); it never exceeds the logarithm of the number of
+prompts, whatever I(X; Z) over all prompts is.
+
+Letters: `N` texts, `J` prompts.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos import masked
+
+RETRIEVED = (1, 2, 4, 8)
+"""Numbers k of best prompts among which the own one is looked for."""
+
+_STD_FLOOR = 1e-3
+
+
+def measure(
+    scores: jax.Array, length: jax.Array, own: jax.Array, valid: jax.Array, prompt: jax.Array
+) -> dict[str, jax.Array]:
+    """RAGEN-2's collapse metrics of N pairs of prompt and text.
+
+    The forms that end in _per_token divide each score by the length of its text first, so that long texts do not
+    outweigh short ones. They are proxies: the logarithm of a mean of such powers is no marginal probability.
+
+    Args:
+        scores: f32[N, J] log p(z_i | x_j) in nats, the sum over the tokens of z_i.
+        length: i32[N] tokens of each text.
+        own: i32[N] column of the prompt that the text answers.
+        valid: bool[N] texts that count. Others may hold anything; a prompt that no valid text answers does not count.
+        prompt: i32[J] identity: prompts with the same number are the same text. Each counts as a column of its own in
+            the marginal, but to find one of them is to find all.
+
+    Returns:
+        f32[] each. In nats, with and without _per_token: mi, the mean of matched - marginal, where matched is the
+        score under the own prompt and marginal = logsumexp_j l_ij - log J; conditional_entropy = -mean matched;
+        marginal_entropy = -mean marginal (RAGEN-2's reasoning entropy). Without a unit, likewise: mi_zscore, the mean
+        of (matched - marginal) / (std of marginal over the texts + 0.001). mi_bound, log J in nats. For each k of
+        `RETRIEVED` below J: retrieval@k, the share of texts whose own prompt is among the k with the highest scores,
+        ties drawn by lot, in expectation; retrieval_chance@k, the same by lot alone; retrieval_margin@k, the first
+        minus the second. All these are not a number where fewer than two texts or two prompts count. pairs and
+        prompts: how many count.
+    """
+    counted = jnp.zeros(prompt.shape, bool).at[own].max(valid)
+    found = _information(scores, jnp.ones_like(length), own, valid, counted)
+    found |= {f"{name}_per_token": x for name, x in _information(scores, length, own, valid, counted).items()}
+    found |= _retrieval(scores, own, valid, counted, prompt)
+    numbers = {"pairs": masked.count(valid), "prompts": masked.count(counted)}
+    found["mi_bound"] = jnp.log(numbers["prompts"])
+    enough = (numbers["pairs"] >= 2) & (numbers["prompts"] >= 2)
+    return {name: jnp.where(enough, x, jnp.nan) for name, x in found.items()} | numbers
+
+
+def _information(
+    scores: jax.Array, divisor: jax.Array, own: jax.Array, valid: jax.Array, counted: jax.Array
+) -> dict[str, jax.Array]:
+    divisor = jnp.maximum(divisor, 1)
+    matched = jnp.take_along_axis(scores, own[:, None], axis=1)
+    # The marginal relative to the own prompt: for a text that depends on none it is exactly 0.
+    others = jnp.where(counted, (scores - matched) / divisor[:, None], -jnp.inf)
+    matched = matched[:, 0] / divisor
+    highest = jnp.max(others, axis=1)
+    mean = jnp.sum(jnp.exp(others - highest[:, None]), axis=1) / masked.count(counted)
+    gained = -(highest + jnp.log(mean))
+    marginal = matched - gained
+    centre, variance = masked.moments(marginal, valid)
+    number = masked.count(valid)
+    std = jnp.sqrt(variance * (number - 1) / jnp.maximum(number, 1))
+    mi = masked.moments(gained, valid)[0]
+    return {
+        "mi": mi,
+        "conditional_entropy": -masked.moments(matched, valid)[0],
+        "marginal_entropy": -centre,
+        "mi_zscore": mi / (std + _STD_FLOOR),
+    }
+
+
+def _retrieval(
+    scores: jax.Array, own: jax.Array, valid: jax.Array, counted: jax.Array, prompt: jax.Array
+) -> dict[str, jax.Array]:
+    matched = jnp.take_along_axis(scores, own[:, None], axis=1)
+    alike = counted & (prompt == prompt[own][:, None])
+    wrong = counted & ~alike
+    same, better, tied, rest = (
+        jnp.sum(x, axis=1) for x in (alike, wrong & (scores > matched), wrong & (scores == matched), wrong)
+    )
+    found: dict[str, jax.Array] = {}
+    for k in (k for k in RETRIEVED if k < scores.shape[1]):
+        rate = masked.moments(_found(k - better, same, tied, k), valid)[0]
+        chance = masked.moments(_found(jnp.full_like(same, k), same, rest, k), valid)[0]
+        found |= {f"retrieval@{k}": rate, f"retrieval_chance@{k}": chance, f"retrieval_margin@{k}": rate - chance}
+    return found
+
+
+def _found(draws: jax.Array, right: jax.Array, wrong: jax.Array, most: int) -> jax.Array:
+    """Probability f32[N] that `draws` i32[N] (at most `most`) without replacement meet one of the right ones."""
+    missed = jnp.ones(draws.shape, jnp.float32)
+    for drawn in range(most):
+        left = jnp.maximum(wrong - drawn, 0) / jnp.maximum(right + wrong - drawn, 1)
+        missed *= jnp.where(drawn < draws, left, 1.0)
+    return 1.0 - missed

@@ -1,0 +1,273 @@
+"""Whether what is said depends on the prompt: the texts of a rollout, scored under one another's prompts.
+
+Two samples of a rollout are measured by `algos.mutual_information`: first turns, whose prompts are those of the groups,
+and turns of any number, each of which has a prompt of its own: all that the model saw before it. Their texts are the
+whole replies and, where agents are asked for a thought, the thoughts in them.
+
+Letters: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a reply, `N` texts, `J` prompts of at most `S`
+tokens, `n` texts that are scored under one prompt, `V` vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from agentrl_jax.algos import anchors, kl, masked, mutual_information
+from agentrl_jax.config import Config
+from agentrl_jax.models import decoder
+from agentrl_jax.models.cross_scores import logprobs_after
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.text.thought import ThoughtTable, compile_thought, thought
+from agentrl_jax.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class DependenceConfig:
+    """What fixes the program of a measurement.
+
+    Attributes:
+        pairs: most texts of each sample, and most prompts.
+        members: M.
+        context: "full" or "single_turn", as in the rollout.
+        thought: finds the thought in a reply; None where agents are not asked for one.
+    """
+
+    pairs: int
+    members: int
+    context: str
+    thought: ThoughtTable | None
+
+
+class Sample(NamedTuple):
+    """N texts and the J prompts that they are scored under, as numbers of episodes and turns, i32[N] or i32[J].
+
+    Attributes:
+        episode: of each text.
+        turn: likewise.
+        prompt_episode: of each prompt.
+        prompt_turn: likewise.
+        own: i32[N] prompt that each text answers.
+    """
+
+    episode: jax.Array
+    turn: jax.Array
+    prompt_episode: jax.Array
+    prompt_turn: jax.Array
+    own: jax.Array
+
+
+class Prompts(struct.PyTreeNode):
+    """J prompts, each with the texts that are scored under it.
+
+    Attributes:
+        tokens: i32[J, S], padded on the right.
+        length: i32[J].
+        scored: i32[J, n] numbers of the texts.
+    """
+
+    tokens: jax.Array
+    length: jax.Array
+    scored: jax.Array
+
+
+class Texts(struct.PyTreeNode):
+    """N replies.
+
+    Attributes:
+        tokens: i32[N, L], padded on the right.
+        length: i32[N].
+        temperature: f32[N] that they were sampled at.
+    """
+
+    tokens: jax.Array
+    length: jax.Array
+    temperature: jax.Array
+
+
+Scorer = Callable[[decoder.Params, Prompts, Texts], jax.Array]
+"""As `score`, for one model."""
+
+
+def for_run(config: Config, tokenizer: Tokenizer) -> DependenceConfig:
+    """What a run measures."""
+    table = compile_thought(tokenizer, forced=config.prompt.forced_tag) if config.prompt.think else None
+    return DependenceConfig(
+        pairs=config.train.mutual_information_pairs,
+        members=config.rollout.members,
+        context=config.rollout.context,
+        thought=table,
+    )
+
+
+def measure(
+    policy: decoder.Params,
+    reference: decoder.Params | None,
+    trajectory: Trajectory,
+    temperature: jax.Array,
+    key: jax.Array,
+    *,
+    config: DependenceConfig,
+    scorer: Scorer,
+) -> dict[str, jax.Array]:
+    """Metrics of a rollout under the policy that played it. Pure; meant to be compiled whole.
+
+    Scores are taken at the sampling temperature: a text's score under its own prompt is the log-probability with which
+    it was drawn. RAGEN-2 speaks of the model's own distribution; at temperature 1 the two are the same.
+
+    Args:
+        policy: the decoder of the policy.
+        reference: that of the policy at the start of learning, if the divergence from it is wanted.
+        trajectory: E episodes; the rows of a group are contiguous.
+        temperature: f32[E].
+        key: chooses episodes and turns.
+        config: what fixes the program.
+        scorer: gives log-probabilities.
+
+    Returns:
+        f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_reply_...) and for
+        turns of any number (collapse/trajectory_reply_...), and for the thoughts in both (without reply_), if agents
+        are asked for them, with collapse/valid_thinking_rate, the share of all turns that have one. What stands in a
+        reply before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the tokens of
+        the second sample, in nats a token.
+    """
+    intact = trajectory.played & ~trajectory.failed[:, None]
+    said = {"reply_": trajectory.sampled & intact[..., None]}
+    metrics: dict[str, jax.Array] = {}
+    if config.thought is not None:
+        find = jax.vmap(jax.vmap(functools.partial(thought, config.thought)))
+        said[""] = said["reply_"] & find(trajectory.reply.tokens, trajectory.reply.length)
+        spoken = jnp.any(said[""], axis=-1).astype(jnp.float32)
+        metrics["collapse/valid_thinking_rate"] = masked.moments(spoken, intact)[0]
+    samples = {
+        "first_turn": (first_turns(intact[:, 0], jax.random.fold_in(key, 0), config), "single_turn"),
+        "trajectory": (any_turns(intact, jax.random.fold_in(key, 1), config), config.context),
+    }
+    for name, (sample, context) in samples.items():
+        prompts = prompts_of(trajectory, sample, context)
+        texts = texts_of(trajectory, sample, temperature)
+        logprob = scorer(policy, prompts, texts)
+        for kind, tokens in said.items():
+            chosen = tokens[sample.episode, sample.turn]
+            found = mutual_information.measure(
+                jnp.sum(jnp.where(chosen, logprob, 0.0), axis=-1).T,
+                jnp.sum(chosen, axis=-1, dtype=jnp.int32),
+                sample.own,
+                jnp.any(chosen, axis=-1),
+                _identity(prompts),
+            )
+            metrics |= {f"collapse/{name}_{kind}{metric}": x for metric, x in found.items()}
+    if reference is not None:
+        # The last sample has one prompt a text; the reference need not score the others.
+        before = scorer(reference, prompts.replace(scored=sample.own[:, None]), texts)[:, 0]
+        distance = kl.estimate(logprob[sample.own, sample.own], before, "k3")
+        metrics["actor/kl"] = masked.moments(distance, said["reply_"][sample.episode, sample.turn])[0]
+    return metrics
+
+
+def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: DecoderConfig) -> jax.Array:
+    """Log-probability f32[J, n, L] of each token of the texts under each prompt, one prompt after the other."""
+    layers = decoder.unstack(policy, model)
+
+    def under(prompt: Prompts) -> jax.Array:
+        some = jax.tree.map(lambda x: x[prompt.scored], texts)
+        return logprobs_after(layers, model, prompt.tokens, prompt.length, some.tokens, some.length, some.temperature)
+
+    return jax.lax.map(under, prompts)
+
+
+def in_shares(scorer: Scorer, count: int) -> Scorer:
+    """A scorer that takes any number of prompts, from one whose number of prompts has to be a multiple of `count`."""
+
+    def filled(policy: decoder.Params, prompts: Prompts, texts: Texts) -> jax.Array:
+        number = prompts.length.shape[0]
+        index = jnp.minimum(jnp.arange(-(-number // count) * count), number - 1)
+        return scorer(policy, jax.tree.map(lambda x: x[index], prompts), texts)[:number]
+
+    return filled
+
+
+def first_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
+    """First turns of as many members of each group as `pairs` allows; of too many groups some are drawn.
+
+    Args:
+        intact: bool[E] episodes that count; they go before others.
+        key: draws groups and members.
+        config: what fixes the program.
+    """
+    by_group = intact.reshape(-1, config.members)
+    count = min(config.pairs, by_group.shape[0])
+    each = min(config.pairs // count, config.members)
+    group = _drawn(jax.random.fold_in(key, 0), jnp.any(by_group, axis=1))[:count]
+    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.fold_in(key, 1)))(group)
+    member = jax.vmap(_drawn)(keys, by_group[group])[:, :each]
+    episode = (group[:, None] * config.members + member).reshape(-1)
+    return Sample(
+        episode=episode,
+        turn=jnp.zeros_like(episode),
+        prompt_episode=group * config.members,
+        prompt_turn=jnp.zeros_like(group),
+        own=jnp.repeat(jnp.arange(count), each),
+    )
+
+
+def any_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
+    """Episodes drawn without replacement, and of each one of its turns; every text has a prompt of its own.
+
+    Args:
+        intact: bool[E, T] turns that were played in episodes that count; they go before others.
+        key: draws episodes and turns.
+        config: what fixes the program.
+    """
+    episode = _drawn(jax.random.fold_in(key, 0), intact[:, 0])[: config.pairs]
+    lots = jax.random.uniform(jax.random.fold_in(key, 1), intact.shape)
+    turn = jnp.argmax(jnp.where(intact, lots, -1.0), axis=1)[episode]
+    return Sample(
+        episode=episode, turn=turn, prompt_episode=episode, prompt_turn=turn, own=jnp.arange(episode.shape[0])
+    )
+
+
+def prompts_of(trajectory: Trajectory, sample: Sample, context: str) -> Prompts:
+    """What the model had before it, up to and including what was inserted last, under which all texts are scored.
+
+    Args:
+        trajectory: E episodes.
+        sample: of its turns.
+        context: "full": the whole conversation up to the turn. "single_turn": prefix and observation.
+    """
+    episode, turn = sample.prompt_episode, sample.prompt_turn
+    chosen = jax.tree.map(lambda x: x[episode], trajectory)
+    row, slot = jnp.arange(episode.shape[0]), turn * chosen.reply.tokens.shape[-1]
+    if context == "single_turn":
+        of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "reply", "turn")}
+        chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
+        slot = jnp.zeros_like(slot)
+    rows = assemble(chosen, chosen.turn.reward, "full", "turn")
+    length = rows.position[row, slot]
+    tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens, 0)
+    number = jnp.arange(sample.episode.shape[0])
+    return Prompts(tokens=tokens, length=length, scored=jnp.broadcast_to(number, (row.shape[0], number.shape[0])))
+
+
+def texts_of(trajectory: Trajectory, sample: Sample, temperature: jax.Array) -> Texts:
+    """The replies of a sample."""
+    tokens, length = (x[sample.episode, sample.turn] for x in (trajectory.reply.tokens, trajectory.reply.length))
+    return Texts(tokens=tokens, length=length, temperature=temperature[sample.episode])
+
+
+def _drawn(key: jax.Array, first: jax.Array) -> jax.Array:
+    """Numbers i32[K] in random order, those where `first` bool[K] holds before the others."""
+    order = jax.random.permutation(key, first.shape[0])
+    return order[jnp.argsort(~first[order], stable=True)]
+
+
+def _identity(prompts: Prompts) -> jax.Array:
+    """i32[J], equal where prompts are."""
+    code = anchors.hash_tokens(prompts.tokens, jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None])
+    return jnp.argmax(jnp.all(code[:, None] == code, axis=-1), axis=1)

@@ -1,0 +1,171 @@
+"""The metrics of a matrix of scores against float64 loops, and what they must not depend on."""
+
+import math
+
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+from algos_oracles import PROPERTY
+from hypothesis import given
+
+from agentrl_jax.algos import mutual_information
+
+TEXTS, PROMPTS = 12, 10
+MISSING = ("pairs", "prompts")
+measure = jax.jit(mutual_information.measure)
+
+
+def cases():
+    """Scores with ties, lengths, own prompts, texts that count, and prompts of which some are the same."""
+
+    def make(seed, ties, share):
+        draw = np.random.default_rng(seed)
+        prompt = draw.integers(0, PROMPTS, PROMPTS) if share < 0.9 else np.arange(PROMPTS)
+        scores = -draw.integers(1, 9, (TEXTS, PROMPTS)) / 2 if ties else draw.normal(-20, 6, (TEXTS, PROMPTS))
+        # The same prompt gives the same score.
+        first = np.array([np.flatnonzero(prompt == number)[0] for number in prompt])
+        length = draw.integers(1, 9, TEXTS)
+        own = draw.integers(0, PROMPTS, TEXTS)
+        return scores[:, first].astype(np.float32), length, own, draw.random(TEXTS) < share, prompt
+
+    return st.builds(make, st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
+
+
+def slow(scores, length, own, valid, prompt):
+    """Loops over texts and prompts that count, in float64."""
+    texts = [i for i in range(len(own)) if valid[i]]
+    columns = sorted({int(own[i]) for i in texts})
+    found = {"pairs": len(texts), "prompts": len(columns)}
+    if len(texts) < 2 or len(columns) < 2:
+        return found
+    found["mi_bound"] = math.log(len(columns))
+    for ending in ("", "_per_token"):
+        matched, marginal = [], []
+        for i in texts:
+            row = [float(scores[i, j]) / (length[i] if ending else 1) for j in range(len(prompt))]
+            top = max(row[j] for j in columns)
+            mean = sum(math.exp(row[j] - top) for j in columns) / len(columns)
+            matched.append(row[own[i]])
+            marginal.append(top + math.log(mean))
+        gained = [a - b for a, b in zip(matched, marginal)]
+        found[f"mi{ending}"] = np.mean(gained)
+        found[f"conditional_entropy{ending}"] = -np.mean(matched)
+        found[f"marginal_entropy{ending}"] = -np.mean(marginal)
+        found[f"mi_zscore{ending}"] = np.mean([g / (np.std(marginal) + 1e-3) for g in gained])
+    for k in (1, 2, 4, 8):
+        hits, lots = [], []
+        for i in texts:
+            own_score = scores[i, own[i]]
+            wrong = [j for j in columns if prompt[j] != prompt[own[i]]]
+            right = len(columns) - len(wrong)
+            better = sum(scores[i, j] > own_score for j in wrong)
+            tied = sum(scores[i, j] == own_score for j in wrong)
+            hits.append(by_lot(right, tied, k - better))
+            lots.append(by_lot(right, len(wrong), k))
+        found[f"retrieval@{k}"] = np.mean(hits)
+        found[f"retrieval_chance@{k}"] = np.mean(lots)
+        found[f"retrieval_margin@{k}"] = np.mean(hits) - np.mean(lots)
+    return found
+
+
+def by_lot(right, wrong, draws):
+    """Chance that `draws` of right + wrong cards hold a right one."""
+    draws = min(max(draws, 0), right + wrong)
+    return 1 - math.comb(wrong, draws) / math.comb(right + wrong, draws)
+
+
+@PROPERTY
+@given(cases())
+def test_the_metrics_are_those_of_the_loops(case):
+    found, expected = measure(*case), slow(*case)
+    for name, value in found.items():
+        if name in expected:
+            assert float(value) == pytest.approx(expected[name], rel=1e-4, abs=2e-4), name
+        else:
+            assert np.isnan(value), name
+    assert expected.keys() <= found.keys()
+    assert float(found["mi"]) <= float(found["mi_bound"]) + 1e-6 or np.isnan(found["mi"])
+
+
+@PROPERTY
+@given(cases(), st.integers(0, 100))
+def test_the_order_of_texts_and_prompts_does_not_matter(case, seed):
+    scores, length, own, valid, prompt = case
+    draw = np.random.default_rng(seed)
+    texts, prompts = draw.permutation(TEXTS), draw.permutation(PROMPTS)
+    place = np.argsort(prompts)
+    shuffled = measure(scores[texts][:, prompts], length[texts], place[own[texts]], valid[texts], prompt[prompts])
+    for name, value in measure(*case).items():
+        np.testing.assert_allclose(shuffled[name], value, rtol=1e-5, atol=2e-5, err_msg=name)
+
+
+@PROPERTY
+@given(cases())
+def test_texts_that_do_not_count_may_hold_anything(case):
+    scores, length, own, valid, prompt = case
+    junk = np.where(valid[:, None], scores, np.nan).astype(np.float32)
+    junk[:, ~np.isin(np.arange(PROMPTS), own[valid])] = np.inf
+    for name, value in measure(junk, np.where(valid, length, 0), own, valid, prompt).items():
+        np.testing.assert_array_equal(value, measure(*case)[name], err_msg=name)
+
+
+def test_texts_that_depend_on_no_prompt_carry_nothing():
+    draw = np.random.default_rng(0)
+    scores = np.repeat(draw.normal(-20, 6, (TEXTS, 1)), PROMPTS, axis=1).astype(np.float32)
+    found = measure(
+        scores, draw.integers(1, 9, TEXTS), np.arange(TEXTS) % PROMPTS, scores[:, 0] < 0, np.arange(PROMPTS)
+    )
+    for name in ("mi", "mi_per_token", "mi_zscore"):
+        assert found[name] == 0.0
+    for k in (1, 2, 4, 8):
+        assert float(found[f"retrieval@{k}"]) == pytest.approx(k / PROMPTS)
+        assert float(found[f"retrieval_margin@{k}"]) == 0.0
+    assert float(found["conditional_entropy"]) == float(found["marginal_entropy"])
+
+
+def test_texts_that_name_their_prompt_carry_all_there_is():
+    own = np.arange(TEXTS) % PROMPTS
+    scores = np.where(own[:, None] == np.arange(PROMPTS), -10.0, -1e4).astype(np.float32)
+    found = measure(scores, np.full(TEXTS, 5), own, np.ones(TEXTS, bool), np.arange(PROMPTS))
+    assert float(found["mi"]) == pytest.approx(math.log(PROMPTS))
+    assert float(found["mi_bound"]) == pytest.approx(math.log(PROMPTS))
+    assert [float(found[f"retrieval@{k}"]) for k in (1, 2, 4, 8)] == [1.0] * 4
+    assert float(found["conditional_entropy"]) == pytest.approx(10.0)
+    assert float(found["marginal_entropy"]) == pytest.approx(10.0 + math.log(PROMPTS), rel=1e-5)
+
+
+def test_the_estimate_is_the_information_of_a_known_channel():
+    """Prompt j is drawn at random, the text is j with probability 0.7 and anything else otherwise."""
+    draw, size, texts = np.random.default_rng(1), 8, 4000
+    channel = np.full((size, size), 0.3 / (size - 1)) + np.eye(size) * (0.7 - 0.3 / (size - 1))
+    own = np.arange(texts) % size
+    said = np.array([draw.choice(size, p=channel[j]) for j in own])
+    found = measure(
+        np.log(channel[:, said].T).astype(np.float32), np.ones(texts), own, np.ones(texts, bool), np.arange(size)
+    )
+    noise = -(0.7 * math.log(0.7) + 0.3 * math.log(0.3 / (size - 1)))
+    assert float(found["mi"]) == pytest.approx(math.log(size) - noise, abs=0.05)
+    assert float(found["conditional_entropy"]) == pytest.approx(noise, abs=0.05)
+    assert float(found["retrieval@1"]) == pytest.approx(0.7, abs=0.03)
+
+
+def test_the_same_prompt_is_found_whichever_its_number():
+    """With a single text for a prompt (a bandit's, say) there is nothing to depend on and nothing to miss."""
+    draw = np.random.default_rng(2)
+    scores = np.repeat(draw.normal(-20, 6, (TEXTS, 1)), PROMPTS, axis=1).astype(np.float32)
+    found = measure(
+        scores, np.ones(TEXTS), np.arange(TEXTS) % PROMPTS, np.ones(TEXTS, bool), np.zeros(PROMPTS, np.int32)
+    )
+    assert found["mi"] == 0.0
+    assert found["retrieval@1"] == found["retrieval_chance@1"] == 1.0
+
+
+@pytest.mark.parametrize("texts", [0, 1])
+def test_less_than_two_of_anything_are_not_measured(texts):
+    scores, valid = np.zeros((TEXTS, PROMPTS), np.float32), np.arange(TEXTS) < texts
+    found = measure(scores, np.ones(TEXTS), np.arange(TEXTS) % PROMPTS, valid, np.arange(PROMPTS))
+    one_prompt = measure(scores, np.ones(TEXTS), np.zeros(TEXTS, np.int32), valid | True, np.arange(PROMPTS))
+    assert all(np.isnan(x) for name, x in found.items() if name not in MISSING)
+    assert all(np.isnan(x) for name, x in one_prompt.items() if name not in MISSING)
+    assert (found["pairs"], found["prompts"], one_prompt["prompts"]) == (texts, texts, 1)

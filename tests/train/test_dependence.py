@@ -1,0 +1,226 @@
+"""Replies scored under one another's prompts: against one plain forward pass a pair, on a mesh, and in a run."""
+
+import dataclasses
+import functools
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_run
+import toy_agent
+
+from agentrl_jax.models import decoder
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.text.thought import compile_thought
+from agentrl_jax.text.tokenizer import padded
+from agentrl_jax.train import build, dependence
+from agentrl_jax.train.dependence import DependenceConfig
+from agentrl_jax.train.programs import Programs
+
+GROUPS, MEMBERS = 6, toy_agent.MEMBERS
+CONFIG = dataclasses.replace(toy_agent.CONFIG, model=dataclasses.replace(toy_agent.CONFIG.model, heads=4, kv_heads=2))
+MODEL = build.build_model(CONFIG, padded(toy_agent.TOKENIZER, 480))
+PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
+START = toy_agent.talkative_params(6, MODEL)["policy"]
+TEMPERATURE = jnp.full(GROUPS * MEMBERS, 0.8)
+KEY = jax.random.key(3)
+BASE = DependenceConfig(pairs=9, members=MEMBERS, context="full", thought=None)
+CONTEXTS = ("full", pytest.param("single_turn", marks=pytest.mark.slow))
+RUN = """
+tasks: [{env: FrozenLake, groups: 4}]
+prompt: {think: true, max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 9}
+model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {members: 2}
+algo: {preset: starpo_s, filter_ratio: 0.5}
+train: {iterations: 4, checkpoint_every: 3, validate_every: 0, validation_episodes: 8, mutual_information_every: 2}
+evaluation: {episodes: 8}
+"""
+
+
+@pytest.fixture(scope="module")
+def play():
+    """Function of a context to a trajectory of both tasks, at temperature 0.8."""
+
+    @functools.cache
+    def run(context):
+        engine = toy_agent.engine_config(members=MEMBERS, context=context)
+        program = jax.jit(
+            lambda params, key, ids, settings: rollout(
+                params, MODEL.decoder, toy_agent.WORLD, engine, key, ids, settings
+            )
+        )
+        settings = toy_agent.settings(GROUPS * MEMBERS, temperature=TEMPERATURE)
+        return program(PARAMS["policy"], jax.random.key(7), toy_agent.mixed_ids(GROUPS, MEMBERS), settings)[0]
+
+    return run
+
+
+@functools.cache
+def program_on(devices, fsdp, tensor, config):
+    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+    return programs, programs.mutual_information(MODEL, config)
+
+
+def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, key=KEY):
+    programs, program = program_on(devices, fsdp, tensor, config)
+    params, reference = (
+        jax.device_put(tree, programs.placement(tree, MODEL.decoder)) for tree in (PARAMS, {"policy": reference})
+    )
+    found = program(params, reference["policy"], trajectory, TEMPERATURE, key)
+    return {name: float(value) for name, value in found.items()}
+
+
+def seen(trajectory, episode, turn, context):
+    """What the model had before it, as a list."""
+    tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
+    for t in range(0 if context == "full" else turn, turn + 1):
+        tokens += trajectory.observation[episode, t, : trajectory.observation_length[episode, t]].tolist()
+        tokens += said(trajectory, episode, t) if t < turn else []
+    return tokens
+
+
+def said(trajectory, episode, turn):
+    return trajectory.reply.tokens[episode, turn, : trajectory.reply.length[episode, turn]].tolist()
+
+
+WIDTH = 128
+
+
+@jax.jit
+def plain(policy, tokens):
+    """Log-probability of each token after those before it, by a forward pass over one padded row."""
+    hidden = decoder.forward(policy, MODEL.decoder, tokens[None])
+    logprob = jax.nn.log_softmax(decoder.logits(policy, hidden)[0] / 0.8)
+    return jnp.take_along_axis(logprob[:-1], tokens[1:, None], axis=1)[:, 0]
+
+
+def slowly(policy, prompt, reply):
+    row = np.zeros(WIDTH, np.int32)
+    row[: len(prompt) + len(reply)] = [*prompt, *reply]
+    return np.asarray(plain(policy, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(reply) - 1]
+
+
+def samples(trajectory, config):
+    """Both samples of a measurement with `KEY`, with the context of each."""
+    played = trajectory.played
+    return (
+        (dependence.first_turns(played[:, 0], jax.random.fold_in(KEY, 0), config), "single_turn"),
+        (dependence.any_turns(played, jax.random.fold_in(KEY, 1), config), config.context),
+    )
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_scores_are_those_of_a_forward_pass_for_each_pair(play, context):
+    trajectory, config = play(context), dataclasses.replace(BASE, context=context)
+    found = measured(trajectory, config)
+    for name, (sample, seen_in) in zip(("first_turn", "trajectory"), samples(trajectory, config)):
+        prompts = [seen(trajectory, int(e), int(t), seen_in) for e, t in zip(sample.prompt_episode, sample.prompt_turn)]
+        texts = [said(trajectory, int(e), int(t)) for e, t in zip(sample.episode, sample.turn)]
+        scores = np.array([[slowly(PARAMS["policy"], x, z).sum() for x in prompts] for z in texts])
+        matched = scores[np.arange(len(texts)), sample.own]
+        marginal = np.log(np.mean(np.exp(scores), axis=1))
+        assert found[f"collapse/{name}_reply_pairs"] == len(texts)
+        assert found[f"collapse/{name}_reply_prompts"] == len(prompts)
+        assert found[f"collapse/{name}_reply_mi"] == pytest.approx(np.mean(matched - marginal), abs=2e-4)
+        assert found[f"collapse/{name}_reply_marginal_entropy"] == pytest.approx(-np.mean(marginal), abs=2e-4)
+        # Under its own prompt a reply has the log-probability that it was drawn with.
+        drawn = np.sum(np.asarray(trajectory.reply.logprob)[sample.episode, sample.turn], axis=-1)
+        assert found[f"collapse/{name}_reply_conditional_entropy"] == pytest.approx(-np.mean(drawn), abs=2e-4)
+    then = [slowly(START, x, z) for x, z in zip(prompts, texts)]
+    now = [slowly(PARAMS["policy"], x, z) for x, z in zip(prompts, texts)]
+    ratio = np.clip(np.concatenate(then) - np.concatenate(now), -20, 20)
+    assert found["actor/kl"] == pytest.approx(np.mean(np.clip(np.expm1(ratio) - ratio, -10, 10)), rel=1e-3)
+    assert measured(trajectory, config, reference=PARAMS["policy"])["actor/kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_samples_are_balanced_and_uniform(play):
+    trajectory = play("full")
+    many = dataclasses.replace(BASE, pairs=13)
+    first, _ = samples(trajectory, many)[0]
+    assert first.episode.shape == (12,)
+    np.testing.assert_array_equal(np.bincount(first.episode // MEMBERS), np.full(GROUPS, 2))
+    assert len(set(first.episode.tolist())) == 12
+    np.testing.assert_array_equal(first.episode // MEMBERS, first.prompt_episode[first.own] // MEMBERS)
+    few, _ = samples(trajectory, dataclasses.replace(BASE, pairs=4))[0]
+    assert len(set((few.episode // MEMBERS).tolist())) == 4
+    keys = jax.random.split(jax.random.key(0), 400)
+    drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(trajectory.played, key, BASE)))(keys)
+    assert np.all(drawn.turn < trajectory.num_turns[drawn.episode])
+    number = int(np.argmax(trajectory.num_turns))
+    turns = np.bincount(np.asarray(drawn.turn)[np.asarray(drawn.episode) == number], minlength=toy_agent.TURNS)
+    # An episode is drawn 400 x 9 / 24 times, each of its three turns a third of them.
+    assert turns.sum() == pytest.approx(150, abs=45)
+    np.testing.assert_allclose(turns, turns.sum() / toy_agent.TURNS, atol=25)
+
+
+def test_a_mesh_measures_the_same(play):
+    """Six and nine prompts for four players, whose matrices lie on two devices each."""
+    trajectory = play("full")
+    one, spread = measured(trajectory, BASE), measured(trajectory, BASE, devices=8, fsdp=2, tensor=2)
+    assert one.keys() == spread.keys()
+    for name, value in one.items():
+        assert spread[name] == pytest.approx(value, rel=1e-4, abs=2e-4), name
+
+
+def test_thoughts_are_scored_apart(play):
+    """Replies with a thought, an empty one, and one that is not closed, put in the place of what was said."""
+    trajectory = play("full")
+    texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
+    rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * MEMBERS)]
+    tokens, length = np.zeros(trajectory.reply.tokens.shape, np.int32), np.zeros(trajectory.reply.length.shape, int)
+    for episode, row in enumerate(rows):
+        tokens[episode, :, : len(row)] = row
+        length[episode] = np.where(trajectory.played[episode], len(row), 0)
+    reply = trajectory.reply.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length, jnp.int32))
+    trajectory = trajectory.replace(reply=reply)
+    config = dataclasses.replace(BASE, pairs=24, thought=compile_thought(toy_agent.TOKENIZER, forced=True))
+    found = measured(trajectory, config)
+    spoken = np.isin(np.arange(GROUPS * MEMBERS) % len(texts), [0, 3])
+    turns = np.asarray(trajectory.num_turns)
+    assert found["collapse/valid_thinking_rate"] == pytest.approx(np.sum(turns * spoken) / np.sum(turns))
+    assert found["collapse/first_turn_pairs"] == GROUPS * MEMBERS / 2
+    assert found["collapse/first_turn_reply_pairs"] == GROUPS * MEMBERS
+    expected = []
+    for episode in np.flatnonzero(spoken):
+        inside = len(toy_agent.vocabulary(texts[episode % len(texts)].split("</think>")[0]))
+        prompt = seen(trajectory, episode, 0, "single_turn")
+        expected.append(slowly(PARAMS["policy"], prompt, rows[episode])[:inside].sum())
+    assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
+    silent = trajectory.replace(reply=reply.replace(length=jnp.minimum(reply.length, 1)))
+    found = measured(silent, config)
+    assert np.isnan(found["collapse/first_turn_mi"])
+    assert np.isfinite(found["collapse/first_turn_reply_mi"])
+
+
+def test_a_run_measures_and_goes_on_with_the_same_bits(tmp_path):
+    file = tiny_run.write_config(tmp_path, RUN)
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"))
+    assert (code, err) == (0, "")
+    rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
+    assert [row["iteration"] for row in rows if "collapse/first_turn_reply_mi" in row] == [1, 2, 4]
+    for row in rows[:2]:
+        assert row["collapse/first_turn_reply_mi"] <= row["collapse/first_turn_reply_mi_bound"] <= np.log(4) + 1e-6
+        assert (row["collapse/first_turn_reply_pairs"], row["collapse/trajectory_reply_pairs"]) == (8, 8)
+        assert 0.0 <= row["collapse/valid_thinking_rate"] <= 1.0
+    assert rows[0]["actor/kl"] == pytest.approx(0.0, abs=1e-6)
+    assert rows[1]["actor/kl"] > 1e-6
+
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "run", copy)
+    (copy / "summary.json").unlink()
+    shutil.rmtree(copy / "checkpoints" / str(tiny_run.checkpoints(copy)[-1]))
+    code, out, err = tiny_run.command("train", file, "--run_dir", str(copy))
+    assert (code, err) == (0, "")
+    assert "going on from the checkpoint" in out
+    assert tiny_run.metrics(copy) == tiny_run.metrics(tmp_path / "run")
+
+
+def test_one_group_is_refused(tmp_path):
+    file = tiny_run.write_config(tmp_path)
+    words = ("--tasks", '[{"env": "FrozenLake", "groups": 1}]', "--algo.filter_ratio", "1")
+    code, _, err = tiny_run.command("train", file, *words, "--train.mutual_information_every", "5")
+    assert code == 2
+    assert "single group" in err
