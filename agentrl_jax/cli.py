@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, eval, envs, play, chat, export, plan, presets, diagnose, bench.
+"""The command `agentrl`: train, compare, eval, envs, play, chat, export, plan, presets, diagnose, bench.
 
 Whatever the user can put right ends as one line on standard error and exit code 2.
 """
@@ -11,15 +11,15 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.commands import Bench, Chat, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Train
+from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Train
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError
 
@@ -74,24 +74,10 @@ def _run(words: list[str]) -> None:
     seed = getattr(command, "seed", None)
     if seed is not None and not 0 <= seed < 2**32:
         raise UserError(f"--seed is {seed}, expected a whole number from 0 to {2**32 - 1}")
-    if isinstance(command, Eval):
-        _eval(command)
-    elif isinstance(command, Envs):
-        _envs(command)
-    elif isinstance(command, Play):
-        _play(command)
-    elif isinstance(command, Chat):
-        _chat(command)
-    elif isinstance(command, Export):
-        _export(command)
-    elif isinstance(command, Plan):
+    if isinstance(command, Plan):
         _plan(command, overrides)
-    elif isinstance(command, Presets):
-        _presets(command)
-    elif isinstance(command, Diagnose):
-        _diagnose(command)
-    elif isinstance(command, Bench):
-        _bench(command)
+    else:
+        _COMMANDS[type(command)](command)
 
 
 def _own_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -176,24 +162,13 @@ def _bench(command: Bench) -> None:
         run(**options, report=lambda line: print(line, file=sys.stderr))
 
 
-def _parse(words: list[str]) -> Train | Eval | Envs | Play | Chat | Export | Plan | Presets | Diagnose | Bench:
+def _parse(words: list[str]) -> Any:
     """Reads the command line; what tyro prints about a mistake is brought down to one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.extras.subcommand_cli_from_dict(
-                {
-                    "train": Train,
-                    "eval": Eval,
-                    "envs": Envs,
-                    "play": Play,
-                    "chat": Chat,
-                    "export": Export,
-                    "plan": Plan,
-                    "presets": Presets,
-                    "diagnose": Diagnose,
-                    "bench": Bench,
-                },
+                {kind.__name__.lower(): kind for kind in (Train, Plan, *_COMMANDS)},
                 prog="agentrl",
                 description="Multi-turn reinforcement learning of language-model agents.",
                 args=words,
@@ -233,6 +208,29 @@ def _train(words: list[str]) -> None:
     from agentrl_jax.train.loop import train
 
     train(config)
+
+
+def _compare(command: Compare) -> None:
+    from agentrl_jax.comparison_file import load_comparison
+    from agentrl_jax.evaluate import comparison as reports
+    from agentrl_jax.train.compare import compare
+
+    comparison = load_comparison(command.file)
+    stem = Path(command.file).stem
+    out = Path(command.out or Path("runs") / stem)
+    console = Console()
+    records = compare(comparison, out, only=command.only, console=console)
+    reports.draw(records, out / "curves.png", stem)
+    (out / "report.md").write_text(reports.page(records, comparison.pairs, stem, "curves.png"), encoding="utf-8")
+    table = Table(title="Success on held-out levels, sampled", title_justify="left")
+    for name in ("arm", "start", "end", "low", "high", "gain"):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for found in reports.findings(records):
+        end = found.sampled
+        rates = (f"{rate:.1%}" for rate in (found.start["mean"], end["mean"], end["low"], end["high"]))
+        table.add_row(found.name, *rates, f"{100 * found.gain['mean']:+.1f}")
+    console.print(table)
+    console.print(f"report: {out / 'report.md'}", highlight=False)
 
 
 def _eval(command: Eval) -> None:
@@ -359,3 +357,17 @@ def _readable(levels: str | None) -> None:
     if levels is not None and not Path(levels).is_file():
         what = "that is no file" if Path(levels).exists() else "there is no such file"
         raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
+
+
+_COMMANDS: dict[type, Callable[[Any], None]] = {
+    Compare: _compare,
+    Eval: _eval,
+    Envs: _envs,
+    Play: _play,
+    Chat: _chat,
+    Export: _export,
+    Presets: _presets,
+    Diagnose: _diagnose,
+    Bench: _bench,
+}
+"""What each command does, in the order of `--help`; train and plan read their own words."""

@@ -15,6 +15,19 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True)
+class Compare:
+    """Train several learning rules from the same starts with several seeds each, and report what each reached."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the run, its arms and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
+    out: str = ""
+    """Folder for the arms, the report and its figure; default: runs/<name of the file>. Arms that it holds are not
+    played again."""
+    only: tuple[str, ...] = ()
+    """Arms to play now; the report has all that have been played."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Eval:
     """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy."""
 
@@ -151,9 +164,14 @@ class Bench:
     what: Annotated[tyro.conf.Positional[Literal["estimators"]], tyro.conf.arg(metavar="estimators")]
     """What is measured."""
     members: tuple[int, ...] = (2, 3)
-    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes seconds and some ten seconds a case."""
+    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds a case."""
     policy: Literal["table", "one_layer"] = "table"
     """A free logit for everything the policy can see, or a hidden layer that shares parameters."""
+    drift: Literal["none", "small", "large"] = "none"
+    """How far the policy that draws the groups is from the trained one; other than none, clips and importance weights
+    are what is measured."""
+    direction: int = 0
+    """Seed of the direction in which the policy that draws has moved."""
     draws: int = 0
     """Groups that are sampled instead, for larger groups; 0: all groups are summed over."""
     only: str = ""

@@ -215,9 +215,20 @@ class TrainConfig:
     """Temperature of the validation."""
     max_bad_updates: Positive = 5
     """The run stops after this many skipped updates in a row (not finite, or without a token to learn from)."""
-    on_collapse: Literal["go_on", "stop"] = "go_on"
+    on_collapse: Literal["go_on", "stop", "roll_back"] = "go_on"
     """What to do when an alarm says that learning has come to its end (`agentrl_jax.algos.collapse` lists them);
-    metrics.jsonl and the terminal tell of alarms either way."""
+    metrics.jsonl and the terminal tell of alarms either way. roll_back: go on from the last checkpoint before it began,
+    with lower rates and other draws; more checkpoints are kept for it. What was given up stays in roll_backs/."""
+    roll_back_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """What a roll-back multiplies the learning rates by."""
+    max_roll_backs: Count = 3
+    """Roll-backs after which learning goes on; the next one ends the run at that checkpoint."""
+    mutual_information_every: Count = 0
+    """Iterations between two measurements of how much replies depend on their prompts (docs/collapse.md), and of how
+    far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is always
+    measured; 0: none."""
+    mutual_information_pairs: Annotated[int, Field(ge=2)] = 64
+    """Most replies of a measurement, each of which is scored under the prompts of all."""
     trajectories_every: Count = 10
     """Iterations between two entries in trajectories.jsonl; 0: none."""
     trajectories: Positive = 4

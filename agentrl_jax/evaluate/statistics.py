@@ -75,6 +75,35 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
     return {"mean": difference, "low": low, "high": high, "n": n}
 
 
+def crossed_interval(x: ArrayLike, *, level: float = 0.95, draws: int = 4000) -> dict[str, float | int]:
+    """The mean over seeds and levels, both drawn from many, with a confidence interval; deterministic.
+
+    Seeds and levels are drawn again with replacement, independently of each other (the pigeonhole bootstrap: Owen,
+    Annals of Applied Statistics 1:386, 2007), which is cautious rather than narrow. With five seeds an interval is a
+    rough one all the same.
+
+    Args:
+        x: float [S, n], outcome of every seed on every level; or differences of two agents, seed by seed, on the same
+            levels.
+        level: confidence level.
+        draws: of the bootstrap.
+
+    Returns:
+        `mean`, `low`, `high` as floats and `n` = S as int.
+
+    Raises:
+        ValueError: x is not [S, n], or not finite.
+    """
+    outcomes = np.asarray(x, np.float64)
+    if outcomes.ndim != 2 or not outcomes.size or not np.isfinite(outcomes).all():
+        raise ValueError(f"x has shape {outcomes.shape}, expected finite outcomes [seeds, levels], at least one")
+    draw = np.random.default_rng(0)
+    seeds, levels = (draw.multinomial(n, np.full(n, 1 / n), size=draws) for n in outcomes.shape)
+    means = np.einsum("rn,rn->r", seeds @ outcomes, levels) / outcomes.size
+    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
+    return {"mean": float(outcomes.mean()), "low": float(low), "high": float(high), "n": len(outcomes)}
+
+
 def _outcomes(x: ArrayLike, name: str) -> np.ndarray:
     outcomes = np.asarray(x, dtype=np.float64)
     if outcomes.ndim != 1 or outcomes.size == 0:

@@ -222,7 +222,7 @@ def check_positions(pretrained: PretrainedConfig | None, world: CompiledWorld, e
 
 def needs_reference(config: Config) -> bool:
     """Whether the state carries a frozen policy that the KL divergence is measured from."""
-    return config.algo.kl_where != "none"
+    return config.algo.kl_where != "none" or config.train.mutual_information_every > 0
 
 
 def learner_config(config: Config) -> LearnerConfig:
@@ -272,10 +272,17 @@ def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds
 
 
 def rollout_settings(
-    config: Config, world: CompiledWorld, episodes: int, temperature: float, horizon: int | None = None
+    config: Config,
+    world: CompiledWorld,
+    episodes: int,
+    temperature: float,
+    horizon: int | None = None,
+    *,
+    iteration: int = 0,
 ) -> RolloutSettings:
     """Traced settings of a rollout of E episodes; the horizon is prompt.max_turns if left out."""
     return RolloutSettings(
+        format_penalty=jnp.float32(moving(config)["format_penalty"](iteration)),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
         max_actions=jnp.int32(config.prompt.max_actions),

@@ -100,6 +100,10 @@ class Checkpoints:
         except Exception as error:
             raise self._damaged(step, error) from error
 
+    def delete(self, step: int) -> None:
+        """Removes the checkpoint of an iteration."""
+        self._manager.delete(step)
+
     def wait(self) -> None:
         """Returns when every checkpoint handed over is published."""
         self._manager.wait_until_finished()

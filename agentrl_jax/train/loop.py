@@ -20,12 +20,13 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
-from agentrl_jax.train import build, guards, run_keys, start
+from agentrl_jax.train import build, dependence, guards, run_keys, start
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables
@@ -59,7 +60,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         run = _Run(config)  # before the folder is taken, which would keep a configuration that is of no use
     with (
         RunFolder(config) as folder,
-        Checkpoints(folder.checkpoints, keep=config.train.keep) as checkpoints,
+        Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
         LiveView(config.train.iterations, title=folder.path.name, console=console) as view,
     ):
         summary = run.train(folder, checkpoints, view)
@@ -75,6 +76,7 @@ class _Run:
     checkpoints: Checkpoints
     view: LiveView
     watch: Watch
+    roll_backs: RollBacks
 
     def __init__(self, config: Config):
         mesh = make_mesh(config.devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
@@ -99,13 +101,17 @@ class _Run:
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
         build.check_positions(self.pretrained.config if self.pretrained else None, self.world, engine)
-        self.rollout = self.programs.rollout("rollout", self.model, self.world, engine)
+        self.rollout = self.programs.rollout("rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts)
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
         chunk = -(-chunk // self.programs.players) * self.programs.players
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         remax = config.algo.advantage == "remax"
         self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
+        self.dependence = None
+        if config.train.mutual_information_every:
+            measured = dependence.for_run(config, self.tokenizer)
+            self.dependence = self.programs.mutual_information(self.model, measured)
         self.panels = [
             Panel(
                 program=self.programs.rollout("evaluation", self.model, self.world, alone),
@@ -123,25 +129,32 @@ class _Run:
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
+        self.roll_backs = RollBacks(folder.path / "roll_backs")
         state = self._resume()
-        self.watch = Watch(self.config.train.on_collapse == "stop", folder.metrics(), view.note)
         if self.chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = self._imitate(state)
         if not self.imitation_outcomes:
             state = self._begin_learning(state)
         while int(state.iteration) < self.config.train.iterations and not self.watch.stopped_by:
             state = self._iterate(state)
+            if self.watch.stopped_by and self.config.train.on_collapse == "roll_back":
+                state = self._roll_back(state)
         return self._finish(state)
 
-    def _resume(self) -> TrainState:
+    def _resume(self, base: Any = None) -> TrainState:
+        """The state of the newest checkpoint that is good, or a fresh one; `base` is its frozen part if it is there."""
         initial = build.initial_state(self.config, self.model, self.pretrained, self._places)
         key = jax.random.fold_in(self.key, run_keys.INIT)
-        step = self.checkpoints.latest_step()
+        step = self.roll_backs.newest_step(self.checkpoints)
         self.folder.truncate(-1 if step is None else step)
+        self.watch = Watch(self.config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
         if step is None:
             return initial(key)
         meta = self.checkpoints.meta(step)
-        self.totals = Totals(**meta["totals"])
+        since = self.roll_backs.records[meta.get("roll_backs", 0) :]
+        self.totals = Totals(**(since[-1] if since else meta)["totals"])
+        if self.roll_backs.count > self.config.train.max_roll_backs:
+            self.watch.stopped_by = self.roll_backs.records[-1]["alarm"]
         self.before = self.totals.seconds
         self.imitation_outcomes = meta["imitation_outcomes"]
         self.horizon.restore(meta.get("horizon", self.horizon.saved()))  # what else older ones lack, restoring tells
@@ -154,7 +167,36 @@ class _Run:
             lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, self._places(shapes)
         )
         state = self.checkpoints.restore(step, like.replace(base=None))
-        return state if like.base is None else state.replace(base=initial(key).base)
+        if like.base is None:
+            return state
+        return state.replace(base=initial(key).base if base is None else base)
+
+    def _roll_back(self, state: TrainState) -> TrainState:
+        """The state of the last checkpoint before the collapse began; the present one where there is none."""
+        finding, iteration = self.watch.finding, int(state.iteration)
+        assert finding.began is not None
+        before = [step for step in self.checkpoints.steps() if self.chunks <= step < self.chunks + finding.began]
+        if self.watch.solved or not before:
+            why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
+            self.view.note(f"{finding.alarm.name} ends the run: {why}")
+            self._save(self.chunks + iteration, state)
+            return state
+        self.totals.seconds = self._seconds()
+        record = {
+            "alarm": finding.alarm.name,
+            "iteration": iteration,
+            "began": finding.began,
+            "step": before[-1],
+            "totals": dataclasses.asdict(self.totals),
+            "rows": [row for row in self.folder.metrics() if row["step"] > before[-1]],
+        }
+        self.roll_backs.add(record)
+        self.view.note(
+            f"iteration {iteration}: {finding.alarm.name} since {finding.began}, back to iteration "
+            f"{before[-1] - self.chunks} (roll-back {self.roll_backs.count} of {self.config.train.max_roll_backs})"
+        )
+        self.started = time.monotonic()
+        return self._resume(state.base)
 
     def _places(self, shapes: Any) -> Any:
         return self.programs.placement(shapes, self.model.decoder)
@@ -168,6 +210,7 @@ class _Run:
             "totals": dataclasses.asdict(self.totals),
             "imitation_outcomes": self.imitation_outcomes,
             "horizon": self.horizon.saved(),
+            "roll_backs": self.roll_backs.count,
         }
         self.checkpoints.save(step, state.replace(base=None), meta)
 
@@ -214,15 +257,18 @@ class _Run:
     def _iterate(self, state: TrainState) -> TrainState:
         config, iteration = self.config, int(state.iteration)
         temperature, turns = float(self.temperature(iteration)), self.horizon.turns(iteration)
-        settings = build.rollout_settings(config, self.world, self._episodes, temperature, turns)
+        settings = build.rollout_settings(config, self.world, self._episodes, temperature, turns, iteration=iteration)
         began = time.monotonic()
-        key = run_keys.of_iteration(self.key, run_keys.ROLLOUT, iteration)
+        stream = run_keys.after_roll_backs(self.key, self.roll_backs.count)
+        key = run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration)
         trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
         greedy = self._greedy(state, key, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
-        key = run_keys.of_iteration(self.key, run_keys.UPDATE, iteration)
-        factor = float(self.rates(iteration))
+        of_prompts = self._dependence(state, trajectory, settings.temperature)
+        measured = time.monotonic()
+        key = run_keys.of_iteration(stream, run_keys.UPDATE, iteration)
+        factor = float(self.rates(iteration)) * config.train.roll_back_factor**self.roll_backs.count
         state, metrics = self.update(
             state, trajectory, settings.temperature, key, build.update_settings(config, factor, iteration), *greedy
         )
@@ -230,10 +276,14 @@ class _Run:
         learned = time.monotonic()
 
         counters = total_stats(stats)
+        if counters["rounds"] > self.programs.players:
+            # What was kept is no fair sample of the policy's episodes.
+            metrics["train/success"] = counters["solved"] / max(counters["episodes"] - counters["failed"], 1)
         row = {
             "stage": "rl",
             "iteration": iteration + 1,
             **metrics,
+            **of_prompts,
             "actor/lr": config.optim.lr * factor,
             "critic/lr": config.optim.critic_lr * factor,
             "rollout/horizon": turns,
@@ -242,15 +292,16 @@ class _Run:
             **{f"rollout/{name}": value for name, value in counters.items()},
         }
         self.horizon.observe(metrics)
-        self.totals.count(trajectory, counters)
+        self.totals.count(counters)
         self.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
         self.totals.skipped_updates += int(metrics["update/skipped"])
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
             row |= self._validate(state)
         self.watch.see(row)
         step = self.chunks + iteration + 1
-        seconds = {"time/rollout": rolled - began, "time/update": learned - rolled, "time/total": self._seconds()}
-        rate = counters["sampled_tokens"] / (learned - began)
+        seconds = {"time/rollout": rolled - began, "time/update": learned - measured, "time/total": self._seconds()}
+        seconds |= {"time/mutual_information": measured - rolled} if of_prompts else {}
+        rate = counters["sampled_tokens"] / (learned - measured + rolled - began)
         self.folder.log({"step": step, **row, **seconds, "time/tokens_per_second": rate})
         if self._due(config.train.trajectories_every, iteration + 1, config.train.iterations):
             texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
@@ -259,8 +310,10 @@ class _Run:
         self._check_skipped(metrics["update/skipped_in_a_row"], "optim.lr")
         guards.check_logprobs(config.algo, metrics, self._kept())
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
-        last = iteration + 1 == config.train.iterations or bool(self.watch.stopped_by)
-        if last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates)):
+        collapsed = bool(self.watch.stopped_by)
+        last = iteration + 1 == config.train.iterations or collapsed
+        due = last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates))
+        if due and not (collapsed and config.train.on_collapse == "roll_back"):
             self._save(step, state)
         return state
 
@@ -271,8 +324,18 @@ class _Run:
         ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], build.training_ids(self.config))
         settings = build.rollout_settings(self.config, self.world, ids.group.shape[0], 0.0, turns)
         trajectory, stats = self.baseline(state.whole(), key, ids, settings)
-        self.totals.count(trajectory, total_stats(stats))
+        self.totals.count(total_stats(stats))
         return (trajectory,)
+
+    def _dependence(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
+        """How much replies depend on their prompts, where it is due, under the policy that gave them."""
+        iteration = int(state.iteration)
+        if self.dependence is None or (iteration and (iteration + 1) % self.config.train.mutual_information_every):
+            return {}
+        key = run_keys.of_iteration(self.key, run_keys.MEASUREMENT, iteration)
+        # With a KL term the update measures the divergence itself.
+        reference = state.reference if self.config.algo.kl_where == "none" else None
+        return _plain(self.dependence(state.whole(), reference, trajectory, temperature, key))
 
     @property
     def _episodes(self) -> int:
@@ -336,6 +399,7 @@ class _Run:
             "held_out": not any(panel.pack.shape[0] for panel in self.panels),
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,
+            "roll_backs": self.roll_backs.told(),
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},
             "programs_compiled": self.programs.count(),

@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
+from agentrl_jax.algos.groups import STD_FLOOR, group_spread
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.models.shape import DecoderConfig
@@ -23,8 +24,11 @@ from agentrl_jax.parallel.mesh import FSDP, TENSOR
 from agentrl_jax.parallel.shards import Shards, on_mesh
 from agentrl_jax.rollout.engine import EngineConfig, rollout
 from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import World
+from agentrl_jax.train import dependence
+from agentrl_jax.train.dependence import DependenceConfig
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.settings import LearnerConfig
 
@@ -68,14 +72,19 @@ class Programs:
             tree = {name: tree}
         return jax.tree.leaves(self.placement(tree, shape))[0]
 
-    def rollout(self, name: str, model: ActorCritic, world: World, config: EngineConfig) -> RolloutProgram:
+    def rollout(
+        self, name: str, model: ActorCritic, world: World, config: EngineConfig, *, rounds: int = 1
+    ) -> RolloutProgram:
         """(params, key, ids, settings) -> (Trajectory, RolloutStats); every player plays its share of the episodes.
 
-        `params` is that of `TrainState.whole`.
+        `params` is that of `TrainState.whole`. With `rounds` > 1 each player draws its groups without a spread of
+        returns anew, so many times at most, see `resampling`; which groups are kept then depends on the shares.
 
         Raises:
-            ValueError: host environments on a mesh where several devices make one player.
+            ValueError: host environments on a mesh where several devices make one player, or in several rounds.
         """
+        if isinstance(world, HostWorld) and rounds > 1:
+            raise ValueError(f"host environments play one round of episodes, but algo.max_rollouts is {rounds}; use 1")
         if isinstance(world, HostWorld) and self.players < self.mesh.size:
             raise ValueError(
                 f"host environments need one device a player, but a mesh {dict(self.mesh.shape)} has {self.players} "
@@ -84,17 +93,31 @@ class Programs:
         rows = self.rollout_rules.row_axes
         hold = self._hold_cache(model.decoder)
 
-        def play(policy, key, ids, settings):
-            trajectory, stats = rollout(policy, model.decoder, world, config, key, ids, settings, hold)
+        def play(policy, key, ids, groups, settings):
+            def once(ids):
+                return rollout(policy, model.decoder, world, config, key, ids, settings, hold)
+
+            def informative(trajectory):
+                returns = trajectory.returns + settings.format_penalty * trajectory.format_errors
+                by_group = (x.reshape(-1, config.members) for x in (returns, ~trajectory.failed))
+                return group_spread(*by_group)[1] > STD_FLOOR
+
+            if rounds == 1:
+                trajectory, stats = once(ids)
+            else:
+                trajectory, stats = until_informative(
+                    once, informative, ids, members=config.members, rounds=rounds, stride=groups
+                )
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
-        settings: Any = {"temperature": Spec(rows), "horizon": Spec(), "max_actions": Spec(), "env_params": Spec()}
-        specs = (Spec(), Spec(), Spec(rows), RolloutSettings(**settings))
+        settings: Any = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
+        specs = (Spec(), Spec(), Spec(rows), Spec(), RolloutSettings(**settings | {"temperature": Spec(rows)}))
         shared = on_mesh(play, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
 
         def program(params, key, ids, settings):
             policy = decoder.as_activations(policy_decoder(params, model), model.decoder)
-            return shared(self._laid(policy, model.decoder, self.rollout_rules), key, ids, settings)
+            groups = jnp.max(ids.group) + 1
+            return shared(self._laid(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
 
         return self._keep(name, program)
 
@@ -118,6 +141,29 @@ class Programs:
                 f"{self.shards.count} learners compute in different shapes; use 1 for tensor, and the layout rows"
             )
         return self._learning("update", update, model, config=config, optimise=optimise, engine=engine)
+
+    def mutual_information(self, model: ActorCritic, config: DependenceConfig) -> Any:
+        """(params, reference or None, trajectory, temperature, key) -> metrics; every player scores under its prompts.
+
+        `params` is that of `TrainState.whole`, before the update that learns from the trajectory.
+        """
+        rows = self.rollout_rules.row_axes
+        specs = (Spec(), Spec(rows), Spec())
+        score = functools.partial(dependence.score, model=model.decoder)
+        shared = on_mesh(score, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
+        scorer = dependence.in_shares(shared, self.players)
+
+        def program(params, reference, trajectory, temperature, key):
+            def laid(policy):
+                whole = decoder.as_activations(policy_decoder({**params, "policy": policy}, model), model.decoder)
+                return self._laid(whole, model.decoder, self.rollout_rules)
+
+            before = None if reference is None else laid(reference)
+            return dependence.measure(
+                laid(params["policy"]), before, trajectory, temperature, key, config=config, scorer=scorer
+            )
+
+        return self._keep("mutual_information", program)
 
     def imitation(self, model: ActorCritic, optimise: optax.GradientTransformation, *, batch: int):
         """(state, rows, key, steps, lr, max_grad_norm) -> (state, metrics); donates the state."""

@@ -152,13 +152,10 @@ class RunFolder:
     def truncate(self, step: int) -> None:
         """Takes the records back to a checkpoint: drops rows behind its step, half-written lines and later events.
 
-        Call it before the first `log` of a resumed run.
-
         Args:
             step: that of the checkpoint; -1 drops everything.
         """
-        if self._events is not None:
-            raise ValueError("truncate was called after log; records can be cut back only before new ones are written")
+        self._close_files()
         for name in ("metrics.jsonl", "trajectories.jsonl"):
             file = self.path / name
             if file.exists():
@@ -179,12 +176,16 @@ class RunFolder:
 
     def close(self) -> None:
         """Closes the files and lets other processes in."""
+        self._close_files()
+        self._lock.close()
+
+    def _close_files(self) -> None:
         for file in self._files.values():
             file.close()
         self._files.clear()
         if self._events is not None:
             self._events.close()
-        self._lock.close()
+            self._events = None
 
     def __enter__(self) -> "RunFolder":
         return self

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl_jax.algos import collapse
+from agentrl_jax.algos.collapse import Finding
 
 
 class Watch:
     """Looks at every row of a run's metrics, and says when it should end.
 
     Attributes:
-        stopped_by: name of the alarm that ends the run; empty while it goes on.
+        stopped_by: name of the alarm that ends the run, or takes it back; empty while it goes on.
     """
 
     def __init__(self, stop: bool, rows: Sequence[dict[str, Any]], note: Callable[[str], None]):
@@ -36,6 +37,16 @@ class Watch:
             if f"alarm/{alarm.name}" not in before:
                 self.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
         self._heed(row)
+
+    @property
+    def finding(self) -> Finding:
+        """What the alarm `stopped_by` found."""
+        return next(collapse.examine(alarm, self.rows) for alarm in collapse.ALARMS if alarm.name == self.stopped_by)
+
+    @property
+    def solved(self) -> bool:
+        """Whether that alarm says that there is nothing left to learn, see `collapse.is_solved`."""
+        return collapse.is_solved(self.rows, self.finding)
 
     def _heed(self, row: dict[str, Any]) -> None:
         if self.stop:

@@ -1,0 +1,131 @@
+"""Arms side by side: every seed of an arm is a run of its own, and what has been played is not played again."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+import tiny_run
+import yaml
+
+from agentrl_jax.comparison_file import load_comparison
+from agentrl_jax.errors import UserError
+
+RUN = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
+RUN |= {
+    "seed": 3,
+    "algo": {"minibatches": 1},
+    "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
+}
+ARMS = {
+    "starpo_s": {"algo": {"preset": "starpo_s", "filter_ratio": 0.5}},
+    "dapo": {"algo": {"preset": "dapo", "max_rollouts": 2}, "optim": {"lr": 0.02}},
+}
+
+
+def write(folder, **changes):
+    file = folder / "arms.yaml"
+    file.write_text(yaml.safe_dump({"seeds": 2, "run": RUN, "arms": ARMS, "pairs": [["dapo", "starpo_s"]]} | changes))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare")
+    file = write(folder)
+    code, out, err = tiny_run.command("compare", file, "--out", str(folder / "out"))
+    assert code == 0, err
+    return file, folder / "out", out
+
+
+def arm(out, name):
+    return json.loads((out / f"{name}.json").read_text())
+
+
+def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
+    _, out, _ = played
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | ARMS["dapo"] | {"seed": 4}))
+    words = ("--algo.minibatches", "1", "--train.trajectories_every", "0")
+    code, _, err = tiny_run.command("train", str(tmp_path / "run.yaml"), "--run_dir", str(tmp_path / "run"), *words)
+    assert code == 0, err
+    rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
+    record = arm(out, "dapo")
+    assert record["seeds"] == [3, 4]
+    names = ["train/success", "train/turns", "rollout/rounds", "update/trained_tokens", "actor/entropy"]
+    for iteration, row in enumerate(rows):
+        mine = [record["metrics"][name][iteration][1] for name in names]
+        # The two programs round differently, which learning makes larger.
+        assert mine == pytest.approx([row[name] for name in names], rel=1e-2)
+    start = json.loads((tmp_path / "run" / "summary.json").read_text())["success"]["imitation"]["mean"]
+    assert np.mean(record["start"]["sampled"][1]) == pytest.approx(start)
+
+
+def test_the_report_has_every_arm_and_pair(played):
+    _, out, shown = played
+    page = (out / "report.md").read_text()
+    assert "| dapo − starpo_s |" in page
+    assert all(f"| {name} |" in page and name in shown for name in ARMS)
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for name in ARMS:
+        record = arm(out, name)
+        assert np.shape(record["end"]["sampled"]) == (2, 24)
+        assert record["validation"]["iteration"] == [0, 1, 2]
+        # Arms start from the same policies.
+        assert record["start"] == arm(out, "dapo")["start"]
+
+
+def test_arms_that_were_played_are_not_played_again(played):
+    file, out, _ = played
+    before = {name: (out / f"{name}.json").stat().st_mtime_ns for name in ARMS}
+    code, shown, err = tiny_run.command("compare", file, "--out", str(out))
+    assert (code, err) == (0, "")
+    assert "imitation" not in shown
+    assert before == {name: (out / f"{name}.json").stat().st_mtime_ns for name in ARMS}
+
+
+def test_an_arm_of_another_configuration_is_refused(played, tmp_path):
+    _, out, _ = played
+    changed = write(tmp_path, arms=ARMS | {"dapo": {"algo": {"preset": "dapo"}}})
+    code, _, err = tiny_run.command("compare", changed, "--out", str(out))
+    assert code == 2
+    assert "dapo was played with another configuration (algo.max_rollouts" in err
+    code, _, err = tiny_run.command("compare", changed, "--out", str(out), "--only", "ppo")
+    assert code == 2
+    assert "--only names 'ppo'" in err
+
+
+@pytest.mark.slow
+def test_seeds_over_devices_play_the_same(played, tmp_path):
+    _, out, _ = played
+    file = write(tmp_path, devices=2)
+    code, _, err = tiny_run.command("compare", file, "--out", str(tmp_path / "out"), "--only", "dapo")
+    assert code == 0, err
+    one, two = arm(out, "dapo"), arm(tmp_path / "out", "dapo")
+    for name in ("train/success", "update/trained_tokens"):
+        assert one["metrics"][name][0] == pytest.approx(two["metrics"][name][0], rel=1e-2)
+    code, _, err = tiny_run.command("compare", write(tmp_path, devices=2, seeds=3), "--out", str(tmp_path / "three"))
+    assert code == 2
+    assert "3 seeds cannot be shared by 2 devices" in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": {}}, "arms"),
+        ({"seeds": 0}, "seeds"),
+        ({"seed": 1}, "the keys are seeds, devices, run, arms, pairs"),
+        ({"arms": {"a": {"rollout": {"members": 2}}}}, "arms.a changes rollout"),
+        ({"arms": {"../a": {}}}, "names a file"),
+        ({"arms": ARMS | {"ppo": {"algo": {"preset": "ppo", "minibatches": 2}}}}, "arms.ppo takes 2 gradient steps"),
+        ({"arms": {"a": {"algo": {"preset": "nothing"}}}}, "arms.a: algo.preset"),
+        ({"arms": {"a": {"algo": {"preset": "grpo", "lam": 0.5}}}}, "arms.a: algo.lam"),
+        ({"pairs": [["dapo", "ppo"]]}, "pairs names 'ppo'"),
+        ({"run": RUN | {"devices": 2}}, "run.devices"),
+        ({"run": RUN | {"train": {"iterations": 0}}}, "run.train.iterations is 0"),
+        ({"run": RUN | {"train": {"on_collapse": "stop"}}}, "run.train.on_collapse"),
+    ],
+    ids=str,
+)
+def test_files_that_cannot_be_compared_are_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=textwrap.shorten(message, 200).replace(".", r"\.")):
+        load_comparison(write(tmp_path, **changes))

@@ -1,0 +1,87 @@
+"""A run that collapses goes back to the last checkpoint before, at lower rates, however often it is killed."""
+
+import dataclasses
+import json
+
+import pytest
+import tiny_run
+
+from agentrl_jax.algos import collapse
+from agentrl_jax.config import TrainConfig
+from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
+
+RULE = "{preset: starpo_s, filter_ratio: 0.5, horizon: stepwise, horizons: [1, 2], horizon_every: 3}"
+WORDS = ("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.iterations", "6")
+SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
+
+
+@pytest.fixture(autouse=True)
+def sign(monkeypatch):
+    """The only alarm: horizon 2, which iterations 4 and 5 have, however often they are played."""
+    monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter_ratio: 0.5}", RULE)
+    return tiny_run.write_config(tmp_path_factory.mktemp("rolling"), text)
+
+
+def train(file, run):
+    return tiny_run.command("train", file, "--run_dir", str(run), *WORDS)
+
+
+def test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills(file, tmp_path, monkeypatch):
+    code, shown, err = train(file, tmp_path / "whole")
+    assert code == 0, err
+    assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in " ".join(shown.split())
+    records = [json.loads((tmp_path / "whole" / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
+    # Steps: three chunks of imitation, then iterations; the checkpoint of iteration 4 was made in trouble.
+    assert [(r["alarm"], r["iteration"], r["began"], r["step"]) for r in records] == [("long", 5, 4, 5)] * 2
+    given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
+    assert [row["iteration"] for row in given_up] == [3, 4, 5]
+    assert [row["actor/lr"] for row in given_up] == [0.01] * 3
+    assert [row["actor/lr"] for row in again] == [0.005] * 3
+    assert given_up[0]["train/return"] != again[0]["train/return"]
+    # The second time is one more than allowed: the run ends with the good policy.
+    assert [row["iteration"] for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"] == [1, 2]
+    assert tiny_run.checkpoints(tmp_path / "whole")[-1] == 5
+    summary = tiny_run.summary(tmp_path / "whole")
+    assert (summary["stopped_by"], summary["iterations"], len(summary["roll_backs"])) == ("long", 2, 2)
+    assert summary["episodes"] == (5 + 3) * 16
+
+    class Killed(BaseException):
+        pass
+
+    def killed_after(self, record, add=RollBacks.add):
+        add(self, record)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RollBacks, "add", killed_after)
+        for _ in range(2):
+            with pytest.raises(Killed):
+                train(file, tmp_path / "killed")
+    code, _, err = train(file, tmp_path / "killed")
+    assert code == 0, err
+    assert tiny_run.summary(tmp_path / "killed") == summary
+    assert tiny_run.metrics(tmp_path / "killed") == tiny_run.metrics(tmp_path / "whole")
+    assert tiny_run.checkpoint(tmp_path / "killed", 5) == tiny_run.checkpoint(tmp_path / "whole", 5)
+    # A run that has ended so stays ended.
+    code, _, err = train(file, tmp_path / "killed")
+    assert code == 0, err
+    assert tiny_run.summary(tmp_path / "killed") == summary
+
+
+def test_as_many_checkpoints_are_kept_as_reach_behind_an_alarm(monkeypatch):
+    slow = dataclasses.replace(SIGN, metric="validation/success", patience=5)
+    monkeypatch.setattr("agentrl_jax.train.roll_back.ALARMS", (SIGN, slow))
+    config = TrainConfig(checkpoint_every=10, validate_every=10, keep=2)
+    assert kept_checkpoints(config) == 2
+    assert kept_checkpoints(dataclasses.replace(config, on_collapse="roll_back")) == 6
+
+
+def test_a_record_that_cannot_be_read_is_an_error(tmp_path):
+    (tmp_path / "1.json").write_text("{")
+    with pytest.raises(Exception, match="cannot be read"):
+        RollBacks(tmp_path)
