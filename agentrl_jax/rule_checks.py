@@ -161,11 +161,6 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
         "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
     )
     need(
-        algo.kl_kind != "full" or (algo.kl_where == "loss" and config.mesh.fsdp == 1),
-        f"algo.kl_kind is full, but algo.kl_where is {algo.kl_where} and mesh.fsdp {config.mesh.fsdp}; the divergence "
-        "over the whole vocabulary is there for the loss and mesh.fsdp 1: use these, or algo.kl_kind k2",
-    )
-    need(
         algo.kl_target is None or algo.kl_coef > 0.0 or "kl_coef" in algo.schedules,
         f"algo.kl_target is {algo.kl_target}, but algo.kl_coef is 0 and stays so; set algo.kl_coef above 0, or leave "
         "algo.kl_target out",

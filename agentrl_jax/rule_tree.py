@@ -78,7 +78,7 @@ class AlgoConfig:
     """Weight of the entropy bonus."""
     kl_kind: Literal["k1", "k2", "k3", "abs", "mse", "full"] = "k1"
     """Estimator of the KL divergence from the reference; in the loss only k2 has its gradient, k1's is noise. full: no
-    estimate but the divergence over the whole vocabulary, in the loss only."""
+    estimate but the divergence over the whole vocabulary."""
     kl_coef: NonNegative = 0.0
     """Weight of the KL divergence."""
     kl_where: Literal["none", "loss", "reward"] = "none"

@@ -152,27 +152,18 @@ def score_tokens(
         temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
         compared: the trained part of another policy, and a measure of the two distributions over the vocabulary before
             each token, see `token_scores.compare`. No gradient reaches the other policy.
-
-    Raises:
-        ValueError: `compared` where devices keep parameters in parts.
     """
-    policy = _embedding_whole(policy_decoder(params, model), model)
-    hidden = _hidden(policy, model, tokens, position)
-    head = {name: leaf for name, leaf in policy.items() if name == "unembedding"}
-    hidden, head = model.gather.after(hidden, head)
-    policy = {**policy, **head}
+    policy, hidden = _read(policy_decoder(params, model), model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
     logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature)
     distance = None
     if compared is not None:
-        if model.gather is not decoder.WHOLE:
-            raise ValueError("two policies cannot be compared where devices keep parameters in parts (fsdp)")
-        other, measure = jax.lax.stop_gradient(compared[0]), compared[1]
-        other = _whole(other, params, model)
-        distance = compare(policy, hidden, other, _hidden(other, model, tokens, position), temperature, measure)
+        logprob, other = model.gather.in_turn(logprob, compared[0])
+        other, other_hidden = _read(_whole(jax.lax.stop_gradient(other), params, model), model, tokens, position)
+        distance = compare(policy, hidden, other, jax.lax.stop_gradient(other_hidden), temperature, compared[1])
     if model.critic != "none":
-        logprob, critic = model.gather.in_turn(logprob, params["critic"])
+        (logprob, distance), critic = model.gather.in_turn((logprob, distance), params["critic"])
         params = {**params, "critic": critic}
     return TokenScores(
         logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden), distance=distance
@@ -212,6 +203,17 @@ def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.
 def _embedding_whole(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
     """The decoder with its embedding put together, once for both of its uses where it is tied."""
     return {**backbone, **model.gather({"embedding": backbone["embedding"]})}
+
+
+def _read(
+    policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array
+) -> tuple[decoder.Params, jax.Array]:
+    """A decoder with what makes its logits put together, and its states as `_hidden` has them."""
+    policy = _embedding_whole(policy, model)
+    hidden = _hidden(policy, model, tokens, position)
+    head = {name: leaf for name, leaf in policy.items() if name == "unembedding"}
+    hidden, head = model.gather.after(hidden, head)
+    return {**policy, **head}, hidden
 
 
 def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:

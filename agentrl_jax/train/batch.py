@@ -4,6 +4,7 @@ Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` 
 (see `rollout.context.Sequences`).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -256,11 +257,21 @@ def _prepare(
             in_parts(lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered)
         )
 
-    # The divergence over the whole vocabulary reads the reference in the loss itself.
+    # The divergence over the whole vocabulary reads both policies at once, in the loss or here.
     estimated = config.kl_where != "none" and config.kl_kind != "full"
     if estimated:
         ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
         params = shards.after(ref_logprob, params)
+    divergence = jnp.zeros(mask.shape, jnp.float32)
+    if config.kl_where == "reward" and config.kl_kind == "full":
+        alone = dataclasses.replace(model, critic="none")
+
+        def whole_divergence(tokens, position, temperature):
+            compared = (reference, kl.full)
+            return actor_critic.score_tokens(params, alone, tokens, position, temperature, compared).distance
+
+        divergence = shards.replicate(in_parts(whole_divergence, my_mask, (*mine, my_temperature)))
+        params = shards.after(divergence, params)
     old_logprob, importance = rows.logprob, None
     if config.logprobs == "truncated" or config.logprobs == "masked":
         old_logprob = by_forward(params["policy"])
@@ -286,9 +297,13 @@ def _prepare(
         metrics["rollout/importance_truncated"] = masked.moments(truncated.astype(jnp.float32), mask)[0]
     rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
     if config.kl_where == "reward":
-        divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl_kind), 0.0)
+        if estimated:
+            divergence = kl.estimate(old_logprob, ref_logprob, config.kl_kind)
+        divergence = jnp.where(mask, divergence, 0.0)
         rewards -= settings.kl_coef * divergence
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
+        if not estimated:
+            metrics["actor/kl"] = metrics["actor/reward_kl_penalty"]
     slots = jnp.arange(mask.shape[1])
     evidence = Evidence(
         rewards=rewards,

@@ -221,7 +221,7 @@ def _loss(
         loss += settings.value_coef * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
-    if config.kl_where != "none":
+    if config.kl_where == "loss" or (config.kl_where == "reward" and config.kl_kind != "full"):
         if scores.distance is None:
             divergence = kl.estimate(logprob, batch.ref_logprob, config.kl_kind)
         else:

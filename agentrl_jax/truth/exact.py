@@ -25,10 +25,16 @@ class Apart(NamedTuple):
     Attributes:
         log_ratio: mean absolute log-ratio of a token.
         kl: mean divergence of the trained policy from it at a token, KL(draws || trained), in nats.
+        outside: share of the tokens whose ratio is below 0.8 or above 1.28, where clips bound it.
     """
 
     log_ratio: float
     kl: float
+    outside: float
+
+
+def _outside(log_ratio: np.ndarray) -> np.ndarray:
+    return (np.exp(log_ratio) < 0.8) | (np.exp(log_ratio) > 1.28)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +88,10 @@ class Bench:
             self.truth = np.mean([level.gradient for level in self.levels], axis=0)
         self.mean_length = np.mean([level.chance @ level.t.mask.sum(axis=1) for level in self.levels])
         gaps = [level.behaviour_logprob - level.logprob for level in self.levels]
-        sums = [level.chance @ np.stack([abs(gap), gap], axis=2).sum(axis=1) for level, gap in zip(self.levels, gaps)]
+        sums = [
+            level.chance @ np.stack([abs(gap), gap, _outside(-gap)], axis=2).sum(axis=1)
+            for level, gap in zip(self.levels, gaps)
+        ]
         self.apart = Apart(*(np.mean(sums, axis=0) / self.mean_length).tolist())
 
     def measure(self, case: Case, members: int, sampling: Sampling | None = None) -> Result:

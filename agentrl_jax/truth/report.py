@@ -66,8 +66,10 @@ def run(
     bench = Bench(trained, policies.drifted(trained, drift, direction))
     drawn_by = "the policy itself"
     if drift != "none":
-        log_ratio, kl = bench.apart
-        drawn_by = f"another policy: mean |log ratio| {log_ratio:.3f}, KL {kl:.4f} a token"
+        log_ratio, kl, outside = bench.apart
+        drawn_by = (
+            f"another policy: mean |log ratio| {log_ratio:.3f}, KL {kl:.4f} a token, {outside:.0%} outside 0.8 to 1.28"
+        )
     report(f"groups are drawn by {drawn_by}")
     sampling = Sampling(draws, seed) if draws else None
     results = []

@@ -45,7 +45,7 @@ MODELS = {"whole": WHOLE, "adapters": ADAPTERS, "frozen": FROZEN}
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def drawn_state(model, optimise=PLAIN):
+def drawn_state(model, optimise=PLAIN, reference=False):
     """Small random numbers everywhere, so that no gradient is zero."""
     state = states.init_state(jax.random.key(1), model, optimise, reference=False)
     draw = np.random.default_rng(2)
@@ -56,7 +56,8 @@ def drawn_state(model, optimise=PLAIN):
     params = jax.tree.map(normal, state.params)
     if "critic" in params:
         params["critic"]["bias"] = jnp.float32(0.1)
-    return state.replace(params=params, base=jax.tree.map(normal, state.base))
+    state = state.replace(params=params, base=jax.tree.map(normal, state.base))
+    return state.replace(reference=jax.tree.map(normal, params["policy"])) if reference else state
 
 
 @functools.cache
@@ -68,8 +69,8 @@ def programs_on(devices, fsdp, tensor, model, optimise, **changes):
 def step_on(devices, fsdp, tensor, model, optimise=PLAIN, trajectory=TRAJECTORY, **changes):
     """What one update adds to the parameters, its metrics, and the state that it leaves."""
     programs, program = programs_on(devices, fsdp, tensor, model, optimise, **changes)
-    before = drawn_state(model, optimise)
-    state = jax.device_put(drawn_state(model, optimise), programs.placement(before, model.decoder))
+    before = drawn_state(model, optimise, "kl_where" in changes)
+    state = jax.device_put(jax.tree.map(jnp.copy, before), programs.placement(before, model.decoder))
     after, metrics = program(state, trajectory, ONES, KEY, made_up.settings())
     step = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), after.params, before.params)
     return step, metrics, after
@@ -107,6 +108,15 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     spread = step_on(devices, fsdp, tensor, MODELS[name])
     assert_same_update(step_on(1, 1, 1, MODELS[name]), spread)
     _check_layout(spread[2], fsdp, tensor)
+
+
+@pytest.mark.parametrize("where", ["loss", slow("reward")])
+def test_the_whole_divergence_is_that_of_one_device(where):
+    """Two policies that both lie in parts, put together one after the other."""
+    changes = {"kl_kind": "full", "kl_where": where}
+    one, spread = (step_on(*mesh, WHOLE, **changes) for mesh in ((1, 1, 1), (8, 2, 2)))
+    assert_same_update(one, spread)
+    assert float(one[1]["actor/kl"]) > 1e-4
 
 
 @pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), slow(4, 4, 1)])

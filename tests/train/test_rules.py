@@ -313,6 +313,14 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
         assert float(metrics["actor/kl"]) == pytest.approx(float(expected), rel=1e-4)
         steps.append(jax.tree.map(jnp.subtract, after.params, state.params))
     assert_close(*steps, 1e-5)
+    # In the reward every token pays its own divergence, and the metric is that before the step.
+    config = dataclasses.replace(config, kl_where="reward", advantage="reward_to_go")
+    batch, metrics = make_batch(state, MET, ONES, settings(kl_coef=10.0), NO_CRITIC, config, Shards(), None, None)
+    paid = batch.advantage[:, :-1] - batch.advantage[:, 1:]
+    inner = np.asarray(batch.mask[:, :-1] & batch.mask[:, 1:])
+    by_row = per_token[batch.source]
+    np.testing.assert_allclose(paid[inner], -10.0 * np.asarray(by_row)[:, :-1][inner], rtol=1e-3, atol=1e-4)
+    assert float(metrics["actor/kl"]) == pytest.approx(float(expected), rel=1e-4)
     moved = kl.full(logits(after.params["policy"]), logits(other))
     assert float(jnp.sum(jnp.where(rows.sampled, moved, 0))) < float(jnp.sum(jnp.where(rows.sampled, per_token, 0)))
 
