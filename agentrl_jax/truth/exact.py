@@ -132,9 +132,9 @@ class Bench:
 
         Means and standard deviations of groups, lengths in denominators and moments of a whitened batch are then those
         of the policy that draws. What is left of a difference to it is the bias of small groups; its difference to the
-        truth is that of the objective. None for gigpo and pairings, where it is not worked out.
+        truth is that of the objective. None for pairings: of groups without end, all of a level are alike.
         """
-        if case.rule.advantage == "gigpo" or case.pairing != "none":
+        if case.pairing != "none":
             return None
         parts = [level.population(case) for level in self.levels]
         if case.rule.whiten:

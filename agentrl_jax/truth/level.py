@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentrl_jax.algos import anchors
+from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.truth import apply, task
 from agentrl_jax.truth.cases import Case
 from agentrl_jax.truth.policies import TinyPolicy
@@ -67,6 +69,8 @@ class Level:
         """Advantages f64[J, S] that compare with the policy that draws itself instead of a few members."""
         returns, mean = self.t.returns, self.chance @ self.t.returns
         name = case.rule.advantage
+        if name == "gigpo":
+            return self._gigpo(case) * self.t.mask
         if name in ("grpo", "rloo", "remax"):
             baseline = sum(p * r for p, r in self.baselines) if name == "remax" else mean
             std = math.sqrt(self.chance @ np.square(returns - mean))
@@ -75,6 +79,24 @@ class Level:
         plain = dataclasses.replace(case, rule=dataclasses.replace(case.rule, whiten=False))
         # Each of them a group, which these estimators do not look at.
         return np.asarray(apply.advantages(plain, self.rows(case), 1, jnp.float64(0.0)))
+
+    def _gigpo(self, case: Case) -> np.ndarray:
+        """Advantages f64[J, S] of gigpo's two comparisons: episodes of the level, and turns in the same state of it."""
+        t, of_turns = self.t, np.zeros(self.t.played.shape)
+        if case.anchor == "state":
+            of_turns += _standing(t.returns, np.zeros(len(t), int), self.chance, case.rule.normalise_std)[:, None]
+        returns = np.asarray(anchors.returns_to_go(jnp.asarray(t.reward), case.turn_gamma))
+        state = t.state if case.anchor == "state" else np.broadcast_to(np.arange(task.TURNS), t.state.shape)
+        code = jnp.asarray(np.stack([state, state], axis=-1), jnp.uint32)
+        # The bench's cases weigh the levels of a history by the power 1.
+        shares = np.arange(1.0, case.rule.history + 2)
+        for steps, share in enumerate(shares / shares.sum()):
+            alike = anchors.same_state(anchors.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.played))
+            chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.played
+            number = np.asarray(alike).reshape(-1)
+            compared = _standing(returns.reshape(-1), number, chance.reshape(-1), case.rule.normalise_std)
+            of_turns += case.step_weight * share * np.where(t.played, compared.reshape(returns.shape), 0.0)
+        return of_turns[:, np.arange(task.ROW) // (task.REPLY + 1)]
 
     def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:
         """The gradient f64[P] of a batch without end, from advantages f64[J, S] and the mean number of tokens a row."""
@@ -110,6 +132,16 @@ class Level:
         parts = [(chance * weight, *everywhere(value)) for weight, value in baselines]
         chances, spreads, gradients = (np.concatenate(x) for x in zip(*parts))
         return chances, spreads, gradients
+
+
+def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normalise_std: bool) -> np.ndarray:
+    """How far each value f64[X] is from the mean of those alike i64[X], each of a weight; over their std if asked."""
+    weight = np.maximum(np.bincount(alike, weights=chance), 1e-300)
+    centred = values - (np.bincount(alike, weights=chance * values) / weight)[alike]
+    if not normalise_std:
+        return centred
+    std = np.sqrt(np.bincount(alike, weights=chance * centred**2) / weight)[alike]
+    return np.where(std <= STD_FLOOR, 0.0, centred / (std + STD_FLOOR))
 
 
 @functools.cache

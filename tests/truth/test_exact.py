@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.algos.estimate import EstimatorRule
-from agentrl_jax.truth import policies, task
+from agentrl_jax.truth import apply, policies, task
 from agentrl_jax.truth.cases import CASES, OFF_POLICY, Case
 from agentrl_jax.truth.exact import Bench, Sampling
 from agentrl_jax.truth.report import UNBIASED, biased
@@ -205,3 +205,15 @@ def test_nothing_is_left_in_double_precision(bench):
     bench("table", "none")
     assert jnp.zeros(1).dtype == jnp.float32
     assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("name", ["gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalisation"])
+def test_groups_without_end_are_what_large_ones_come_to(bench, name):
+    case = next(case for case in CASES if case.name == name)
+    draw = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for level in bench("table", "none").levels:
+            index = draw.choice(len(level.t), 30000, p=level.chance / level.chance.sum())
+            rows = jax.tree.map(lambda x, index=index: x[index], level.rows(case))
+            large = np.asarray(apply.advantages(case, rows, len(index), jnp.float64(0.0)))
+            np.testing.assert_allclose(large, level.population(case)[index], atol=0.06)
