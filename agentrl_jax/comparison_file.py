@@ -109,6 +109,10 @@ def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None
         raise UserError(
             f"{path}: run.train.on_collapse is {first.train.on_collapse}, but arms have equal lengths; use go_on"
         )
+    if first.train.mutual_information_every:
+        raise UserError(
+            f"{path}: run.train.mutual_information_every is set, but is measured by `agentrl train` alone; use 0"
+        )
     if not first.train.iterations:
         raise UserError(f"{path}: run.train.iterations is 0, so that nothing is learned; give at least 1")
     steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.arms.items()}

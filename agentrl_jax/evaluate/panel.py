@@ -24,6 +24,9 @@ from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config
 from envs_jax import registry
 
+Params = dict[str, Any]
+"""Those of a policy, as `TrainState.whole` has them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
@@ -54,7 +57,7 @@ class Panel:
         """Levels to play where `wanted` are asked for: a pack has no more than its own, and none counts twice."""
         return min(wanted, self.pack.shape[0] or wanted)
 
-    def play(self, params: dict[str, Any], episodes: int, temperature: float) -> Trajectory:
+    def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
         An episode is the same whatever `episodes` is, and the same level is played at every temperature.

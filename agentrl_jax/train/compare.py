@@ -4,34 +4,16 @@ Seed s of an arm is the run that `agentrl train` makes of the arm's configuratio
 Letters: `S` seeds, `n` held-out levels.
 """
 
-import dataclasses
-import functools
 import json
 import os
-import time
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
 
-from agentrl_jax.algos import collapse
 from agentrl_jax.comparison_file import Comparison, check_same
-from agentrl_jax.config import Config, decode, to_dict
+from agentrl_jax.config import decode
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate.panel import Panel
-from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.train import build, run_keys, start
-from agentrl_jax.train.horizon import Horizon
-from agentrl_jax.train.programs import Programs
-from agentrl_jax.train.seeds import Seeds
-from agentrl_jax.train.state import TrainState, init_state
-from agentrl_jax.train.summary import machine
-
-Record = dict[str, Any]
-"""What is known of an arm, as its file holds it: see `_Arms.play`."""
+from agentrl_jax.train.arms import Arms, Record
 
 
 def compare(
@@ -62,7 +44,7 @@ def compare(
     missing = [name for name, record in records.items() if record is None and (not only or name in only)]
     if missing:
         with refusals():
-            arms = _Arms(comparison, console)
+            arms = Arms(comparison, console)
         for name in missing:
             played = records[name] = arms.play(name)
             _write(folder / f"{name}.json", played)
@@ -92,238 +74,3 @@ def _write(file: Path, record: Record) -> None:
     temporary = file.with_suffix(".tmp")
     temporary.write_text(json.dumps(record), encoding="utf-8")
     os.replace(temporary, file)
-
-
-class _Arms:
-    """What arms share: the world, the start of every seed, and the programs that do not depend on the rule."""
-
-    def __init__(self, comparison: Comparison, console: Console):
-        self.comparison, self.console = comparison, console
-        self.config = config = comparison.shared
-        available = jax.devices()
-        devices = available[: comparison.devices or len(available)]
-        if comparison.devices > len(available):
-            raise UserError(f"devices is {comparison.devices}, but there are {len(available)}")
-        self.seeds = Seeds(config.seed, comparison.seeds, devices)
-        self.alone = Programs(make_mesh(1))
-        self.pretrained = build.load_model(config.model, self.alone.parameter)
-        self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
-        self.world = build.build_world(config, self.tokenizer)
-        self.model = dataclasses.replace(self._model(config), critic="none")
-        members = config.rollout.members
-        self.engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
-        self.ids = build.training_ids(config)
-        single = build.engine_config(config, self.tokenizer, members=1, slots=0)
-        rounds = {arm.algo.max_rollouts for arm in comparison.arms.values()}
-        self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
-        self.greedy = self._rollout(single)
-        self.episode = self.alone.rollout("evaluation", self.model, self.world, single)
-        self.evaluation = self.seeds.each(self._successes)
-        chunk, seed = min(config.train.validation_episodes, config.evaluation.episodes), config.evaluation.seed
-        self.panels = [
-            Panel(program=self.episode, chunk=chunk, world=self.world, config=config, task=index, seed=seed)
-            for index in range(len(config.tasks))
-        ]
-        with jax.default_device(devices[0]):
-            self.policies, self.base = self._begin()
-
-    def _model(self, config: Config) -> Any:
-        return build.build_model(config, self.tokenizer, self.pretrained, common=self.world.common_prefix)
-
-    def _rollout(self, engine: Any, rounds: int = 1) -> Any:
-        """(policies, (keys, horizons), (base, ids, settings)) -> trajectories, counters."""
-        program = self.alone.rollout(f"rollout {rounds}", self.model, self.world, engine, rounds=rounds)
-
-        def play(policy, mine, shared):
-            (key, horizon), (base, ids, settings) = mine, shared
-            trajectory, stats = program(_player(policy, base), key, ids, settings.replace(horizon=horizon))
-            return trajectory, jax.tree.map(jnp.sum, stats)
-
-        return self.seeds.each(play)
-
-    def _begin(self) -> tuple[Any, Any]:
-        """Policies [S, ...] that every arm starts from, and what is frozen of them."""
-        config, pretrained = self.config, self.pretrained.params if self.pretrained else None
-        optimise = build.build_optimiser(config)
-
-        def fresh(key):
-            return init_state(jax.random.fold_in(key, run_keys.INIT), self.model, optimise, False, pretrained)
-
-        base = jax.jit(lambda key: fresh(key).base)(self.seeds.keys[0])
-        states = self.seeds.each(lambda key, mine, shared: fresh(key).replace(base=None))(self.seeds.keys, None, None)
-        steps = config.imitation.steps if config.imitation.levels else 0
-        if steps:
-            self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
-            keys = [jax.random.key(number) for number in self.seeds.numbers]
-            rows = _stacked([start.demonstration_rows(config, self.world, key) for key in keys])
-            program = self.alone.imitation(self.model, optimise, batch=config.imitation.batch)
-            rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
-
-            def imitate(state, mine, base):
-                key, rows = mine
-                order = jax.random.fold_in(key, run_keys.IMITATION)
-                state, metrics = program(state.replace(base=base), rows, order, jnp.int32(steps), *rates)
-                return state.replace(base=None), metrics["imitation/loss"]
-
-            states, loss = self.seeds.each(imitate, donate=True)(states, (self.seeds.keys, rows), base)
-            self.console.print(f"mean loss of imitation: {np.round(loss, 3).tolist()}", highlight=False)
-        return states.params["policy"], base
-
-    def play(self, name: str) -> Record:
-        """An arm from the common start to its end.
-
-        Returns:
-            config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
-            iteration); environment_steps likewise, those of the iteration; validation: {iteration, success} with
-            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] lists of names and
-            iterations; random and optimal success on the held-out levels; seconds; machine.
-        """
-        config, began = self.comparison.arms[name], time.monotonic()
-        with refusals():
-            states, update = self._learner(config)
-        record: Record = {"config": to_dict(config), "seeds": list(self.seeds.numbers), "iteration": []}
-        rows: list[dict[str, Any]] = []
-        validation: dict[str, list[Any]] = {"iteration": [], "success": []}
-        horizons = [Horizon(config) for _ in self.seeds.numbers]
-        record["start"] = self._outcomes(states)
-        every, last = config.train.validate_every or config.train.iterations, config.train.iterations
-        for iteration in range(last + 1):
-            if iteration % every == 0 or iteration == last:
-                success = self._success(states, config.train.validation_episodes, config.train.validation_temperature)
-                validation["iteration"].append(iteration)
-                validation["success"].append(success.mean(axis=1).tolist())
-                self._tell(name, iteration, last, success.mean(axis=1), time.monotonic() - began)
-            if iteration < last:
-                states, row = self._iterate(config, iteration, states, update, horizons)
-                rows.append(row)
-                record["iteration"].append(iteration + 1)
-        record |= {
-            "metrics": {key: [_rounded(row[key]) for row in rows] for key in rows[0]},
-            "validation": validation,
-            "end": self._outcomes(states),
-            "alarms": [_alarms(rows, validation, index) for index in range(len(self.seeds.numbers))],
-            "baselines": self._baselines,
-            "seconds": time.monotonic() - began,
-            "machine": machine(),
-        }
-        return record
-
-    def _learner(self, config: Config) -> tuple[TrainState, Any]:
-        """The states [S, ...] of an arm before its first iteration, and the program of its update."""
-        optimise, model = build.build_optimiser(config), self._model(config)
-        reference = build.needs_reference(config)
-        pretrained = self.pretrained.params if self.pretrained else None
-
-        def begin(policy, key, shared):
-            state = init_state(jax.random.fold_in(key, run_keys.INIT), model, optimise, False, pretrained)
-            state = state.replace(params={**state.params, "policy": policy}, base=None)
-            return start.begin_learning(state, optimise, reference=reference)
-
-        states = self.seeds.each(begin)(self.policies, self.seeds.keys, None)
-        program = self.alone.update(model, build.learner_config(config), optimise, self.engine)
-
-        def learn(state, mine, shared):
-            (trajectory, key, greedy), (base, temperature, settings) = mine, shared
-            state, metrics = program(state.replace(base=base), trajectory, temperature, key, settings, *greedy)
-            return state.replace(base=None), metrics
-
-        return states, self.seeds.each(learn, donate=True)
-
-    def _iterate(
-        self, config: Config, iteration: int, states: TrainState, update: Any, horizons: list[Horizon]
-    ) -> tuple[TrainState, dict[str, Any]]:
-        temperature = float(build.moving(config)["temperature"](iteration))
-        turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
-        keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.ROLLOUT, iteration))(self.seeds.keys)
-        episodes = self.ids.group.shape[0]
-        settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration)
-        policies = states.params["policy"]
-        rollout = self.rollouts[config.algo.max_rollouts]
-        trajectories, stats = rollout(policies, (keys, turns), (self.base, self.ids, settings))
-        steps = stats.environment_steps
-        greedy: tuple[Any, ...] = ()
-        if config.algo.advantage == "remax":
-            ids = jax.tree.map(lambda x: x[:: config.rollout.members], self.ids)
-            alone = build.rollout_settings(config, self.world, ids.group.shape[0], 0.0)
-            of_groups, more = self.greedy(policies, (keys, turns), (self.base, ids, alone))
-            greedy, steps = (of_groups,), steps + more.environment_steps
-        keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
-        numbers = build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration)
-        states, metrics = update(states, (trajectories, keys, greedy), (self.base, settings.temperature, numbers))
-        row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
-        row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
-        row |= {"rollout/horizon": turns, "train/success": np.asarray(stats.solved / (stats.episodes - stats.failed))}
-        for index, horizon in enumerate(horizons):
-            horizon.observe({key: value[index] for key, value in row.items()})
-        return states, row
-
-    def _successes(self, policy: Any, _: None, shared: Any) -> jax.Array:
-        """bool[n] of the same episodes for every seed."""
-        base, key, ids, settings = shared
-        return self.episode(_player(policy, base), key, ids, settings)[0].success
-
-    def _success(self, states: TrainState, episodes: int, temperature: float) -> np.ndarray:
-        """Success bool[S, n] on the first n held-out levels of every task, the same for all seeds and arms."""
-        policies, key = states.params["policy"], jax.random.key(self.config.evaluation.seed)
-        parts = []
-        for panel in self.panels:
-            number = panel.number(episodes)
-            settings = build.rollout_settings(self.config, self.world, panel.chunk, temperature)
-            for first in range(0, number, panel.chunk):
-                ids = build.evaluation_ids(first, panel.chunk, panel.task, panel.pack.shape[0])
-                played = np.asarray(self.evaluation(policies, None, (self.base, key, ids, settings)))
-                parts.append(played[:, : number - first])
-        return np.concatenate(parts, axis=1)
-
-    def _outcomes(self, states: TrainState) -> dict[str, list[list[bool]]]:
-        evaluation = self.config.evaluation
-        temperatures = {"sampled": evaluation.temperature, "greedy": 0.0}
-        return {how: self._success(states, evaluation.episodes, t).tolist() for how, t in temperatures.items()}
-
-    @functools.cached_property
-    def _baselines(self) -> dict[str, float]:
-        """Success of random and of optimal play on the held-out levels; empty where it is not known."""
-        known = [panel.baselines(panel.number(self.config.evaluation.episodes)) for panel in self.panels]
-        if any(pair is None for pair in known):
-            return {}
-        return {
-            name: float(np.concatenate([pair[index] for pair in known if pair is not None]).mean())
-            for index, name in enumerate(("random", "optimal"))
-        }
-
-    def _tell(self, name: str, iteration: int, last: int, success: np.ndarray, seconds: float) -> None:
-        shown = " ".join(f"{rate:6.1%}" for rate in success)
-        self.console.print(f"{name:<22} {iteration:>5}/{last}  {shown}  {seconds:7.0f} s", highlight=False)
-
-
-def _player(policy: Any, base: Any) -> dict[str, Any]:
-    """What a rollout reads of a state."""
-    return {"policy": policy} if base is None else {"policy": policy, "base": base}
-
-
-def _stacked(parts: list[Any]) -> Any:
-    """Rows of every seed [S, N, ...]; those with fewer get empty rows at the end, which imitation never draws."""
-    most = max(jax.tree.leaves(part)[0].shape[0] for part in parts)
-
-    def padded(x):
-        return jnp.pad(x, [(0, most - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
-
-    return jax.tree.map(lambda *x: jnp.stack([padded(each) for each in x]), *parts)
-
-
-def _alarms(rows: list[dict[str, Any]], validation: dict[str, list[Any]], index: int) -> dict[str, int]:
-    """Alarms of one seed and the iteration in which each was first raised."""
-    of_seed: list[dict[str, Any]] = [
-        {"iteration": number + 1, **{key: float(value[index]) for key, value in row.items()}}
-        for number, row in enumerate(rows)
-    ]
-    for iteration, success in zip(validation["iteration"], validation["success"]):
-        if iteration:
-            of_seed[iteration - 1]["validation/success"] = success[index]
-    found = (collapse.examine(alarm, of_seed) for alarm in collapse.ALARMS)
-    return {finding.alarm.name: finding.raised[0] for finding in found if finding.raised}
-
-
-def _rounded(values: np.ndarray) -> list[float | None]:
-    """Six significant digits; None for what is no number."""
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.astype(float)]

@@ -9,15 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from rich.console import Console
 
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import refusals
-from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.train import build, dependence, guards, run_keys, start
@@ -103,8 +101,6 @@ class _Run:
         build.check_positions(self.pretrained.config if self.pretrained else None, self.world, engine)
         self.rollout = self.programs.rollout("rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts)
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
-        chunk = min(config.train.validation_episodes, config.evaluation.episodes)
-        chunk = -(-chunk // self.programs.players) * self.programs.players
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         remax = config.algo.advantage == "remax"
         self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
@@ -112,17 +108,8 @@ class _Run:
         if config.train.mutual_information_every:
             measured = dependence.for_run(config, self.tokenizer)
             self.dependence = self.programs.mutual_information(self.model, measured)
-        self.panels = [
-            Panel(
-                program=self.programs.rollout("evaluation", self.model, self.world, alone),
-                chunk=chunk,
-                world=self.world,
-                config=config,
-                task=index,
-                seed=config.evaluation.seed,
-            )
-            for index in range(len(self.names))
-        ]
+        episode = self.programs.rollout("evaluation", self.model, self.world, alone)
+        self.held_out = HeldOut.of_run(config, self.world, episode, self.programs.players)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.chunks:
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
@@ -248,7 +235,7 @@ class _Run:
     def _begin_learning(self, state: TrainState) -> TrainState:
         """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
         self.view.note("evaluating the start")
-        self.imitation_outcomes = self._evaluate(state)
+        self.imitation_outcomes = self.held_out.outcomes(state.whole())
         state = start.begin_learning(state, self.optimise, reference=build.needs_reference(self.config))
         state = jax.device_put(state, self._places(state))
         self._save(self.chunks, state)
@@ -296,7 +283,7 @@ class _Run:
         self.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
         self.totals.skipped_updates += int(metrics["update/skipped"])
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
-            row |= self._validate(state)
+            row |= self.held_out.validation(state.whole())
         self.watch.see(row)
         step = self.chunks + iteration + 1
         seconds = {"time/rollout": rolled - began, "time/update": learned - measured, "time/total": self._seconds()}
@@ -341,18 +328,6 @@ class _Run:
     def _episodes(self) -> int:
         return sum(task.groups for task in self.config.tasks) * self.config.rollout.members
 
-    def _validate(self, state: TrainState) -> dict[str, float]:
-        """Metrics of every task on its fixed levels."""
-        train = self.config.train
-        row: dict[str, float] = {}
-        for name, panel in zip(self.names, self.panels):
-            number = panel.number(train.validation_episodes)
-            trajectory = panel.play(state.whole(), number, train.validation_temperature)
-            metrics = trajectory_metrics(trajectory, (name,), 1, jnp.float32(self.config.prompt.format_penalty))
-            row |= {f"validation/{name}/{key}": float(value) for key, value in metrics.items()}
-        row["validation/success"] = float(np.mean([row[f"validation/{name}/success"] for name in self.names]))
-        return row
-
     def _show(self, row: dict[str, Any], rate: float) -> None:
         progress = Progress(
             iteration=row["iteration"],
@@ -373,30 +348,14 @@ class _Run:
         step = self.checkpoints.latest_step()
         return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
 
-    # Evaluation
-
-    def _evaluate(self, state: TrainState) -> dict[str, list[bool]]:
-        """Outcome of every level of the evaluation, over all tasks, sampled and greedy."""
-        evaluation = self.config.evaluation
-        params = state.whole()
-
-        def outcomes(temperature: float) -> list[bool]:
-            wanted = evaluation.episodes
-            played = [panel.play(params, panel.number(wanted), temperature).success for panel in self.panels]
-            return np.concatenate(played).tolist()
-
-        return {"sampled": outcomes(evaluation.temperature), "greedy": outcomes(0.0)}
-
     def _finish(self, state: TrainState) -> dict[str, Any]:
-        wanted = self.config.evaluation.episodes
         before = trained = self.imitation_outcomes
         if self.config.train.iterations:
-            self.view.note(f"evaluating on {sum(panel.number(wanted) for panel in self.panels)} levels")
-            trained = self._evaluate(state)
-        known = [panel.baselines(panel.number(wanted)) for panel in self.panels]
+            self.view.note(f"evaluating on {self.held_out.levels} levels")
+            trained = self.held_out.outcomes(state.whole())
         summary = {
-            **success_tables(before, trained, known, imitated=self.chunks > 0),
-            "held_out": not any(panel.pack.shape[0] for panel in self.panels),
+            **success_tables(before, trained, self.held_out.baselines(), imitated=self.chunks > 0),
+            "held_out": self.held_out.unseen,
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,
             "roll_backs": self.roll_backs.told(),
