@@ -34,7 +34,7 @@ class Finding:
         at_equal_steps: sampled validation success where the arm that stepped least ends, with its interval over seeds.
         entropy: in nats a token, mean of the first and of the last five iterations.
         no_spread: share of groups without a spread of returns, likewise.
-        collapsed: seeds that raised an alarm of collapse, by the alarm's name.
+        alarms: number of seeds that raised each alarm, by its name.
         skipped: gradient steps that were skipped, of all seeds.
     """
 
@@ -47,7 +47,7 @@ class Finding:
     at_equal_steps: Interval
     entropy: tuple[float, float]
     no_spread: tuple[float, float]
-    collapsed: Mapping[str, int]
+    alarms: Mapping[str, int]
     skipped: int
 
 
@@ -77,8 +77,7 @@ def _end(record: Mapping[str, Any], how: str) -> np.ndarray:
 def _finding(name: str, record: Mapping[str, Any], least: float) -> Finding:
     metrics = {key: np.array(value, np.float64) for key, value in record["metrics"].items()}
     start = np.asarray(record["start"]["sampled"], np.float64)
-    collapses = [alarm.name for alarm in ALARMS if alarm.collapse]
-    raised = {alarm: sum(alarm in of_seed for of_seed in record["alarms"]) for alarm in collapses}
+    raised = {alarm.name: sum(alarm.name in of_seed for of_seed in record["alarms"]) for alarm in ALARMS}
 
     def ends(key):
         return float(np.nanmean(metrics[key][:5])), float(np.nanmean(metrics[key][-5:]))
@@ -93,7 +92,7 @@ def _finding(name: str, record: Mapping[str, Any], least: float) -> Finding:
         at_equal_steps=crossed_interval(_at_steps(record, least)[:, None]),
         entropy=ends("actor/entropy"),
         no_spread=ends("rollout/zero_std_share"),
-        collapsed={alarm: count for alarm, count in raised.items() if count},
+        alarms={alarm: count for alarm, count in raised.items() if count},
         skipped=int(np.nansum(metrics["update/skipped"])),
     )
 
@@ -120,11 +119,11 @@ def table(found: Sequence[Finding]) -> list[str]:
     """The findings as lines of a Markdown table."""
     lines = [
         "| arm | sampled | greedy | gain (sampled) | at equal environment steps | environment steps | entropy, first → "
-        "last | groups without spread | seeds with alarms of collapse | skipped steps |",
+        "last | groups without spread | alarms (seeds) | skipped steps |",
         "| --- | --- | --- | --- | --- | ---: | --- | --- | --- | ---: |",
     ]
     for f in found:
-        alarms = ", ".join(f"{name} {count}" for name, count in f.collapsed.items()) or "none"
+        alarms = ", ".join(f"{name} {count}" for name, count in f.alarms.items()) or "none"
         cells = (
             f.name,
             _percent(f.sampled),
