@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+from agentrl_jax.algos import collapse
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.hf_config_out import describe
@@ -116,3 +117,17 @@ def test_what_does_not_fit_is_refused(folder, tmp_path, words, message):
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_roll_back_keeps_what_is_frozen(run, tmp_path, monkeypatch):
+    """Going back twice to where learning began leaves the policy that began, beside the same frozen part."""
+    sign = collapse.Alarm("always", "rollout/horizon", "turns", "above", 0.0, 1, True, "always", "made up")
+    monkeypatch.setattr(collapse, "ALARMS", (sign,))
+    file, _, _ = run
+    words = ("--run_dir", str(tmp_path / "run"), "--train.on_collapse", "roll_back", "--train.max_roll_backs", "1")
+    code, _, err = tiny_run.command("train", file, *words)
+    assert (code, err) == (0, "")
+    summary = tiny_run.summary(tmp_path / "run")
+    assert [back["step"] for back in summary["roll_backs"]] == [1, 1]
+    assert summary["success"]["trained"] == summary["success"]["imitation"]
