@@ -29,6 +29,13 @@ FILE.yaml holds any of the keys below (experiments/ has examples); keys given he
 stopped goes on from its last checkpoint when the same command is given again. With a file, --help shows its values."""
 
 
+_GOES_ON = {
+    "train": "; the same command goes on from the last checkpoint, if there is one",
+    "compare": "; the same command goes on with the arm it was at",
+}
+"""What a command that was stopped does when it is given again."""
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs the command and leaves with its exit code.
 
@@ -46,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         print(f"agentrl: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        more = "; the same command goes on from the last checkpoint, if there is one" if words[:1] == ["train"] else ""
-        print(f"agentrl: stopped{more}", file=sys.stderr)
+        print(f"agentrl: stopped{_GOES_ON.get(words[0] if words else '', '')}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

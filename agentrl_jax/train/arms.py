@@ -102,7 +102,8 @@ class Arms:
                 return state.replace(base=None), metrics["imitation/loss"]
 
             states, loss = self.seeds.each(imitate, donate=True)(states, (self.seeds.keys, rows), base)
-            self.console.print(f"mean loss of imitation: {np.round(loss, 3).tolist()}", highlight=False)
+            shown = " ".join(f"{value:.3f}" for value in np.asarray(loss))
+            self.console.print(f"mean loss of imitation, seed by seed: {shown}", highlight=False)
         return states.params["policy"], base
 
     def play(self, name: str) -> Record:
