@@ -106,7 +106,8 @@ class Stage:
         def play(params, ids, settings):
             return engine.rollout(params, toy_agent.MODEL.decoder, self.world, config, KEY, ids, settings)[0]
 
-        rows = RolloutSettings(temperature=Spec(DATA), horizon=Spec(), max_actions=Spec(), env_params=Spec())
+        whole = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
+        rows = RolloutSettings(**whole | {"temperature": Spec(DATA)})
         sharded = on_mesh(play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False)
         return jax.jit(sharded, compiler_options=toy_agent.SAME_BITS)
 
