@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from agentrl_jax.config import Config, decode, differences, read_yaml, validate
+from agentrl_jax.config import Config, MeshConfig, decode, differences, read_yaml, validate
 from agentrl_jax.config_types import STRICT, Count, Positive
 from agentrl_jax.errors import UserError
 
@@ -62,7 +62,7 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
 
     Raises:
         UserError: it cannot be read, an arm's configuration is refused, an arm changes more than its learning rule, or
-            arms differ in their number of episodes or gradient steps.
+            arms differ in their number of gradient steps.
     """
     try:
         file = TypeAdapter(_File).validate_json(json.dumps(read_yaml(path)))
@@ -101,7 +101,7 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
 
 def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None:
     first = comparison.shared
-    if first.devices != 1 or first.mesh != type(first.mesh)():
+    if first.devices != 1 or first.mesh != MeshConfig():
         raise UserError(
             f"{path}: run.devices and run.mesh are not read; every seed has one device, give devices beside run"
         )

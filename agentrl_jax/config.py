@@ -37,6 +37,7 @@ from agentrl_jax.config_tree import (
     TrainConfig,
 )
 from agentrl_jax.errors import UserError
+from agentrl_jax.whole_files import replacing
 
 __all__ = [
     "AlgoConfig",
@@ -175,9 +176,8 @@ def to_dict(config: Config) -> dict[str, Any]:
 def save_resolved(config: Config, path: str | os.PathLike[str]) -> None:
     """Writes every value of the tree to a YAML file, which `load_config` reads back as the same tree."""
     text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, width=120)
-    temporary = Path(f"{path}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        file.write(text)
 
 
 def differences(a: Config, b: Config) -> list[str]:

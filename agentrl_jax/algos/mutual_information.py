@@ -8,6 +8,10 @@ prompts, whatever I(X; Z) over all prompts is.
 Letters: `N` texts, `J` prompts.
 """
 
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
@@ -17,6 +21,10 @@ RETRIEVED = (1, 2, 4, 8)
 """Numbers k of best prompts among which the own one is looked for."""
 
 _STD_FLOOR = 1e-3
+
+_DECAY = 0.9
+
+_Number = TypeVar("_Number", float, jax.Array)
 
 
 def measure(
@@ -38,12 +46,12 @@ def measure(
     Returns:
         f32[] each. In nats, with and without _per_token: mi, the mean of matched - marginal, where matched is the
         score under the own prompt and marginal = logsumexp_j l_ij - log J; conditional_entropy = -mean matched;
-        marginal_entropy = -mean marginal (RAGEN-2's reasoning entropy). Without a unit, likewise: mi_zscore, the mean
-        of (matched - marginal) / (std of marginal over the texts + 0.001). mi_bound, log J in nats. For each k of
-        `RETRIEVED` below J: retrieval@k, the share of texts whose own prompt is among the k with the highest scores,
-        ties drawn by lot, in expectation; retrieval_chance@k, the same by lot alone; retrieval_margin@k, the first
-        minus the second. All these are not a number where fewer than two texts or two prompts count. pairs and
-        prompts: how many count.
+        marginal_entropy = -mean marginal (RAGEN-2's reasoning entropy); marginal_std, the standard deviation of
+        marginal over the texts as a population. Without a unit, likewise: mi_zscore = `zscore`(mi, marginal_std).
+        mi_bound, log J in nats. For each k of `RETRIEVED` below J: retrieval@k, the share of texts whose own prompt is
+        among the k with the highest scores, ties drawn by lot, in expectation; retrieval_chance@k, the same by lot
+        alone; retrieval_margin@k, the first minus the second. All these are not a number where fewer than two texts or
+        two prompts count. pairs and prompts: how many count.
     """
     counted = jnp.zeros(prompt.shape, bool).at[own].max(valid)
     found = _information(scores, jnp.ones_like(length), own, valid, counted)
@@ -53,6 +61,39 @@ def measure(
     found["mi_bound"] = jnp.log(numbers["prompts"])
     enough = (numbers["pairs"] >= 2) & (numbers["prompts"] >= 2)
     return {name: jnp.where(enough, x, jnp.nan) for name, x in found.items()} | numbers
+
+
+def zscore(mi: _Number, std: _Number) -> _Number:
+    """Mutual information in units of the marginal's standard deviation, both in nats: mi / (std + 0.001)."""
+    return mi / (std + _STD_FLOOR)
+
+
+def smoothed(found: Mapping[str, float], before: Mapping[str, float | None]) -> dict[str, float]:
+    """RAGEN-2's smoothed z-scores: by a moving average of the standard deviation.
+
+    The standard deviation of few texts is noisy, and the z-score with it. A measurement without a number leaves the
+    average as it is.
+
+    Args:
+        found: the metrics of a measurement on the host; names may begin and end as they like around those of `measure`.
+        before: those of the measurement before, with what this function added; None where there was no number, empty
+            for the first.
+
+    Returns:
+        For every marginal_std in `found` marginal_std_smoothed, 0.9 of its last value and 0.1 of the new one (the
+        first: the new one), in nats, and mi_zscore_smoothed, the `zscore` by it.
+    """
+    added: dict[str, float] = {}
+    for name, new in found.items():
+        beginning, middle, ending = name.partition("marginal_std")
+        if not middle:
+            continue
+        kept = f"{beginning}marginal_std_smoothed{ending}"
+        last = before.get(kept)
+        old = new if last is None or math.isnan(last) else last
+        added[kept] = old if math.isnan(new) else _DECAY * old + (1 - _DECAY) * new
+        added[f"{beginning}mi_zscore_smoothed{ending}"] = zscore(found[f"{beginning}mi{ending}"], added[kept])
+    return added
 
 
 def _information(
@@ -75,7 +116,8 @@ def _information(
         "mi": mi,
         "conditional_entropy": -masked.moments(matched, valid)[0],
         "marginal_entropy": -centre,
-        "mi_zscore": mi / (std + _STD_FLOOR),
+        "marginal_std": std,
+        "mi_zscore": zscore(mi, std),
     }
 
 

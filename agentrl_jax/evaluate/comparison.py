@@ -6,7 +6,6 @@ Letters: `S` seeds, `n` held-out levels, `k` validations, `I` iterations.
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy import stats
 
 from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.evaluate.statistics import crossed_interval
+from agentrl_jax.whole_files import replacing
 
 Interval = dict[str, float | int]
 _GREY, _BLUE = "#94a3b8", "#2563eb"
@@ -198,9 +198,8 @@ def draw(records: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str],
         axis.set_visible(False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     figure.supxlabel("iteration", fontsize=8)
-    temporary = Path(f"{path}.tmp")
-    figure.savefig(temporary, format="png", dpi=120)
-    os.replace(temporary, path)
+    with replacing(path, binary=True) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 def _iterations(record: Mapping[str, Any]) -> list[int]:

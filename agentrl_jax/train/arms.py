@@ -113,7 +113,7 @@ class Arms:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
             iteration); environment_steps likewise, those of the iteration; validation: {iteration, success} with
             success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] lists of names and
-            iterations; random and optimal success on the held-out levels; seconds; machine.
+            iterations; baselines: random and optimal success on the held-out levels; seconds; machine.
         """
         config, began = self.comparison.arms[name], time.monotonic()
         with refusals():
@@ -189,7 +189,10 @@ class Arms:
         states, metrics = update(states, (trajectories, keys, greedy), (self.base, settings.temperature, numbers))
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
         row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
-        row |= {"rollout/horizon": turns, "train/success": np.asarray(stats.solved / (stats.episodes - stats.failed))}
+        row |= {
+            "rollout/horizon": turns,
+            "train/success": np.asarray(stats.solved / np.maximum(stats.episodes - stats.failed, 1)),
+        }
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
         return states, row

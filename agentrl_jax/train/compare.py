@@ -14,6 +14,7 @@ from agentrl_jax.comparison_file import Comparison, check_same
 from agentrl_jax.config import decode
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.train.arms import Arms, Record
+from agentrl_jax.whole_files import replacing
 
 
 def compare(
@@ -47,7 +48,8 @@ def compare(
             arms = Arms(comparison, console)
         for name in missing:
             played = records[name] = arms.play(name)
-            _write(folder / f"{name}.json", played)
+            with replacing(folder / f"{name}.json") as file:
+                json.dump(played, file)
     return {name: record for name, record in records.items() if record is not None}
 
 
@@ -68,9 +70,3 @@ def _held(folder: Path, name: str, comparison: Comparison) -> Record | None:
             f"{file}: has {len(seeds)} seeds instead of {comparison.seeds}; delete it, or give another --out"
         )
     return record
-
-
-def _write(file: Path, record: Record) -> None:
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record), encoding="utf-8")
-    os.replace(temporary, file)

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from agentrl_jax.whole_files import replacing
 
 _COLOURS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
 _GREY = "#64748b"
@@ -78,9 +79,8 @@ def plot_curves(
     _baselines(figure.axes[0], random, optimal)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    temporary = Path(f"{path}.tmp")
-    figure.savefig(temporary, format="png", dpi=130)
-    os.replace(temporary, path)
+    with replacing(path, binary=True) as file:
+        figure.savefig(file, format="png", dpi=130)
 
 
 def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:

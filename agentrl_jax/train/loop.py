@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
+from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
@@ -322,7 +323,9 @@ class _Run:
         key = run_keys.of_iteration(self.key, run_keys.MEASUREMENT, iteration)
         # With a KL term the update measures the divergence itself.
         reference = state.reference if self.config.algo.kl_where == "none" else None
-        return _plain(self.dependence(state.whole(), reference, trajectory, temperature, key))
+        found = _plain(self.dependence(state.whole(), reference, trajectory, temperature, key))
+        before: dict[str, Any] = next((r for r in reversed(self.watch.rows) if found.keys() <= r.keys()), {})
+        return found | mutual_information.smoothed(found, before)
 
     @property
     def _episodes(self) -> int:

@@ -7,7 +7,6 @@ from the same checkpoint, with the same keys and rates, as one that was not.
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.config import TrainConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.whole_files import replacing
 
 
 def kept_checkpoints(config: TrainConfig) -> int:
@@ -68,13 +68,8 @@ class RollBacks:
     def add(self, record: Mapping[str, Any]) -> None:
         """Puts one on record."""
         self.folder.mkdir(exist_ok=True)
-        file = self._file(self.count + 1)
-        temporary = file.with_suffix(".tmp")
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump(record, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
+        with replacing(self._file(self.count + 1)) as file:
+            json.dump(record, file)
         self.records.append(dict(record))
 
     def newest_step(self, checkpoints: Checkpoints) -> int | None:

@@ -28,6 +28,7 @@ from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
+from agentrl_jax.whole_files import replacing
 
 _CONFIG = "config.yaml"
 _LOCK = ".lock"
@@ -160,7 +161,8 @@ class RunFolder:
             file = self.path / name
             if file.exists():
                 text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(file) if row["step"] <= step)
-                _write_atomically(file, text)
+                with replacing(file) as rewritten:
+                    rewritten.write(text)
         self._purge = step + 1
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -169,10 +171,9 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json; a reader sees the old file or the new one, never half of one."""
-        plain = _plain(summary)
-        _write_atomically(
-            self.path / "summary.json", json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-        )
+        text = json.dumps(_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
+        with replacing(self.path / "summary.json") as file:
+            file.write(text + "\n")
 
     def close(self) -> None:
         """Closes the files and lets other processes in."""
@@ -232,15 +233,6 @@ def _rows(file: Path) -> list[dict[str, Any]]:
             break
         rows.append(row)
     return rows
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    temporary = file.with_name(file.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
 
 
 def _plain(value: Any) -> Any:

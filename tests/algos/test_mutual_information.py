@@ -13,7 +13,7 @@ from agentrl_jax.algos import mutual_information
 
 TEXTS, PROMPTS = 12, 10
 MISSING = ("pairs", "prompts")
-measure = jax.jit(mutual_information.measure)
+measure, smoothed = jax.jit(mutual_information.measure), mutual_information.smoothed
 
 
 def cases():
@@ -52,6 +52,7 @@ def slow(scores, length, own, valid, prompt):
         found[f"mi{ending}"] = np.mean(gained)
         found[f"conditional_entropy{ending}"] = -np.mean(matched)
         found[f"marginal_entropy{ending}"] = -np.mean(marginal)
+        found[f"marginal_std{ending}"] = np.std(marginal)
         found[f"mi_zscore{ending}"] = np.mean([g / (np.std(marginal) + 1e-3) for g in gained])
     for k in (1, 2, 4, 8):
         hits, lots = [], []
@@ -169,3 +170,19 @@ def test_less_than_two_of_anything_are_not_measured(texts):
     assert all(np.isnan(x) for name, x in found.items() if name not in MISSING)
     assert all(np.isnan(x) for name, x in one_prompt.items() if name not in MISSING)
     assert (found["pairs"], found["prompts"], one_prompt["prompts"]) == (texts, texts, 1)
+
+
+def test_the_smoothed_zscore_follows_an_average_of_the_std():
+    first = {"a_mi": 1.0, "a_marginal_std": 2.0, "a_mi_per_token": 0.5, "a_marginal_std_per_token": 0.25}
+    added = smoothed(first, {})
+    assert added["a_marginal_std_smoothed"] == 2.0
+    assert added["a_mi_zscore_smoothed_per_token"] == pytest.approx(0.5 / 0.251)
+    second = smoothed(first | {"a_marginal_std": 12.0}, added)
+    assert second["a_marginal_std_smoothed"] == pytest.approx(3.0)
+    assert second["a_mi_zscore_smoothed"] == pytest.approx(1 / 3.001)
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan])
+def test_a_measurement_without_a_number_leaves_the_average_as_it_is(nothing):
+    assert smoothed({"mi": 1.0, "marginal_std": 3.0}, {"marginal_std_smoothed": nothing})["marginal_std_smoothed"] == 3
+    assert smoothed({"mi": 1.0, "marginal_std": math.nan}, {"marginal_std_smoothed": 3.0})["marginal_std_smoothed"] == 3

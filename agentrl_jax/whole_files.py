@@ -1,0 +1,23 @@
+"""Files that are there whole or not at all, whenever the process ends."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
+    """A new file that takes the place of `path` when the block ends without an error.
+
+    Args:
+        path: the file; its folder has to be there.
+        binary: bytes instead of UTF-8 text.
+    """
+    temporary = Path(f"{path}.tmp")
+    with open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
