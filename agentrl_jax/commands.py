@@ -182,3 +182,31 @@ class Bench:
     """Path of a figure (.png) to write."""
     format: Literal["table", "markdown", "json"] = "table"
     """What is printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Serve:
+    """Serve an environment over HTTP, by the protocol of AgentGym, until a signal comes."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """textcraft, sciworld, maze, wordle, or an environment's tag, e.g. FrozenLake; `agentrl envs` lists tags."""
+    host: str = "127.0.0.1"
+    """Address to listen on. 0.0.0.0 lets other machines in: then give a token too."""
+    port: int = 8000
+    """Its port; 0 for any that is free."""
+    max_instances: int = 256
+    """Instances that may be open at once; more are refused with status 503."""
+    idle_timeout: float = 3600.0
+    """Seconds without a request after which an instance is closed; 0 for never."""
+    request_timeout: float = 300.0
+    """Seconds that a request may take; its instance is given up then."""
+    max_body: int = 1024 * 1024
+    """Largest body of a request, in bytes."""
+    workers: int = 64
+    """Requests that are worked on at once."""
+    token_file: str = ""
+    """File with a token that every request has to bear (Authorization: Bearer TOKEN); empty for none."""
+    compat: Literal["none", "upstream"] = "none"
+    """upstream: repeat what AgentGym's own servers get wrong, for parity with published runs."""
+    announce: bool = False
+    """Print the address on standard output as a line of JSON when it listens."""

@@ -1,4 +1,4 @@
-"""JSON from files that others wrote: strictly JSON, one object, no key twice."""
+"""JSON that others wrote: strictly JSON, no key twice."""
 
 import json
 from typing import Any
@@ -14,13 +14,18 @@ def parse_object(content: bytes, where: str) -> dict[str, Any]:
     Raises:
         ValueError: it is no strict JSON, or no object.
     """
-    try:
-        data = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
+    data = parse(content, where)
     if not isinstance(data, dict):
         raise ValueError(f"{where}: holds a JSON {type(data).__name__}; expected an object with keys")
     return data
+
+
+def parse(content: bytes, where: str) -> Any:
+    """What UTF-8 text holds; arguments and errors as `parse_object`."""
+    try:
+        return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

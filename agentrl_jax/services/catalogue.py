@@ -1,0 +1,33 @@
+"""The environments that can be served, by name."""
+
+import difflib
+import importlib
+
+from agentrl_jax.services.environment import Service
+
+TEXT_SERVICES = {
+    "textcraft": "agentrl_jax.services.environments.textcraft.env",
+    "sciworld": "agentrl_jax.services.environments.sciworld",
+    "maze": "agentrl_jax.services.environments.maze",
+    "wordle": "agentrl_jax.services.environments.wordle",
+}
+"""Modules of the environments in Python, which are imported when they are asked for."""
+
+
+def get_service(name: str) -> Service:
+    """The service called `name`: one of `TEXT_SERVICES`, or an environment of `envs_jax` by its tag.
+
+    Raises:
+        ValueError: there is no such environment, or what it needs is not installed.
+    """
+    if name in TEXT_SERVICES:
+        return importlib.import_module(TEXT_SERVICES[name]).SERVICE
+    from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not
+    from envs_jax import registry
+
+    if name in registry.registered():
+        return compiled_service(name)
+    known = (*TEXT_SERVICES, *registry.registered())
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    raise ValueError(f"no environment is called {name!r}; {hint}")

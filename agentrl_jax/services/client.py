@@ -1,0 +1,228 @@
+"""Talks to a service: AgentGym's fifteen environments, its own servers or ours, of either generation."""
+
+import contextlib
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from agentrl_jax.services.environment import Answer, ItemError
+from agentrl_jax.services.protocol import Errors, Wire
+from agentrl_jax.strict_json import parse
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Longest answer that is read."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two attempts: at first, doubled each time, and at most."""
+
+_BUSY = frozenset((429, 502, 503, 504))
+"""Statuses of a server that may answer if it is asked again."""
+
+
+class ServiceError(Exception):
+    """The service did not do what was asked; says which one, what was asked and what came instead."""
+
+
+class Lost(ServiceError):
+    """The instance is gone or may not be trusted: the server forgot it, was started anew, or did not answer."""
+
+
+class ServiceClient:
+    """The connections to one server, for any number of instances. Safe in threads.
+
+    A request that may safely be repeated (a new instance, a reset, a look) is repeated with growing pauses until its
+    time is up. A step is sent once: whether a step without an answer was carried out cannot be known.
+    """
+
+    def __init__(self, url: str, wire: Wire, *, seconds: float = 60.0, connections: int = 64, token: str = ""):
+        """Connects to nothing yet.
+
+        Args:
+            url: base of the server, e.g. http://127.0.0.1:8000, with the wire's prefix or without.
+            wire: how it is talked to.
+            seconds: that a request may take, repetitions included.
+            connections: most that are open at once.
+            token: that requests bear; empty for none.
+
+        Raises:
+            ValueError: `url` is no http address.
+        """
+        base = url.rstrip("/")
+        if not base.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
+        self.url = base if not wire.prefix or base.endswith(wire.prefix) else base + wire.prefix
+        self.wire, self.seconds = wire, seconds
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # Proxies and certificates of the machine are not asked: services are near.
+        self._http = httpx.Client(limits=limits, headers=headers, follow_redirects=False, trust_env=False)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def healthy(self) -> bool:
+        """Whether the server answers at all."""
+        try:
+            base = self.url.removesuffix(self.wire.prefix) if self.wire.prefix else self.url
+            return self._http.get(f"{base}/", timeout=5.0).status_code < 500
+        except httpx.HTTPError:
+            return False
+
+    def create(self, item: int = 0, *, deadline: float | None = None) -> int:
+        """Opens an instance and returns its handle.
+
+        Args:
+            item: number that services which want one at once are told.
+            deadline: monotonic seconds after which it fails; `seconds` from now if left out.
+
+        Raises:
+            ServiceError: it could not be opened.
+        """
+        wanted = self.wire.create
+        body = None if wanted is None else {name: item for name, required in wanted.items() if required}
+        found = self._repeated("create", body, deadline)
+        if isinstance(found, dict):
+            found = found.get(self.wire.handle, found.get("id", found.get("env_idx")))
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise self._unexpected("create", "a handle", found)
+        return found
+
+    def reset(self, handle: int, item: int, *, deadline: float | None = None) -> Answer:
+        """Starts an episode; what the agent is shown first is the answer's observation.
+
+        Raises:
+            ItemError: there is no such item.
+            ServiceError: it could not be started.
+        """
+        wire = self.wire
+        body = {wire.handle: handle, **wire.reset, wire.item: item}
+        found = self._repeated("reset", body, deadline)
+        if wire.reset_answer == "object":
+            fields = self._fields("reset", found)
+        elif wire.reset_answer == "pair":
+            fields = {"observation": found[0] if isinstance(found, list) and found else None}
+        else:
+            fields = {"observation": found}
+        if fields.get("observation") == "TimeoutError" and wire.errors is Errors.TEXT:
+            raise Lost(f"{self.url}: the environment could not be reset (TimeoutError)")
+        if wire.observes:
+            fields = {**fields, "observation": self.observation(handle, deadline=deadline)}
+        answer = self._answer("reset", fields)
+        above = [str(answer.info[name]) for name in wire.shown if name in answer.info]
+        if not above:
+            return answer
+        return Answer("\n".join([*above, answer.observation]), answer.reward, answer.score, answer.done, answer.info)
+
+    def step(self, handle: int, action: str, *, deadline: float | None = None) -> Answer:
+        """Plays an action.
+
+        Raises:
+            Lost: whether it was carried out is not known, or the instance is gone.
+            ServiceError: it was refused.
+        """
+        found = self._once("POST", "step", {self.wire.handle: handle, "action": action}, self._until(deadline))
+        fields = self._fields("step", found)
+        answer = self._answer("step", fields)
+        reward = answer.reward if answer.done or not self.wire.final else 0.0
+        score = answer.score if self.wire.cumulative else reward
+        return Answer(answer.observation, reward, score, answer.done, answer.info)
+
+    def observation(self, handle: int, *, deadline: float | None = None) -> str:
+        """What was said last."""
+        found = self._repeated("observation", {self.wire.handle: handle}, deadline, method="GET")
+        if not isinstance(found, str):
+            raise self._unexpected("observation", "text", found)
+        return found
+
+    def shut(self, handle: int) -> None:
+        """Closes an instance where the server knows how; never raises."""
+        with contextlib.suppress(ServiceError):
+            self._once("POST", "close", {self.wire.handle: handle}, time.monotonic() + min(self.seconds, 5.0))
+
+    def _until(self, deadline: float | None) -> float:
+        return time.monotonic() + self.seconds if deadline is None else deadline
+
+    def _repeated(self, path: str, body: Any, deadline: float | None, *, method: str = "POST") -> Any:
+        until, pause = self._until(deadline), FIRST_PAUSE
+        while True:
+            try:
+                return self._once(method, path, body, until)
+            except _Later as error:
+                wait = pause * random.uniform(0.5, 1.0)  # so that clients do not come back all at once
+                if time.monotonic() + wait >= until:
+                    raise Lost(str(error)) from error
+                time.sleep(wait)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _once(self, method: str, path: str, body: Any, until: float) -> Any:
+        left = until - time.monotonic()
+        where = f"{self.url}/{path}"
+        if left <= 0:
+            raise Lost(f"{where}: no time is left")
+        sent: dict[str, Any] = {"params": body} if method == "GET" else {"json": body} if body is not None else {}
+        try:
+            with self._http.stream(method, where, timeout=left, **sent) as response:
+                content = _read(response, until)
+        except httpx.TimeoutException as error:
+            raise Lost(f"{where}: no answer within {left:.1f} s ({type(error).__name__})") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _Later(f"{where}: {type(error).__name__}: {error}") from error
+        return self._understood(where, response, content)
+
+    def _understood(self, where: str, response: httpx.Response, content: bytes | None) -> Any:
+        status = response.status_code
+        if content is None:
+            raise Lost(f"{where}: the answer is too long or came too slowly")
+        shown = content[:200].decode("utf-8", "replace")
+        if status in _BUSY:
+            raise _Later(f"{where}: status {status}: {shown}")
+        if status == 422 and self.wire.errors is Errors.STATUS:
+            raise ItemError(f"{where}: {shown}")
+        if status >= 400:
+            raise (Lost if status in (404, 500) else ServiceError)(f"{where}: status {status}: {shown}")
+        try:
+            found = parse(content, where)
+        except ValueError as error:
+            raise Lost(f"{error!s}: {shown}") from error
+        if isinstance(found, dict) and set(found) == {"error"}:
+            raise Lost(f"{where}: {found['error']}")
+        return found
+
+    def _fields(self, path: str, found: Any) -> Mapping[str, Any]:
+        if not isinstance(found, dict):
+            raise self._unexpected(path, "an object", found)
+        return found
+
+    def _answer(self, path: str, fields: Mapping[str, Any]) -> Answer:
+        observation = fields.get("observation", fields.get("state"))
+        reward, done = fields.get("reward", 0.0), fields.get("done", fields.get("terminated", False))
+        score = fields.get("score", reward)
+        if not isinstance(observation, str):
+            raise self._unexpected(path, "a text in observation or state", fields)
+        for number in (reward, score):
+            if not isinstance(number, int | float) or not abs(number) < 1e30:
+                raise self._unexpected(path, "finite numbers in reward and score", fields)
+        if not isinstance(done, bool):
+            raise self._unexpected(path, "true or false in done or terminated", fields)
+        return Answer(observation, float(reward), float(score), done, fields)
+
+    def _unexpected(self, path: str, expected: str, found: Any) -> Lost:
+        return Lost(f"{self.url}/{path}: expected {expected}, found {str(found)[:200]}")
+
+
+def _read(response: httpx.Response, until: float) -> bytes | None:
+    """The body of an answer; None if it is too long, or does not end in time."""
+    content = bytearray()
+    for part in response.iter_bytes():
+        content += part
+        if len(content) > MAX_ANSWER_BYTES or time.monotonic() > until:
+            return None
+    return bytes(content)
+
+
+class _Later(Lost):
+    """A refusal that may be different if it is asked again."""

@@ -1,0 +1,98 @@
+"""What an environment behind a service is: one episode of text at a time, in Python, without a model or a tokeniser."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from agentrl_jax.services.replies import Reader
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What an environment says after a reset or an action.
+
+    Attributes:
+        observation: text that the agent reads.
+        reward: of this action alone.
+        score: of the episode so far, where the environment keeps one; otherwise `reward`.
+        done: the episode is over.
+        info: further plain data that the environment's own answers hold, as JSON.
+    """
+
+    observation: str
+    reward: float = 0.0
+    score: float = 0.0
+    done: bool = False
+    info: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class ItemError(ValueError):
+    """There is no such item; the message is what a client is told."""
+
+
+class ServiceEnvironment(Protocol):
+    """One instance. Its methods are called by one thread at a time, not always the same.
+
+    It holds no global state and draws nothing but from its item, so that instances do not disturb one another and equal
+    actions on equal items give equal answers. Texts that an agent may send never raise.
+    """
+
+    def reset(self, item: int) -> Answer:
+        """Starts an episode on an item.
+
+        Raises:
+            ItemError: there is no such item.
+        """
+        ...
+
+    def step(self, action: str) -> Answer:
+        """Carries out an action, as `Service.read` found it in the agent's reply."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the instance holds. It is not used again."""
+        ...
+
+
+class Player(Protocol):
+    """A scripted agent in one episode."""
+
+    def act(self, observation: str) -> str:
+        """The next action, from what the environment said last."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Service:
+    """A kind of environment: how it is made, talked to and judged.
+
+    Attributes:
+        name: as AgentGym knows it, where it does.
+        make: makes an instance. With True it repeats the slips of AgentGym's own server, see the environment's docs.
+        items: number of items, 0 to `items` - 1.
+        instruction: what the agent is told before the first observation.
+        read: finds the action in an agent's reply.
+        write: writes a reply that holds an action, as an agent would.
+        turns: usual most turns of an episode.
+        solved: whether an answer says that the task is solved.
+        oracle: makes a player that solves an item; None where none is known.
+        random: makes a player that draws its actions from a seed: (item, seed).
+        views: further things that a client may read by name, and the methods of the environment, without arguments,
+            that give them as JSON.
+        facts: what a client may read by name without an instance, as JSON.
+        table: what stands behind each item, as JSON; None where there is nothing to tell.
+    """
+
+    name: str
+    make: Callable[[bool], ServiceEnvironment]
+    items: int
+    instruction: str
+    read: Reader
+    write: Callable[[str], str]
+    turns: int
+    solved: Callable[[Answer], bool]
+    oracle: Callable[[int], Player] | None
+    random: Callable[[int, int], Player]
+    views: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    table: Callable[[], Any] | None = None

@@ -1,0 +1,151 @@
+"""Environments of `envs_jax` as services: the same levels, texts and rewards as inside the compiled loop."""
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.services.environment import Answer, Player, Service
+from agentrl_jax.services.replies import last_action, react_reply
+from envs_jax import registry
+from envs_jax.environment import TextEnvironment
+
+SEPARATOR = "||"
+"""Between the actions of one reply."""
+
+MAX_ACTIONS = 5
+"""Actions of one reply that are played; further ones are cut off."""
+
+
+class Programs(NamedTuple):
+    """An environment, and its functions compiled for one state; all instances share them."""
+
+    env: TextEnvironment
+    params: Any
+    reset: Callable[[jax.Array], Any]
+    step: Callable[[jax.Array, Any, jax.Array], tuple[Any, jax.Array, jax.Array, jax.Array]]
+
+
+@functools.cache
+def programs(tag: str) -> Programs:
+    """Those of an environment with its own options.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    env, params = registry.make(tag)
+
+    def reset(key):
+        return env.reset_env(key, params)[1]
+
+    def step(key, state, action):
+        _, state, reward, _, _ = env.step_env(key, state, action, params)
+        return state, reward, env.is_done(state, params), env.success(state, params)
+
+    return Programs(env, params, jax.jit(reset), jax.jit(step))
+
+
+class Compiled:
+    """One episode. Item i is the level that the key `jax.random.key(i)` draws.
+
+    An action is the name of one, or several with `SEPARATOR` between them; letter case does not matter. Unknown names
+    are left out and told of. Score is the sum of the rewards.
+    """
+
+    def __init__(self, tag: str):
+        """An instance without an episode."""
+        self._programs = programs(tag)
+        self._names = {name.lower(): number for number, name in enumerate(self._programs.env.actions)}
+        self._key = jax.random.key(0)
+        self._state: Any = None
+        self._played = 0
+        self._score = 0.0
+
+    def reset(self, item: int) -> Answer:
+        """Draws the level of an item, any integer; of each 64 bits are read."""
+        low, high = item & 0xFFFFFFFF, item >> 32 & 0xFFFFFFFF
+        # Below 2**32 the key is jax.random.key(item).
+        self._key = jax.random.wrap_key_data(jnp.array([high, low], jnp.uint32))
+        self._state = self._programs.reset(self._key)
+        self._played, self._score = 0, 0.0
+        return Answer(self._text())
+
+    def step(self, action: str) -> Answer:
+        """Plays the actions that are named."""
+        named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS]
+        known = [self._names[name.lower()] for name in named if name.lower() in self._names]
+        reward, done, success = 0.0, False, False
+        for number in known:
+            key = jax.random.fold_in(jax.random.fold_in(self._key, 1), self._played)
+            self._state, earned, over, solved = self._programs.step(key, self._state, jnp.int32(number))
+            self._played += 1
+            reward, done, success = reward + float(earned), bool(over), bool(solved)
+            if done:
+                break
+        self._score += reward
+        complaint = "" if len(known) == len(named) else f"Actions are {', '.join(self._programs.env.actions)}.\n"
+        return Answer(complaint + self._text(), reward, self._score, done, {"success": success})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _text(self) -> str:
+        return self._programs.env.render(self._state, self._programs.params)
+
+
+class _Planned:
+    def __init__(self, actions: list[str]):
+        self._left = iter(actions)
+
+    def act(self, observation: str) -> str:
+        """The next action of a plan; nothing behind its end."""
+        return next(self._left, "")
+
+
+class _Random:
+    def __init__(self, names: tuple[str, ...], seed: int):
+        self._names, self._draw = names, random.Random(seed)
+
+    def act(self, observation: str) -> str:
+        """Any action."""
+        return self._draw.choice(self._names)
+
+
+def compiled_service(tag: str) -> Service:
+    """The service of an environment of `envs_jax`.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
+    env, params = programs(tag)[:2]
+    planner = registry.spec(tag).plan
+
+    def oracle(item: int) -> Player:
+        assert planner is not None
+        level = np.asarray(env.draw_level(jax.random.key(item), params))
+        plan = planner(level)
+        return _Planned([env.actions[number] for number in plan] if plan is not None else [])
+
+    legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)
+    lines = (
+        env.instruction,
+        legend,
+        f"Actions: {', '.join(env.actions)}. Put {SEPARATOR} between several.",
+        "Write your thoughts after Thought: and then your actions after Action:, on one line.",
+    )
+    return Service(
+        name=tag,
+        make=lambda upstream: Compiled(tag),
+        items=2**32,
+        instruction="\n".join(line for line in lines if line),
+        read=last_action,
+        write=react_reply,
+        turns=registry.spec(tag).max_actions,
+        solved=lambda answer: answer.info.get("success") is True,
+        oracle=oracle if planner is not None else None,
+        random=lambda item, seed: _Random(env.actions, seed),
+    )

@@ -1,0 +1,217 @@
+"""The maze of LMRL-Gym (Abdulhai et al. 2023, arXiv 2311.18232) as AgentGym serves it (arXiv 2406.04151).
+
+Maze, starts and messages are those of AgentGym; what differs is listed at `Maze`.
+"""
+
+import random
+import re
+from collections import deque
+from typing import Any
+
+from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.replies import first_action, react_reply
+
+Cell = tuple[int, int]
+"""A row, counted from the top, and a column, counted from the left, both from 0."""
+
+ROWS = (
+    "1111111111111",
+    "1000001000001",
+    "1110111110111",
+    "1110111110111",
+    "1110111110111",
+    "1110000000111",
+    "1111110111111",
+    "1111110111111",
+    "1111110111111",
+    "1111111111111",
+)
+"""The maze; 1 is a wall."""
+
+GOAL: Cell = (8, 6)
+
+STARTS: tuple[Cell, ...] = (
+    *((1, column) for column in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11)),
+    *((row, 3) for row in (2, 3, 4, 5)),
+    *((5, column) for column in (4, 5, 6)),
+    *((row, 6) for row in (6, 7)),
+    *((5, column) for column in (7, 8, 9)),
+    *((row, 9) for row in (4, 3, 2)),
+)
+"""Where item 0, 1, ... starts: every free cell but the goal, once."""
+
+MOVES: dict[str, Cell] = {"move left": (0, -1), "move right": (0, 1), "move up": (-1, 0), "move down": (1, 0)}
+"""What is added to row and column."""
+
+LIMIT = 50
+"""Moves that are carried out; one more fails."""
+
+_SIDES: dict[str, Cell] = {"to your right": (0, 1), "to your left": (0, -1), "above you": (-1, 0), "below you": (1, 0)}
+_POSITION = re.compile(r"Your current position is at position ([0-9]+), ([0-9]+)\.")
+
+
+def is_free(cell: Cell) -> bool:
+    """Whether a cell, of those inside the outer walls and these walls, can be entered."""
+    return ROWS[cell[0]][cell[1]] == "0"
+
+
+def describe(cell: Cell) -> str:
+    """What an agent reads in a cell."""
+    walls = [side for side, step in _SIDES.items() if not is_free(_after(cell, step))]
+    if not walls:
+        seen = "There are no walls near you."
+    elif len(walls) == 1:
+        seen = f"There is a wall {walls[0]}."
+    else:
+        seen = f"There are walls {', '.join(walls)}."
+    here = f"Your current position is at position {cell[0]}, {cell[1]}."
+    return f"The goal is at position {GOAL[0]}, {GOAL[1]}. {here} {seen}"
+
+
+def _after(cell: Cell, step: Cell) -> Cell:
+    return cell[0] + step[0], cell[1] + step[1]
+
+
+class Maze:
+    """One episode: walk from the item's start to the goal.
+
+    Items 0 to 24 are the starts of `STARTS`. An action is one of `MOVES`, letter for letter; anything else, and a move
+    into a wall, leaves the agent where it is and counts as a move. The reward is 1 at the goal, where the text is
+    "Success\\n", and 0 for every other move; the move after 50 that did not reach the goal is not carried out: its text
+    is "Failure\\n" and its reward -1. Both end the episode.
+
+    What differs from AgentGym's server: it counts 25 games, the last of which starts at the goal and fails without a
+    word, and takes negative numbers for games counted from the end. Here all of them are refused as not valid; with
+    `upstream` the refusal of 25 is empty, as there.
+    """
+
+    def __init__(self, *, upstream: bool = False):
+        """An instance without an episode."""
+        self._upstream = upstream
+        self._cell = STARTS[0]
+        self._moves = 0
+        self._detail: dict[str, Any] = {"done": False, "reward": 0.0, "deleted": False}
+
+    def detail(self) -> dict[str, Any]:
+        """The last observation, the sum of the rewards, and whether the episode is over."""
+        return dict(self._detail)
+
+    def reset(self, item: int) -> Answer:
+        """Goes to a start.
+
+        Raises:
+            ItemError: the item is not one of 0 to 24.
+        """
+        if not 0 <= item < len(STARTS):
+            silent = self._upstream and item == len(STARTS)
+            raise ItemError("" if silent else f"The game {item} is not valid.")
+        self._cell, self._moves = STARTS[item], 0
+        self._detail = {"maze_name": "double_t_maze", "deleted": False, "reward": 0.0}
+        return self._answer(describe(self._cell))
+
+    def step(self, action: str) -> Answer:
+        """Makes a move, if it is one and there is no wall."""
+        if self._moves == LIMIT:
+            return self._answer("Failure\n", reward=-1.0, done=True)
+        self._moves += 1
+        target = _after(self._cell, MOVES.get(action, (0, 0)))
+        if is_free(target):
+            self._cell = target
+        if self._cell == GOAL:
+            return self._answer("Success\n", reward=1.0, done=True)
+        return self._answer(describe(self._cell))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(self, observation: str, *, reward: float = 0.0, done: bool = False) -> Answer:
+        self._detail.update(observation=observation, reward=self._detail["reward"] + reward, done=done)
+        return Answer(observation, reward=reward, score=reward, done=done)
+
+
+def distances() -> dict[Cell, int]:
+    """The fewest moves to the goal from every free cell, by breadth-first search."""
+    found = {GOAL: 0}
+    queue = deque([GOAL])
+    while queue:
+        cell = queue.popleft()
+        for step in MOVES.values():
+            near = _after(cell, step)
+            if is_free(near) and near not in found:
+                found[near] = found[cell] + 1
+                queue.append(near)
+    return found
+
+
+class Oracle:
+    """Walks a shortest way, from wherever the observation says that it stands."""
+
+    def __init__(self) -> None:
+        """Measures the maze."""
+        self._distances = distances()
+
+    def act(self, observation: str) -> str:
+        """A move that comes nearer.
+
+        Raises:
+            ValueError: the observation does not tell a position that can be walked from.
+        """
+        told = _POSITION.findall(observation)
+        cell = (int(told[-1][0]), int(told[-1][1])) if told else None
+        if cell is None or not self._distances.get(cell):
+            raise ValueError(f"observation {observation!r}; expected one that tells a position on the way to the goal")
+        here = self._distances[cell]
+        return next(name for name, step in MOVES.items() if self._distances.get(_after(cell, step), here) < here)
+
+
+class Random:
+    """Draws every move alike."""
+
+    def __init__(self, seed: int):
+        """Draws by a generator of its own."""
+        self._draw = random.Random(seed)
+
+    def act(self, observation: str) -> str:
+        """A move."""
+        return self._draw.choice(list(MOVES))
+
+
+INSTRUCTION = f"""You walk through a maze to a goal.
+Positions are written as row, column. Rows are counted from the top and columns from the left, so row 1 lies above row \
+2 and column 1 lies to the left of column 2. Every observation gives the goal's position and yours, and says on which \
+sides of you a wall stands; the other sides are open.
+There are four actions, one a turn:
+move up (the row becomes one less)
+move down (the row becomes one more)
+move left (the column becomes one less)
+move right (the column becomes one more)
+A move into a wall, or anything that is not one of the four, leaves you where you are and still counts. You have \
+{LIMIT} moves. The walls may force you to walk away from the goal for a while.
+
+An example, in another maze:
+Observation: The goal is at position 3, 2. Your current position is at position 2, 1. There are walls to your left, \
+below you.
+Thought: The goal is one row down and one column to the right. There is a wall below me, so I go right first.
+Action: move right
+Observation: The goal is at position 3, 2. Your current position is at position 2, 2. There are walls to your right, \
+above you.
+Thought: I am in the goal's column now, and nothing is below me.
+Action: move down
+Observation: Success
+
+Write your thoughts after Thought: and then a single action after Action:."""
+
+SERVICE = Service(
+    name="maze",
+    make=lambda upstream: Maze(upstream=upstream),
+    items=len(STARTS),
+    instruction=INSTRUCTION,
+    read=first_action,
+    write=react_reply,
+    turns=LIMIT,
+    solved=lambda answer: answer.reward == 1,
+    oracle=lambda item: Oracle(),
+    random=lambda item, seed: Random(seed),
+    views={"detail": "detail"},
+    facts={"available_actions": list(MOVES)},
+)

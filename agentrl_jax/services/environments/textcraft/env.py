@@ -1,0 +1,176 @@
+"""TextCraft (Prasad et al. 2023, arXiv 2311.05772) as AgentGym serves it (arXiv 2406.04151).
+
+Goals, rules and messages are those of AgentGym; what differs is listed at `TextCraft`.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+
+from agentrl_jax.services.environment import Answer, Service
+from agentrl_jax.services.environments.textcraft.players import Oracle, Random
+from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, load_book, spoken, written
+from agentrl_jax.services.replies import react_reply, rule_r
+
+DISTRACTORS = 10
+"""Most commands shown that do not serve the goal."""
+
+SHUFFLE_SEED = 42
+
+_CRAFT = re.compile(r"craft (.*) using (.*)")
+_GET = re.compile(r"get ([0-9]{1,18}) (.*)")
+_COUNTED = re.compile(r"([0-9]{1,18}) (.*)")
+
+Entry = tuple[str, int]
+"""An item or a tag, and how many."""
+
+
+class _Refused(Exception):
+    """An action that cannot be done; the message is the observation."""
+
+
+class TextCraft:
+    """One episode: craft the goal from what can be gathered.
+
+    Item i is goal i modulo the number of goals (544), in the order of `Book.goals`, least depth first. Actions:
+    `get N THING`, `craft [N] THING using N THING, N THING`, `inventory`. The reward is 1 for crafting the goal, which
+    ends the episode, and 0 for everything else; there is no limit of steps.
+
+    What differs from AgentGym's server, all of it because its answers depend on the machine: goals are numbered in the
+    sorted order of the recipes' files; commands and distractors are drawn by a generator of the instance from sorted
+    lists. Items from 544 on are the same goals with other distractors in another order, unless `upstream`. Something
+    named twice in one command has to be there twice.
+    """
+
+    def __init__(self, book: Book | None = None, *, upstream: bool = False):
+        """An instance without an episode; `book` is the installed one if left out."""
+        self._book = load_book() if book is None else book
+        self._upstream = upstream
+        self._goal = ""
+        self._commands: list[str] = []
+        self._inventory: dict[str, int] = {}
+
+    def commands(self) -> str:
+        """The commands that were shown, a line each."""
+        return "\n".join(self._commands)
+
+    def goal(self) -> str:
+        """The item to craft, "minecraft:..."."""
+        return self._goal
+
+    def reset(self, item: int) -> Answer:
+        """Shows commands and goal. Any integer is an item."""
+        book = self._book
+        variant, number = divmod(item, len(book.goals))
+        draw = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
+        self._goal, self._inventory = book.goals[number], {}
+        needed = book.tree(self._goal)
+        names = dict.fromkeys(each.name for recipe in needed for each in recipe.ingredients)
+        shown = {str(recipe) for recipe in needed}
+        others = sorted({str(recipe) for recipe in book.uses(names)} - shown)
+        self._commands = sorted(shown) + draw.sample(others, min(len(others), DISTRACTORS))
+        draw.shuffle(self._commands)
+        return Answer(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {spoken(self._goal)}.")
+
+    def step(self, action: str) -> Answer:
+        """Does what an action says, or says why not."""
+        try:
+            if match := _CRAFT.match(action):
+                return self._craft(match[1], match[2])
+            if match := _GET.match(action):
+                return self._get(int(match[1]), match[2])
+            if action.startswith("inventory"):
+                return Answer(self._carried())
+            raise _Refused(f"Could not execute {action}")
+        except _Refused as refusal:
+            return Answer(str(refusal))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _get(self, count: int, text: str) -> Answer:
+        name, book = written(text), self._book
+        if name in book.recipes or name in book.tags or name not in book.items:
+            raise _Refused(f"Could not find {text}")
+        self._inventory[name] = self._inventory.get(name, 0) + count
+        return Answer(f"Got {count} {text}")
+
+    def _craft(self, target: str, taken: str) -> Answer:
+        counted = _COUNTED.match(target)
+        count, name = (int(counted[1]), written(counted[2])) if counted else (1, written(target))
+        entries = [self._entry(part.strip()) for part in taken.split(",")]
+        wanted: dict[str, int] = {}
+        for item, number in entries:
+            wanted[item] = wanted.get(item, 0) + number
+        if any(item not in self._inventory or self._inventory[item] < number for item, number in wanted.items()):
+            raise _Refused(f"Could not find enough items to craft {None if name in self._book.tags else name}")
+        known = self._book.recipes.get(name, ()) if name not in self._book.tags else ()
+        recipe = next((recipe for recipe in known if self._matches(recipe.ingredients, entries)), None)
+        if recipe is None:
+            raise _Refused(f"Could not find a valid recipe for {_as_original(name, count, name in self._book.tags)}")
+        for item, number in wanted.items():
+            self._inventory[item] -= number
+            if not self._inventory[item]:
+                del self._inventory[item]
+        self._inventory[name] = self._inventory.get(name, 0) + recipe.count
+        made = name == self._goal
+        return Answer(f"Crafted {recipe.count} {name}", reward=float(made), score=float(made), done=made)
+
+    def _entry(self, part: str) -> Entry:
+        match = _COUNTED.match(part)
+        if match is None:
+            raise _Refused(f"Wrong item format: {part}")
+        return written(match[2]), int(match[1])
+
+    def _matches(self, ingredients: Sequence[Ingredient], entries: Sequence[Entry]) -> bool:
+        """Whether each entry serves as exactly one of the ingredients."""
+        if not ingredients or not entries:
+            return not ingredients and not entries
+        first, rest = ingredients[0], ingredients[1:]
+        return any(
+            first.count == number
+            and self._book.fits(first, item)
+            and self._matches(rest, [*entries[:index], *entries[index + 1 :]])
+            for index, (item, number) in enumerate(entries)
+        )
+
+    def _carried(self) -> str:
+        if not self._inventory:
+            return "Inventory: You are not carrying anything."
+        return "Inventory: " + "".join(f"[{spoken(name)}] ({count}) " for name, count in self._inventory.items())
+
+
+def _as_original(name: str, count: int, tag: bool) -> str:
+    """An item as the original's message has it."""
+    known = f"tag='{name}', item_id=None" if tag else f"tag=None, item_id='{name}'"
+    return f"ItemTagWithCount(item_tag=ItemTag({known}), count={count})"
+
+
+def goal_table() -> list[dict[str, object]]:
+    """The goal and the depth of every item, as the service publishes them."""
+    book = load_book()
+    return [{"item": number, "goal": goal, "depth": book.depth[goal]} for number, goal in enumerate(book.goals)]
+
+
+SERVICE = Service(
+    name="textcraft",
+    make=lambda upstream: TextCraft(upstream=upstream),
+    items=2**31,
+    instruction=(
+        "You craft things in Minecraft. First you are shown crafting commands and a goal; then you act, one action a "
+        "turn, and are told what came of it.\n"
+        "get N THING gathers something that cannot be crafted, e.g. get 2 oak logs.\n"
+        "craft N THING using N THING, N THING crafts with one of the commands shown, e.g. craft 4 oak planks using 1 "
+        "oak logs. Where a command names a kind of thing, such as planks, take any thing of it, such as oak planks.\n"
+        "inventory lists what you carry.\n"
+        "Always say how many. Write your thoughts after Thought: and then a single action after Action:, on one line."
+    ),
+    read=rule_r,
+    write=react_reply,
+    turns=20,
+    solved=lambda answer: answer.done and answer.reward > 0,
+    oracle=lambda item: Oracle(load_book(), item),
+    random=lambda item, seed: Random(seed),
+    views={"commands": "commands", "goal": "goal"},
+    table=goal_table,
+)

@@ -1,0 +1,80 @@
+"""Scripted agents of TextCraft."""
+
+import random
+import re
+
+from agentrl_jax.services.environments.textcraft.recipes import Book, Recipe, spoken
+
+
+class Oracle:
+    """Crafts the goal with few actions: for every thing the way that takes the fewest, what is to be gathered first.
+
+    The number of actions is least for each thing by itself; that two things may share what one leaves over is used, but
+    not looked for.
+    """
+
+    def __init__(self, book: Book, item: int):
+        """Plans for an item."""
+        self._book = book
+        self._costs: dict[str, int] = {}
+        gets: dict[str, int] = {}
+        crafts: list[str] = []
+        self._need(book.goals[item % len(book.goals)], 1, {}, gets, crafts)
+        self.actions = [f"get {count} {spoken(name)}" for name, count in gets.items()] + crafts
+        """All actions in order."""
+        self._left = iter(self.actions)
+
+    def act(self, observation: str) -> str:
+        """The next action of the plan, and `inventory` behind its end."""
+        return next(self._left, "inventory")
+
+    def _cost(self, name: str) -> int:
+        """Actions that one of a thing takes."""
+        if name not in self._costs:
+            ways = [self._way_cost(recipe) for recipe in self._book.recipes.get(name, ())]
+            self._costs[name] = min(ways, default=1)
+        return self._costs[name]
+
+    def _way_cost(self, recipe: Recipe) -> int:
+        def one(name: str, count: int) -> int:
+            ways = self._book.recipes.get(name, ())
+            if not ways:
+                return 1
+            best = min(ways, key=self._way_cost)
+            return -(-count // best.count) * self._cost(name)
+
+        return 1 + sum(one(each.name, each.count) for each in recipe.ingredients)
+
+    def _need(self, name: str, count: int, spare: dict[str, int], gets: dict[str, int], crafts: list[str]) -> str:
+        """Plans for `count` of one item or tag, and returns the item that is meant."""
+        ways = self._book.recipes.get(name, ())
+        if not ways:
+            gets[name] = gets.get(name, 0) + count
+            return name
+        best = min(ways, key=self._way_cost)
+        had = min(spare.get(best.item, 0), count)
+        spare[best.item] = spare.get(best.item, 0) - had
+        for _ in range(-(-(count - had) // best.count)):
+            taken = [(each.count, self._need(each.name, each.count, spare, gets, crafts)) for each in best.ingredients]
+            used = ", ".join(f"{number} {spoken(item)}" for number, item in taken)
+            crafts.append(f"craft {best.count} {spoken(best.item)} using {used}")
+            spare[best.item] += best.count
+        spare[best.item] -= count - had
+        return best.item
+
+
+class Random:
+    """Draws a command that was shown, something to gather that one of them takes, or a look at the inventory."""
+
+    def __init__(self, seed: int):
+        """Draws by a generator of its own."""
+        self._draw = random.Random(seed)
+        self._actions: list[str] = []
+
+    def act(self, observation: str) -> str:
+        """An action, all kinds alike."""
+        if not self._actions:
+            commands = re.findall(r"^craft .*$", observation, re.MULTILINE)
+            taken = {part for command in commands for part in command.partition(" using ")[2].split(", ")}
+            self._actions = [*commands, *(f"get {part}" for part in sorted(taken) if part), "inventory"]
+        return self._draw.choice(self._actions)

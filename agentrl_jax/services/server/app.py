@@ -1,0 +1,288 @@
+"""The routes of a service, after AgentGym's protocol (`agentrl_jax.services.protocol`)."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ConfigDict, create_model
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.protocol import Errors, Wire
+from agentrl_jax.services.server.guard import Counters, Guard
+from agentrl_jax.services.server.instances import Instance, Instances, NoRoom, UnknownHandle
+
+_log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+"""Between two looks for idle instances."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a server allows.
+
+    Attributes:
+        instances: open at once.
+        idle_timeout: seconds without a request after which an instance is closed; 0 for never.
+        seconds: that a request may take; its instance is given up then.
+        body_bytes: of a request.
+        workers: requests that are worked on at once.
+        token: that requests have to bear; empty for none.
+    """
+
+    instances: int = 256
+    idle_timeout: float = 3600.0
+    seconds: float = 300.0
+    body_bytes: int = 1024 * 1024
+    workers: int = 64
+    token: str = ""
+
+
+class _Refusal(Exception):
+    """A request that cannot be met, in the client's words."""
+
+    def __init__(self, status: int, text: str):
+        super().__init__(text)
+        self.status = status
+
+
+def create_app(service: Service, wire: Wire, limits: Limits = Limits(), *, upstream: bool = False) -> FastAPI:
+    """The application of one service.
+
+    Args:
+        service: the environment.
+        wire: how it is talked to.
+        limits: what is allowed.
+        upstream: repeat what AgentGym's server gets wrong: some play steps behind the end of an episode, some have no
+            /close, and what `Service.make` says.
+    """
+    desk = _Desk(service, wire, limits, upstream)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(desk.sweep)
+            yield
+            tasks.cancel_scope.cancel()
+        await anyio.to_thread.run_sync(desk.instances.close_all)
+
+    app = FastAPI(title=f"agentrl_jax: {service.name}", lifespan=lifespan)
+    app.add_middleware(
+        Guard, counters=desk.counters, max_bytes=limits.body_bytes, seconds=limits.seconds, token=limits.token
+    )
+    _add_routes(app, desk)
+    return app
+
+
+class _Desk:
+    """Answers requests."""
+
+    def __init__(self, service: Service, wire: Wire, limits: Limits, upstream: bool):
+        self.service, self.wire, self.limits, self.upstream = service, wire, limits, upstream
+        self.counters = Counters()
+        self.instances = Instances(
+            lambda: service.make(upstream), most=limits.instances, idle_timeout=limits.idle_timeout
+        )
+        self.counters.instances.set_function(lambda: len(self.instances))
+        self._threads: anyio.CapacityLimiter | None = None
+
+    async def sweep(self) -> None:
+        """Closes idle instances for ever."""
+        while True:
+            await anyio.sleep(SWEEP_SECONDS)
+            self.counters.expired.inc(await anyio.to_thread.run_sync(self.instances.expire))
+
+    # What requests ask for; these run in threads.
+
+    def create(self) -> Any:
+        """Opens an instance."""
+        handle = self.instances.create()
+        if not self.wire.opens:
+            return self.wire.fields(self.wire.created, handle, Answer("")) if self.wire.created else handle
+        with self.instances.use(handle) as instance:
+            instance.last = instance.env.reset(handle)
+            return self.wire.fields(self.wire.created, handle, instance.last)
+
+    def reset(self, handle: int, item: int) -> Any:
+        """Starts an episode."""
+        with self.instances.use(handle) as instance:
+            instance.last = answer = instance.env.reset(item)
+        if self.wire.reset_answer == "text":
+            return answer.observation
+        if self.wire.reset_answer == "pair":
+            return [answer.observation, None]
+        return self.wire.fields(self.wire.reset_fields, handle, answer)
+
+    def step(self, handle: int, action: str) -> Any:
+        """Plays an action."""
+        with self.instances.use(handle) as instance:
+            last = self._episode(handle, instance)
+            if last.done and not (self.upstream and self.wire.goes_on):
+                raise _Refusal(409, f"The task with environment {handle} has finished.")
+            instance.last = answer = instance.env.step(action)
+        if answer.done:
+            self.counters.episodes.labels(str(self.service.solved(answer)).lower()).inc()
+        return self.wire.fields(self.wire.step_fields, handle, answer)
+
+    def observation(self, handle: int) -> Any:
+        """What was said last."""
+        with self.instances.use(handle) as instance:
+            return self._episode(handle, instance).observation
+
+    def detail(self, handle: int) -> Any:
+        """What was said last, whole."""
+        with self.instances.use(handle) as instance:
+            return self.wire.fields((*self.wire.step_fields, "deleted"), handle, self._episode(handle, instance))
+
+    def view(self, method: str, handle: int) -> Any:
+        """Something further that the environment tells."""
+        with self.instances.use(handle) as instance:
+            return getattr(instance.env, method)()
+
+    def close(self, handle: int) -> Any:
+        """Closes an instance."""
+        closed = self.instances.close(handle)
+        return {"closed": "closed"} if self.wire.errors is Errors.TEXT else closed
+
+    @staticmethod
+    def _episode(handle: int, instance: Instance) -> Answer:
+        if instance.last is None:
+            raise _Refusal(409, f"The environment {handle} has no episode yet; reset it first.")
+        return instance.last
+
+    async def answer(self, handle: int | None, work: Callable[[], Any], *, resets: bool = False) -> Response:
+        """The answer to a request, or what this environment's clients take for a refusal."""
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(self.limits.workers)
+        try:
+            with anyio.fail_after(self.limits.seconds):
+                found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+        except NoRoom as error:
+            return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "1"})
+        except TimeoutError:
+            if handle is not None:
+                self.instances.abandon(handle)
+                self.counters.abandoned.inc()
+            text = f"no answer within {self.limits.seconds:g} s; the instance is given up, make another one"
+            return JSONResponse({"detail": text}, 504)
+        except UnknownHandle as error:
+            return self._refused(404, str(error.args[0]), resets)
+        except ItemError as error:
+            return self._refused(422, str(error), resets)
+        except _Refusal as error:
+            return self._refused(error.status, str(error), resets)
+        except Exception as error:
+            _log.exception("%s failed", self.service.name)
+            return self._refused(500, f"{type(error).__name__}: {error}", resets)
+        return JSONResponse(found)
+
+    def _refused(self, status: int, text: str, resets: bool) -> Response:
+        if self.wire.errors is Errors.PAYLOAD:
+            return JSONResponse({"error": text})
+        if self.wire.errors is Errors.TEXT:
+            if resets:
+                return JSONResponse({"observation": "TimeoutError", "sites": "Error", "object": "Error"})
+            answer = self.wire.fields(self.wire.step_fields, 0, Answer(text))
+            return JSONResponse(answer)
+        if self.upstream:
+            return PlainTextResponse("Internal Server Error", 500)
+        return JSONResponse({"detail": text}, status)
+
+
+def _add_routes(app: FastAPI, desk: _Desk) -> None:
+    wire, prefix, handle = desk.wire, desk.wire.prefix, desk.wire.handle
+    greeting = f"This is environment {wire.title}." if wire.title else "ok"
+
+    async def health() -> Response:
+        return PlainTextResponse("ok") if wire.errors is Errors.TEXT else JSONResponse(greeting)
+
+    async def metrics() -> Response:
+        return Response(generate_latest(desk.counters.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def items() -> Response:
+        if desk.service.table is None:
+            return JSONResponse({"items": desk.service.items})
+        return JSONResponse({"items": desk.service.items, "table": desk.service.table()})
+
+    async def list_envs() -> Response:
+        return JSONResponse(desk.instances.handles())
+
+    for path, function in (("/", health), ("/metrics", metrics), ("/items", items), ("/list_envs", list_envs)):
+        app.add_api_route(path, function, methods=["GET"])
+
+    async def create(body: Any) -> Response:
+        return await desk.answer(None, desk.create)
+
+    async def reset(body: Any) -> Response:
+        mine = getattr(body, handle)
+        given = getattr(body, wire.item)
+        return await desk.answer(mine, functools.partial(desk.reset, mine, given), resets=True)
+
+    async def step(body: Any) -> Response:
+        mine = getattr(body, handle)
+        return await desk.answer(mine, functools.partial(desk.step, mine, body.action))
+
+    async def close(body: Any) -> Response:
+        mine = getattr(body, handle)
+        return await desk.answer(mine, functools.partial(desk.close, mine))
+
+    number, text = (int, ...), (str, ...)
+    asked = {name: (Any, ... if required else None) for name, required in (wire.create or {}).items()}
+    further = {name: (Any, value) for name, value in wire.reset.items()}
+    # AgentGym's TextCraft starts with the first item where none is named.
+    item = (int, 0) if wire.opens else number
+    _post(app, f"{prefix}/create", create, "Create", asked, optional=wire.create is None)
+    _post(app, f"{prefix}/reset", reset, "Reset", {handle: number, **further, wire.item: item})
+    _post(app, f"{prefix}/step", step, "Step", {handle: number, "action": text})
+    if wire.closes or not desk.upstream:
+        _post(app, f"{prefix}/close", close, "Close", {handle: number})
+    for name, fact in desk.service.facts.items():
+        app.add_api_route(f"{prefix}/{name}", functools.partial(_fact, fact), methods=["GET"], name=name)
+    reads: dict[str, Callable[[int], Any]] = {"observation": desk.observation, "detail": desk.detail}
+    reads |= {name: functools.partial(desk.view, method) for name, method in desk.service.views.items()}
+    for name, read in reads.items():
+        _get(app, f"{prefix}/{name}", read, desk, handle)
+
+
+async def _fact(fact: Any) -> Response:
+    return JSONResponse(fact)
+
+
+def _post(
+    app: FastAPI,
+    path: str,
+    function: Callable[[Any], Awaitable[Response]],
+    name: str,
+    fields: dict[str, Any],
+    *,
+    optional: bool = False,
+) -> None:
+    """A route whose body has some fields; FastAPI reads them from the annotations of the function."""
+    body: type[BaseModel] = create_model(f"{name}Body", __config__=ConfigDict(extra="ignore"), **fields)
+
+    async def route(body: Any = None) -> Response:
+        return await function(body)
+
+    route.__annotations__["body"] = body | None if optional else body
+    if not optional:
+        route.__defaults__ = None
+    app.add_api_route(path, route, methods=["POST"], name=name.lower())
+
+
+def _get(app: FastAPI, path: str, read: Callable[[int], Any], desk: _Desk, handle: str) -> None:
+    """A route whose query has the handle, under the name of its family."""
+
+    async def by_id(id: int) -> Response:  # AgentGym's name for it
+        return await desk.answer(id, functools.partial(read, id))
+
+    async def by_env_idx(env_idx: int) -> Response:
+        return await desk.answer(env_idx, functools.partial(read, env_idx))
+
+    app.add_api_route(path, by_id if handle == "id" else by_env_idx, methods=["GET"], name=path.rpartition("/")[2])

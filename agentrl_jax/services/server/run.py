@@ -1,0 +1,86 @@
+"""A server process: sockets, signals and logs around the application."""
+
+import datetime
+import ipaddress
+import json
+import logging
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from agentrl_jax.errors import UserError
+
+GRACE_SECONDS = 10
+"""Seconds that requests have to end in after a signal."""
+
+
+def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = False) -> None:
+    """Serves until a signal comes, then lets requests end and closes all instances.
+
+    Args:
+        app: the application.
+        host: address to listen on.
+        port: its port; 0 for any that is free.
+        token: that the application asks for; without one an address that others can reach is warned of.
+        announce: print the address on standard output as a line of JSON, for a parent process.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
+    _log_lines()
+    listener = _listener(host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    log = logging.getLogger(__name__)
+    if not token and not _is_loopback(host):
+        log.warning(f"{address} can be reached from other machines and asks for no token; give --token-file")
+    if announce:
+        print(json.dumps({"url": address}), flush=True)
+    log.info(f"serving at {address}")
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_SECONDS, ws="none"
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise UserError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Lines(logging.Formatter):
+    """One line of JSON a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps(told)
+
+
+def _log_lines() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

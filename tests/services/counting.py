@@ -1,0 +1,70 @@
+"""A small environment that does what a test wants: it counts, and fails, sleeps or ends when told to."""
+
+import threading
+import time
+
+from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.replies import Reading
+
+ITEMS = 100
+
+
+class Counting:
+    """Counts from its item on; `end` ends the episode, `fail` raises, `sleep S` waits, `secret` tells a number."""
+
+    opened = 0
+    closed = 0
+    lock = threading.Lock()
+
+    def __init__(self, upstream=False):
+        self.upstream, self.number, self.inside = upstream, 0, False
+        with self.lock:
+            type(self).opened += 1
+
+    def reset(self, item):
+        if not 0 <= item < ITEMS:
+            raise ItemError(f"no item {item}")
+        self.number = item
+        return Answer(f"start {item}", info={"task_description": "Count.", "sites": ["a"], "object": "count"})
+
+    def step(self, action):
+        assert not self.inside, "two requests at once"
+        self.inside = True
+        try:
+            word, _, value = action.partition(" ")
+            if word == "fail":
+                raise RuntimeError("told to fail")
+            if word == "sleep":
+                time.sleep(float(value))
+            self.number += 1
+            done = word == "end"
+            return Answer(f"{self.number} {action}", reward=float(done), score=self.number / 100, done=done)
+        finally:
+            self.inside = False
+
+    def doubled(self):
+        return {"doubled": 2 * self.number}
+
+    def close(self):
+        with self.lock:
+            type(self).closed += 1
+
+
+def counting(kind=Counting):
+    """The service, with a class of its own so that tests count apart."""
+    own = type("Own", (kind,), {"opened": 0, "closed": 0, "lock": threading.Lock()})
+    service = Service(
+        name="counting",
+        make=own,
+        items=ITEMS,
+        instruction="Count.",
+        read=Reading,
+        write=str,
+        turns=5,
+        solved=lambda answer: answer.done,
+        oracle=None,
+        random=lambda item, seed: None,
+        views={"doubled": "doubled"},
+        facts={"colours": ["red"]},
+    )
+    return service, own

@@ -1,0 +1,216 @@
+"""The client against our server in every family, and against servers that do what servers do."""
+
+import concurrent.futures
+import http.server
+import json
+import threading
+import time
+
+import pytest
+from counting import counting
+
+from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
+from agentrl_jax.services.environment import ItemError
+from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
+from agentrl_jax.services.environments.textcraft.env import TextCraft
+from agentrl_jax.services.environments.textcraft.players import Random
+from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.server.app import Limits
+
+
+class Scripted:
+    """A server that gives each request the next of some answers: (status, body), seconds to wait, or bytes."""
+
+    def __init__(self, *answers):
+        self.answers, self.seen = list(answers), []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                length = int(self.headers.get("Content-Length", 0))
+                outer.seen.append((self.path, json.loads(self.rfile.read(length) or b"null")))
+                answer = outer.answers.pop(0)
+                if isinstance(answer, bytes):  # raw, and the connection ends
+                    self.wfile.write(answer)
+                    self.close_connection = True
+                    return
+                if isinstance(answer, float):
+                    time.sleep(answer)
+                    answer = (200, {"id": 1})
+                status, body = answer
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def scripted():
+    made = []
+
+    def make(*answers):
+        made.append(Scripted(*answers))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.server.shutdown()
+        each.server.server_close()
+
+
+@pytest.mark.parametrize("name", sorted(WIRES))
+def test_every_name_plays_an_episode(serve, name):
+    service, made = counting()
+    wire = WIRES[name]
+    client = ServiceClient(serve(service, wire), wire, seconds=10)
+    assert client.healthy()
+    handle = client.create(7)
+    first = client.reset(handle, 7)
+    assert first.observation == ("Count.\nstart 7" if name == "sciworld" else "start 7")
+    assert not first.done
+    step = client.step(handle, "a")
+    # A service whose reset opens at once has been counted to by the handle's own item.
+    assert step.observation == "8 a"
+    assert step.reward == 0
+    assert not step.done
+    assert step.score == (0.08 if wire.cumulative else 0)
+    last = client.step(handle, "end")
+    assert (last.reward, last.done) == (1.0, True)
+    client.shut(handle)
+    assert made.closed == 1
+    client.close()
+
+
+def test_rewards_before_the_end_do_not_count_in_webarena(scripted):
+    answer = {"observation": "page", "reward": 1.0, "terminated": False, "truncated": False, "info": None}
+    server = scripted((200, answer), (200, {**answer, "terminated": True}))
+    client = ServiceClient(server.url, WIRES["webarena"], seconds=5)
+    assert client.step(0, "```click [1]```").reward == 0.0
+    assert client.step(0, "```stop []```").reward == 1.0
+
+
+def test_what_fails_for_a_while_is_asked_again(scripted):
+    server = scripted((503, {"detail": "full"}), b"", (502, b"<html>"), (200, {"id": 5}))
+    assert ServiceClient(server.url, COMPILED, seconds=20).create() == 5
+    assert [path for path, _ in server.seen] == ["/create"] * 4
+
+
+def test_a_step_is_sent_once(scripted):
+    server = scripted((503, {"detail": "full"}), (200, {}))
+    with pytest.raises(Lost, match="status 503"):
+        ServiceClient(server.url, COMPILED, seconds=20).step(0, "a")
+    assert len(server.seen) == 1
+
+
+GARBAGE = {
+    "no JSON": (200, b"<html>"),
+    "not a number": (200, b'{"observation": "x", "reward": NaN, "done": false}'),
+    "a huge number": (200, b'{"observation": "x", "reward": 1e999, "done": false}'),
+    "no text": (200, {"observation": 3, "reward": 0, "done": False}),
+    "no flag": (200, {"observation": "x", "reward": 0, "done": "no"}),
+    "a list": (200, []),
+    "null": (200, None),
+    "an error": (200, {"error": "The id 0 is not valid."}),
+    "not found": (404, {"detail": "no"}),
+    "500": (500, b"Internal Server Error"),
+    "bytes": (200, b"\xff\xfe"),
+    "deep": (200, b"[" * 100_000),
+    "a redirect": (302, b""),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_what_no_step_answers_is_a_service_error(scripted, what):
+    server = scripted(GARBAGE[what])
+    with pytest.raises(ServiceError, match=server.url):
+        ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
+
+
+def test_half_an_answer_is_a_service_error(scripted):
+    server = scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+    with pytest.raises(ServiceError):
+        ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
+
+
+def test_a_late_answer_is_given_up(scripted):
+    server = scripted(3.0)
+    with pytest.raises(Lost, match="no answer within"):
+        ServiceClient(server.url, COMPILED, seconds=0.3).create()
+
+
+def test_a_server_that_is_not_there(scripted):
+    server = scripted()
+    server.server.shutdown()
+    server.server.server_close()
+    client = ServiceClient(server.url, COMPILED, seconds=0.5)
+    assert not client.healthy()
+    with pytest.raises(Lost, match="ConnectError"):
+        client.create()
+    client.shut(0)
+
+
+def test_an_item_that_is_not_there(serve):
+    service, _ = counting()
+    client = ServiceClient(serve(service, WIRES["webshop"]), WIRES["webshop"], seconds=5)
+    with pytest.raises(ItemError, match="no item 500"):
+        client.reset(client.create(), 500)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:80", "ftp://x", "file:///etc"])
+def test_addresses_of_no_service(url):
+    with pytest.raises(ValueError, match="no address of a service"):
+        ServiceClient(url, COMPILED)
+
+
+def test_a_token_is_sent(serve):
+    service, _ = counting()
+    url = serve(service, COMPILED, Limits(token="abc"))
+    with pytest.raises(ServiceError, match="401"):
+        ServiceClient(url, COMPILED, seconds=5).create()
+    assert ServiceClient(url, COMPILED, seconds=5, token="abc").create() == 0
+
+
+def test_a_wire_with_a_prefix_is_found_with_it_or_without(serve):
+    service, _ = counting()
+    url = serve(service, WIRES["maze"])
+    for base in (url, f"{url}/maze", f"{url}/maze/"):
+        assert isinstance(ServiceClient(base, WIRES["maze"], seconds=5).create(), int)
+
+
+def transcript(play, item):
+    player, answer = Random(item), play(None)
+    told = [answer.observation]
+    while not answer.done and len(told) < 7:
+        answer = play(player.act(told[0]))
+        told.append((answer.observation, answer.reward, answer.done))
+    return told
+
+
+def test_256_instances_of_textcraft_answer_as_one(serve):
+    """Every transcript of a crowd is the one that the environment writes alone."""
+    url = serve(TEXTCRAFT, WIRES["textcraft"], Limits(instances=256))
+    client = ServiceClient(url, WIRES["textcraft"], seconds=60, connections=64)
+
+    def remote(item):
+        handle = client.create()
+        return transcript(
+            lambda action: client.reset(handle, item) if action is None else client.step(handle, action), item
+        )
+
+    def alone(item):
+        env = TextCraft()
+        return transcript(lambda action: env.reset(item) if action is None else env.step(action), item)
+
+    with concurrent.futures.ThreadPoolExecutor(256) as pool:
+        found = list(pool.map(remote, range(256)))
+    assert found == [alone(item) for item in range(256)]

@@ -1,0 +1,60 @@
+"""Environments of `envs_jax` as services: what a client sees is what the compiled loop plays."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from agentrl_jax.services.catalogue import TEXT_SERVICES, get_service
+from envs_jax import registry
+
+
+@pytest.mark.parametrize("tag", ["FrozenLake-deterministic", "SimpleSokoban"])
+def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
+    service = get_service(tag)
+    env, params = registry.make(tag)
+    solved = 0
+    for item in range(6):
+        instance = service.make(False)
+        answer = instance.reset(item)
+        state = env.reset_env(jax.random.key(item), params)[1]
+        assert answer.observation == env.render(state, params)
+        player, total = service.oracle(item), 0.0
+        for _ in range(service.turns):
+            action = player.act(answer.observation)
+            answer = instance.step(action)
+            _, state, reward, _, _ = env.step_env(jax.random.key(0), state, jnp.int32(env.actions.index(action)), params)
+            total += float(reward)
+            assert answer.observation == env.render(state, params)
+            assert answer.score == pytest.approx(total)
+            if answer.done:
+                break
+        solved += service.solved(answer)
+    assert solved >= 5
+
+
+def test_several_actions_and_unknown_ones():
+    service = get_service("FrozenLake-deterministic")
+    one, other = service.make(False), service.make(False)
+    one.reset(3), other.reset(3)
+    first = [other.step(name) for name in ("Left", "Up")][-1]
+    assert one.step(" left||UP ") == first
+    strange = one.step("Jump")
+    assert strange.observation == "Actions are Left, Down, Right, Up.\n" + first.observation
+    assert (strange.reward, strange.done) == (0.0, False)
+
+
+def test_slips_follow_from_item_and_actions():
+    service = get_service("FrozenLake")
+    told = []
+    for _ in range(2):
+        instance = service.make(False)
+        told.append([instance.reset(2**32 + 5), *(instance.step("Right") for _ in range(4))])
+    assert told[0] == told[1]
+
+
+def test_every_name_is_found_and_others_are_not():
+    for name in ("textcraft", "maze", "wordle", "Bandit"):
+        assert get_service(name).name == name
+    assert "sciworld" in TEXT_SERVICES
+    with pytest.raises(ValueError, match="did you mean textcraft"):
+        get_service("textcaft")

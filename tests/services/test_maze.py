@@ -1,0 +1,234 @@
+"""The maze against values seen on AgentGym's server, against NumPy, and what wrong actions and items do."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.services.environment import ItemError
+from agentrl_jax.services.environments.maze import (
+    GOAL,
+    LIMIT,
+    MOVES,
+    ROWS,
+    SERVICE,
+    STARTS,
+    Oracle,
+    describe,
+    distances,
+)
+
+HERE = "The goal is at position 8, 6. Your current position is at position "
+MAZE = np.array([[int(cell) for cell in row] for row in ROWS])
+
+
+def begin(item):
+    maze = SERVICE.make(False)
+    return maze, maze.reset(item)
+
+
+def play(player, item):
+    maze, answer = begin(item)
+    answers = [answer]
+    while not answers[-1].done:
+        answers.append(maze.step(player.act(answers[-1].observation)))
+    return answers
+
+
+def position(observation):
+    return tuple(int(number) for number in re.search(r"position is at position (\d+), (\d+)\.", observation).groups())
+
+
+def test_the_walk_from_start_18_is_the_one_seen_upstream():
+    maze, answer = begin(18)
+    assert answer.observation == HERE + "7, 6. There are walls to your right, to your left."
+    assert (answer.reward, answer.done) == (0.0, False)
+    stays = maze.step("move right")
+    assert (stays.observation, stays.reward) == (answer.observation, 0.0)
+    end = maze.step("move down")
+    assert (end.observation, end.reward, end.score, end.done) == ("Success\n", 1.0, 1.0, True)
+    assert SERVICE.solved(end)
+
+
+@pytest.mark.parametrize(
+    ("cell", "walls"),
+    [
+        ((5, 6), "There is a wall above you."),
+        ((1, 3), "There is a wall above you."),
+        ((1, 1), "There are walls to your left, above you, below you."),
+        ((1, 5), "There are walls to your right, above you, below you."),
+        ((4, 3), "There are walls to your right, to your left."),
+        ((5, 4), "There are walls above you, below you."),
+        ((5, 3), "There are walls to your left, below you."),
+    ],
+)
+def test_walls_are_told_in_a_fixed_order(cell, walls):
+    assert describe(cell) == f"{HERE}{cell[0]}, {cell[1]}. {walls}"
+
+
+def test_without_walls_there_is_a_text_too(monkeypatch):
+    monkeypatch.setattr("agentrl_jax.services.environments.maze.ROWS", ("000", "000", "000"))
+    assert describe((1, 1)) == HERE + "1, 1. There are no walls near you."
+
+
+def test_starts_are_the_free_cells_but_the_goal():
+    free = {tuple(cell) for cell in np.argwhere(MAZE == 0).tolist()}
+    assert MAZE.shape == (10, 13)
+    assert len(STARTS) == len(set(STARTS)) == SERVICE.items == 25
+    assert set(STARTS) | {GOAL} == free
+    assert (STARTS[4], STARTS[5], STARTS[12], STARTS[17], STARTS[18], STARTS[24]) == (
+        (1, 5),
+        (1, 7),
+        (4, 3),
+        (6, 6),
+        (7, 6),
+        (2, 9),
+    )
+
+
+def test_distances_are_those_of_matrix_powers():
+    free = [tuple(cell) for cell in np.argwhere(MAZE == 0).tolist()]
+    near = np.array([[abs(a[0] - b[0]) + abs(a[1] - b[1]) <= 1 for b in free] for a in free])
+    reached, expected = np.array([cell == GOAL for cell in free]), {}
+    for moves in range(len(free)):
+        expected.update({cell: moves for cell, is_reached in zip(free, reached) if is_reached and cell not in expected})
+        reached = near @ reached
+    assert distances() == expected
+
+
+@pytest.mark.parametrize("item", range(25))
+def test_the_oracle_takes_a_shortest_way_from_every_start(item):
+    answers = play(SERVICE.oracle(item), item)
+    assert len(answers) - 1 == distances()[STARTS[item]]
+    assert [answer.reward for answer in answers] == [0.0] * (len(answers) - 1) + [1.0]
+    assert position(answers[0].observation) == STARTS[item]
+
+
+def test_the_oracle_reads_the_last_position_and_asks_for_one():
+    oracle = Oracle()
+    assert oracle.act(f"{SERVICE.instruction}\n{describe((7, 6))}") == "move down"
+    for text in ("", "Success\n", "Your current position is at position 0, 0."):
+        with pytest.raises(ValueError, match="expected one that tells a position"):
+            oracle.act(text)
+
+
+def test_the_51st_move_fails():
+    maze, first = begin(18)
+    for _ in range(LIMIT):
+        answer = maze.step("move left")
+        assert (answer.observation, answer.reward, answer.done) == (first.observation, 0.0, False)
+    end = maze.step("move down")
+    assert (end.observation, end.reward, end.score, end.done) == ("Failure\n", -1.0, -1.0, True)
+    assert not SERVICE.solved(end)
+
+
+def test_the_50th_move_still_counts():
+    maze, _ = begin(18)
+    for _ in range(LIMIT - 1):
+        maze.step("")
+    assert SERVICE.solved(maze.step("move down"))
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["", " ", "Move down", "move down ", "move down\n", "down", "移动 down", "\ud800", "\0", "move " * 100_000],
+    ids=lambda action: ascii(action[:12]),
+)
+def test_other_texts_stay_and_use_a_move(action):
+    maze, first = begin(18)
+    for _ in range(LIMIT):
+        answer = maze.step(action)
+        assert (answer.observation, answer.reward, answer.done) == (first.observation, 0.0, False)
+    assert maze.step(action).observation == "Failure\n"
+
+
+@pytest.mark.parametrize("item", [25, 26, 1000, -1, -26, 2**70])
+def test_other_items_are_refused(item):
+    with pytest.raises(ItemError) as refusal:
+        begin(item)
+    assert str(refusal.value) == f"The game {item} is not valid."
+
+
+def test_upstream_refuses_the_start_at_the_goal_without_a_word():
+    maze = SERVICE.make(True)
+    for item, text in ((25, ""), (26, "The game 26 is not valid."), (-1, "The game -1 is not valid.")):
+        with pytest.raises(ItemError) as refusal:
+            maze.reset(item)
+        assert str(refusal.value) == text
+    assert position(maze.reset(24).observation) == (2, 9)
+
+
+def test_a_refused_item_leaves_the_episode_alone():
+    maze, answer = begin(18)
+    before = maze.detail()
+    with pytest.raises(ItemError):
+        maze.reset(25)
+    assert maze.detail() == before
+    assert maze.detail()["observation"] == answer.observation
+    assert SERVICE.solved(maze.step("move down"))
+
+
+def test_views_tell_moves_and_detail_but_no_position():
+    maze = SERVICE.make(False)
+    told = {name: getattr(maze, method) for name, method in SERVICE.views.items()}
+    assert SERVICE.facts["available_actions"] == ["move left", "move right", "move up", "move down"]
+    assert told["detail"]() == {"done": False, "reward": 0.0, "deleted": False}
+    maze.reset(18)
+    maze.step("move down")
+    assert json.loads(json.dumps(told["detail"]())) == {
+        "maze_name": "double_t_maze",
+        "observation": "Success\n",
+        "done": True,
+        "reward": 1.0,
+        "deleted": False,
+    }
+    maze.reset(0)
+    assert (maze.detail()["reward"], maze.detail()["done"]) == (0.0, False)
+    maze.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 24), st.lists(st.sampled_from([*MOVES, "stay"]), max_size=60))
+def test_any_walk_obeys_walls_and_limit(item, actions):
+    maze, answer = begin(item)
+    cell = STARTS[item]
+    for number, action in enumerate(actions):
+        if answer.done:
+            break
+        answer = maze.step(action)
+        if number == LIMIT:
+            assert (answer.observation, answer.reward, answer.done) == ("Failure\n", -1.0, True)
+            break
+        target = tuple(np.add(cell, MOVES.get(action, (0, 0))).tolist())
+        cell = target if MAZE[target] == 0 else cell
+        if cell == GOAL:
+            assert (answer.observation, answer.reward, answer.done) == ("Success\n", 1.0, True)
+        else:
+            assert (position(answer.observation), answer.reward, answer.done) == (cell, 0.0, False)
+
+
+def test_random_players_are_functions_of_their_seed():
+    walks = [[answer.observation for answer in play(SERVICE.random(3, seed), 3)] for seed in (1, 1, 2)]
+    assert walks[0] == walks[1] != walks[2]
+    player = SERVICE.random(0, 0)
+    drawn = [player.act("") for _ in range(400)]
+    assert all(60 < drawn.count(move) < 140 for move in MOVES)
+
+
+def test_instances_do_not_disturb_one_another():
+    alone = [answer.observation for answer in play(Oracle(), 0)]
+    (one, first), (other, _) = begin(0), begin(9)
+    told, oracle = [first], Oracle()
+    while not told[-1].done:
+        other.step("move left")
+        told.append(one.step(oracle.act(told[-1].observation)))
+    assert [answer.observation for answer in told] == alone
+
+
+def test_replies_are_written_and_read():
+    for move in MOVES:
+        assert SERVICE.read(SERVICE.write(move)).action == move
+        assert move in SERVICE.instruction

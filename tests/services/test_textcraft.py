@@ -1,0 +1,182 @@
+"""TextCraft: what the book holds, every message, and that every goal can be crafted."""
+
+import collections
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from agentrl_jax.services.environments.textcraft.env import SERVICE, TextCraft, goal_table
+from agentrl_jax.services.environments.textcraft.players import Oracle, Random
+from agentrl_jax.services.environments.textcraft.recipes import load_book, make_book, spoken, written
+
+
+@pytest.fixture(scope="module")
+def book():
+    return load_book()
+
+
+def at(book, goal):
+    """An episode whose goal is named."""
+    env = TextCraft(book)
+    env.reset(book.goals.index(written(goal)))
+    return env
+
+
+def texts(env, *actions):
+    return [env.step(action).observation for action in actions]
+
+
+def test_the_book_has_what_agentgym_counts(book):
+    plain = [recipe for name, known in book.recipes.items() if name not in book.tags for recipe in known]
+    assert (len(book.goals), len(book.items), len(book.tags), len(plain)) == (544, 676, 23, 613)
+    depths = [book.depth[goal] for goal in book.goals]
+    assert depths == sorted(depths)
+    assert collections.Counter(depths) == {1: 125, 2: 291, 3: 117, 4: 11}
+    assert [row["goal"] for row in goal_table()] == list(book.goals)
+
+
+def test_every_goal_is_crafted_by_the_oracle(book):
+    for item, goal in enumerate(book.goals):
+        env = TextCraft(book)
+        shown = env.reset(item).observation
+        actions = Oracle(book, item).actions
+        answers = [env.step(action) for action in actions]
+        assert shown.endswith(f"\n\nGoal: craft {spoken(goal)}.")
+        assert all(text.startswith(("Got ", "Crafted ")) for text in (answer.observation for answer in answers)), goal
+        assert [answer.done for answer in answers] == [False] * (len(actions) - 1) + [True]
+        assert answers[-1].reward == 1.0
+        assert SERVICE.solved(answers[-1])
+        own = set(env.commands().splitlines())
+        assert {str(recipe) for recipe in book.tree(goal)} <= own
+        assert len(own) <= len({str(recipe) for recipe in book.tree(goal)}) + 10
+
+
+def test_messages(book):
+    env = at(book, "stick")
+    assert texts(
+        env,
+        "get 2 oak logs",
+        "get 1 oak planks",
+        "get 1 planks",
+        "get 1 unobtainium",
+        "get oak logs",
+        "inventory",
+        "dance",
+        "",
+        "Get 1 oak logs",
+        "get 0 coal",
+    ) == [
+        "Got 2 oak logs",
+        "Could not find oak planks",
+        "Could not find planks",
+        "Could not find unobtainium",
+        "Could not execute get oak logs",
+        "Inventory: [oak logs] (2) ",
+        "Could not execute dance",
+        "Could not execute ",
+        "Could not execute Get 1 oak logs",
+        "Got 0 coal",
+    ]
+
+
+def test_crafting_the_golden_stick(book):
+    env = at(book, "stick")
+    assert texts(env, "inventory") == ["Inventory: You are not carrying anything."]
+    missing = "Could not find enough items to craft minecraft:stick"
+    assert texts(env, "craft 4 stick using 2 oak planks") == [missing]
+    assert texts(env, "get 1 oak logs", "craft 4 oak planks using 1 oak logs", "inventory") == [
+        "Got 1 oak logs",
+        "Crafted 4 minecraft:oak_planks",
+        "Inventory: [oak planks] (4) ",
+    ]
+    wrong = "ItemTagWithCount(item_tag=ItemTag(tag=None, item_id='minecraft:stick'), count=4)"
+    assert texts(env, "craft 4 stick using 3 oak planks", "craft 4 stick using two oak planks") == [
+        f"Could not find a valid recipe for {wrong}",
+        "Wrong item format: two oak planks",
+    ]
+    # A command that names the kind never works: nobody carries kinds.
+    assert texts(env, "craft 4 stick using 2 planks") == [missing]
+    answer = env.step("craft 7 stick using 2 oak planks")
+    assert (answer.observation, answer.reward, answer.done) == ("Crafted 4 minecraft:stick", 1.0, True)
+    assert texts(env, "inventory") == ["Inventory: [oak planks] (2) [stick] (4) "]
+
+
+def test_a_thing_named_twice_has_to_be_there_twice(book):
+    env = at(book, "stick")
+    texts(env, "get 1 oak logs", "craft 4 oak planks using 1 oak logs")
+    assert texts(env, "craft 4 stick using 3 oak planks, 3 oak planks") == [
+        "Could not find enough items to craft minecraft:stick"
+    ]
+
+
+def test_a_kind_cannot_be_crafted(book):
+    env = at(book, "stick")
+    texts(env, "get 1 oak logs")
+    assert texts(env, "craft 4 planks using 1 oak logs") == [
+        "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag='minecraft:planks', item_id=None), "
+        "count=4)"
+    ]
+
+
+def test_items_beyond_the_goals_are_other_drawings_of_them(book):
+    number = book.goals.index("minecraft:mossy_stone_bricks")
+    env = TextCraft(book)
+    first, again, other = (env.reset(number + 544 * k) for k in (0, 0, 1))
+    assert first == again
+    assert other != first
+    assert other.observation.splitlines()[-1] == first.observation.splitlines()[-1]
+    assert TextCraft(book, upstream=True).reset(number + 544) == first
+
+
+def test_episodes_do_not_depend_on_what_others_draw(book):
+    random.seed(1)
+    first = TextCraft(book).reset(400)
+    random.seed(2)
+    busy = TextCraft(book)
+    busy.reset(3)
+    state = random.getstate()
+    assert busy.reset(400) == first
+    assert random.getstate() == state
+    assert texts(busy, "inventory") == ["Inventory: You are not carrying anything."]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text()
+    | st.builds("get {} x".format, st.integers())
+    | st.builds("craft {} using {}".format, st.text(), st.text())
+)
+def test_any_text_is_answered(action):
+    env = TextCraft()
+    env.reset(0)
+    answer = env.step(action)
+    assert isinstance(answer.observation, str)
+    assert not answer.done
+
+
+def test_numbers_that_no_machine_reads(book):
+    env = at(book, "stick")
+    assert texts(env, f"get {'9' * 5000} coal")[0].startswith("Could not execute")
+    assert texts(env, f"craft 1 stick using {'9' * 5000} coal")[0].startswith("Wrong item format")
+
+
+def test_the_random_player_acts_on_what_is_shown(book):
+    env = TextCraft(book)
+    shown = env.reset(300).observation
+    player = Random(0)
+    actions = {player.act(shown) for _ in range(300)}
+    assert set(env.commands().splitlines()) <= actions
+    assert "inventory" in actions
+    assert "get 1 vine" in actions
+
+
+def test_of_two_recipes_that_make_a_circle_the_second_is_left_out():
+    def shaped(item, *parts):
+        keys = {letter: {"item": part} for letter, part in zip("abc", parts)}
+        return {"type": "minecraft:crafting_shaped", "pattern": list(keys), "key": keys, "result": {"item": item}}
+
+    made = make_book([shaped("m:nugget", "m:ingot", "m:x"), shaped("m:ingot", "m:nugget", "m:x"), {"type": "smelting"}])
+    assert made.goals == ("m:nugget",)
+    assert made.items == {"m:nugget", "m:ingot", "m:x"}

@@ -1,0 +1,256 @@
+"""Wordle against values seen on AgentGym's server, against a table of letters, and how well its players do."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.services.environment import ItemError
+from agentrl_jax.services.environments.wordle import (
+    SERVICE,
+    TRIES,
+    WORDS,
+    Oracle,
+    best_guess,
+    consistent,
+    feedback,
+)
+
+
+def begin(seed):
+    wordle = SERVICE.make(False)
+    return wordle, wordle.reset(seed)
+
+
+def play(player, seed):
+    wordle, answer = begin(seed)
+    answers = [answer]
+    while not answers[-1].done:
+        answers.append(wordle.step(player.act(answers[-1].observation)))
+    return answers
+
+
+class Knowledge:
+    """What is known of each letter, kept as LMRL-Gym keeps it: for each of five places here, not here, or unknown."""
+
+    def __init__(self):
+        self.letters = {}
+
+    def learn(self, guess, target):
+        for place, letter in enumerate(guess):
+            known = self.letters.setdefault(letter, ["unknown"] * 5)
+            if letter not in target:
+                known[:] = ["not here"] * 5
+            else:
+                known[place] = "here" if target[place] == letter else "not here"
+
+    def colours(self, guess):
+        def colour(place, known):
+            if known[place] == "here":
+                return "g"
+            return "b" if set(known) == {"not here"} else "y"
+
+        return " ".join(colour(place, self.letters[letter]) for place, letter in enumerate(guess))
+
+    def allows(self, word):
+        for letter, known in self.letters.items():
+            if set(known) == {"not here"}:
+                if letter in word:
+                    return False
+                continue
+            if letter not in word:
+                return False
+            for place, state in enumerate(known):
+                if (state == "here" and word[place] != letter) or (state == "not here" and word[place] == letter):
+                    return False
+        return True
+
+
+def test_the_game_of_seed_3_is_the_one_seen_upstream():
+    wordle, answer = begin(3)
+    assert (answer.observation, answer.reward, answer.done) == ("Let's start Wordle!", 0.0, False)
+    answers = [wordle.step(action) for action in ("panic", "knoll", "mount")]
+    assert [answer.observation for answer in answers] == ["b b y b b\n", "b y y b b\n", "g g g g g\n"]
+    assert [answer.reward for answer in answers] == [answer.score for answer in answers] == [0.0, 0.0, 1.0]
+    assert [answer.done for answer in answers] == [False, False, True]
+    assert [SERVICE.solved(answer) for answer in answers] == [False, False, True]
+
+
+def test_the_vocabulary_is_forty_words_in_order():
+    assert len(WORDS) == len(set(WORDS)) == 40
+    assert all(len(word) == 5 and word.isascii() and word.islower() for word in WORDS)
+    assert (WORDS[0], WORDS[9], WORDS[10], WORDS[30], WORDS[39]) == ("panic", "knoll", "sugar", "cynic", "trove")
+
+
+@pytest.mark.parametrize(
+    ("guess", "target", "colours"),
+    [
+        ("panic", "panic", "g g g g g"),
+        ("skill", "solar", "g b b y y"),  # the usual rule would leave one l black
+        ("elder", "shire", "y b b y y"),
+        ("cynic", "panic", "y b g g g"),  # and this c too
+        ("shire", "moist", "y b g b b"),  # told in the instruction
+    ],
+)
+def test_every_letter_is_judged_by_itself(guess, target, colours):
+    assert feedback(guess, target) == colours
+
+
+def test_the_example_in_the_instruction_is_true():
+    assert "y b g b b for s h i r e" in SERVICE.instruction
+    assert consistent(WORDS, "shire", "y b g b b") == ["moist"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.lists(st.sampled_from([*WORDS, "house", ""]), min_size=TRIES, max_size=TRIES))
+def test_colours_and_words_are_those_of_a_table_of_letters(seed, guesses):
+    wordle, answer = begin(seed)
+    knowledge, draw = Knowledge(), random.Random(seed)
+    for tries, guess in enumerate(guesses, start=1):
+        if answer.done:
+            break
+        fitting = [word for word in WORDS if knowledge.allows(word)]
+        assert wordle.filtered_vocab() == fitting
+        answer = wordle.step(guess)
+        if guess not in WORDS:
+            assert (answer.observation, answer.reward, answer.done) == ("invalid word", 0.0, tries == TRIES)
+            continue
+        knowledge.learn(guess, draw.choice(fitting))
+        won = [word for word in WORDS if knowledge.allows(word)] == [guess]
+        assert answer.observation == knowledge.colours(guess) + "\n"
+        assert (answer.reward, answer.done) == (float(won), won or tries == TRIES)
+        assert won == (answer.observation == "g g g g g\n")
+
+
+@pytest.mark.parametrize("action", ["panic", "p a n i c", " pa nic ", "\tp a n i c\n", "p  a  n  i  c"])
+def test_blanks_do_not_matter(action):
+    assert begin(3)[0].step(action).observation == "b b y b b\n"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "",
+        " ",
+        "PANIC",
+        "p a n i",
+        "panics",
+        "house",
+        "p,a,n,i,c",
+        "p\na n i c",
+        "panіc",
+        "ｐａｎｉｃ",
+        "\ud800",
+        "\0" * 5,
+        "panic" * 100_000,
+    ],
+    ids=lambda action: ascii(action[:12]),
+)
+def test_other_texts_use_a_try_and_draw_nothing(action):
+    wordle, _ = begin(3)
+    for _ in range(3):
+        answer = wordle.step(action)
+        assert (answer.observation, answer.reward, answer.done) == ("invalid word", 0.0, False)
+    assert wordle.filtered_vocab() == list(WORDS)
+    assert [wordle.step(word).observation for word in ("panic", "knoll")] == ["b b y b b\n", "b y y b b\n"]
+    end = wordle.step(action)
+    assert (end.observation, end.reward, end.done) == ("invalid word", 0.0, True)
+
+
+def test_the_sixth_miss_is_answered_like_any_other_and_ends():
+    wordle, _ = begin(3)
+    answers = [wordle.step("panic") for _ in range(TRIES)]
+    assert {answer.observation for answer in answers} == {"b b y b b\n"}
+    assert {answer.reward for answer in answers} == {0.0}
+    assert [answer.done for answer in answers] == [False] * 5 + [True]
+    assert not SERVICE.solved(answers[-1])
+
+
+def test_the_sixth_try_can_win():
+    wordle, _ = begin(3)
+    for word in ("panic", "knoll", "", "", ""):
+        assert not wordle.step(word).done
+    assert SERVICE.solved(wordle.step("mount"))
+
+
+def test_negative_seeds_are_refused():
+    wordle, _ = begin(3)
+    with pytest.raises(ItemError, match="The seed -3 is not valid: expected 0 or more"):
+        wordle.reset(-3)
+    assert wordle.step("panic").observation == "b b y b b\n"
+    assert wordle.reset(2**31 - 1).observation == wordle.reset(2**80).observation == "Let's start Wordle!"
+
+
+def test_views_tell_fitting_words_and_detail():
+    wordle = SERVICE.make(True)
+    told = {name: getattr(wordle, method) for name, method in SERVICE.views.items()}
+    assert told["filtered_vocab"]() == list(WORDS)
+    assert told["detail"]() == {"done": False, "reward": 0.0, "deleted": False}
+    wordle.reset(3)
+    for word in ("panic", "knoll", "mount"):
+        wordle.step(word)
+    assert told["filtered_vocab"]() == ["mount"]
+    assert json.loads(json.dumps(told["detail"]())) == {
+        "seed": 3,
+        "observation": "g g g g g\n",
+        "done": True,
+        "reward": 1.0,
+        "deleted": False,
+    }
+    wordle.reset(3)
+    assert told["filtered_vocab"]() == list(WORDS)
+    wordle.close()
+
+
+def test_the_best_guess_leaves_the_fewest_words():
+    def left(guess):
+        return sum(len(consistent(WORDS, guess, feedback(guess, target))) for target in WORDS)
+
+    assert left(best_guess(WORDS)) == min(left(guess) for guess in WORDS)
+    assert best_guess(["thorn", "mount"]) == "thorn"  # the first of equals
+
+
+def test_the_oracle_wins_every_game_in_few_tries():
+    games = [play(SERVICE.oracle(seed), seed) for seed in range(200)]
+    assert all(SERVICE.solved(game[-1]) for game in games)
+    assert max(len(game) - 1 for game in games) == 3
+    assert sum(len(game) - 1 for game in games) <= 480
+
+
+def test_the_oracle_learns_from_what_it_reads_and_from_nothing_else():
+    one, other = Oracle(), Oracle()
+    first = one.act("Let's start Wordle!")
+    assert first == other.act(f"{SERVICE.instruction}\nLet's start Wordle!")
+    guess = first.replace(" ", "")
+    assert one.act("invalid word") == first
+    colours = feedback(guess, "trove")
+    assert one.act(f"{colours}\n") == other.act(f"You are told:\n{colours}\n")
+    assert other.act("") in {" ".join(word) for word in consistent(WORDS, guess, colours)}
+
+
+def test_the_random_player_draws_all_words_alike_and_knows_nothing_of_the_game():
+    wins = sum(SERVICE.solved(play(SERVICE.random(seed, seed), seed)[-1]) for seed in range(300))
+    assert 20 <= wins <= 70  # 6 of 40 is 45; one generator for both would win all
+    one, same, other = SERVICE.random(3, 1), SERVICE.random(3, 1), SERVICE.random(3, 2)
+    drawn = [one.act("") for _ in range(2000)]
+    assert drawn == [same.act("") for _ in range(2000)] != [other.act("") for _ in range(2000)]
+    assert all(20 < drawn.count(" ".join(word)) < 90 for word in WORDS)
+
+
+def test_instances_do_not_disturb_one_another():
+    random.seed(0)
+    alone = play(Oracle(), 7)
+    (one, answer), (other, _) = begin(7), begin(8)
+    told, oracle = [answer], Oracle()
+    while not told[-1].done:
+        other.step("solar")
+        random.seed(len(told))
+        told.append(one.step(oracle.act(told[-1].observation)))
+    assert told == alone
+
+
+def test_replies_are_written_and_read_and_the_words_are_listed():
+    assert SERVICE.read(SERVICE.write("p a n i c")).action == "p a n i c"
+    assert SERVICE.instruction.endswith("\n" + "\n".join(WORDS))
