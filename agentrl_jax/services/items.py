@@ -1,0 +1,219 @@
+"""Which items to play: ranges, and the id files of AgentGym and AgentGym-RL in a local folder.
+
+`AgentItemId/<env>_train.json` and `AgentEval/<env>/<env>_test.json` are arrays of objects with an `item_id`; what else
+the objects hold, conversations for instance, is not looked at. The data of AgentGym-RL is not for commercial use
+(CC-BY-NC-4.0); nothing here downloads it.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.strict_json import parse
+
+MOST_BYTES = 256 << 20
+"""Size of a file beyond which it is not read."""
+
+MOST_ITEMS = 10_000_000
+"""Items that a range may name, far more than any environment has."""
+
+_RANGE = re.compile(r"\s*([0-9]{1,12})\s*(?:-\s*([0-9]{1,12})\s*)?", re.ASCII)
+_RANGES = re.compile(r"[0-9\s,-]*", re.ASCII)
+_MAPPINGS = "mappings_*.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalItems:
+    """Items to be judged on.
+
+    Attributes:
+        items: in the order of the file.
+        categories: items by category, in the same order; those without items are left out. Empty where there are no
+            category files.
+    """
+
+    items: tuple[int, ...]
+    categories: Mapping[str, tuple[int, ...]]
+
+
+def load_items(source: str, environment: str) -> tuple[int, ...]:
+    """Items from a range, such as `0-399,450`, or from a JSON file.
+
+    Args:
+        source: what consists of digits, commas, hyphens and blanks is a range, anything else a path.
+        environment: name of the environment, as AgentGym has it.
+
+    Raises:
+        ValueError: the source is no proper range, no file, or the file does not hold items.
+    """
+    if _RANGES.fullmatch(source):
+        return parse_ranges(source)
+    path = Path(source)
+    return _indices(read_ids(path), environment, path)
+
+
+def load_train(folder: Path, environment: str) -> tuple[int, ...]:
+    """Items of `<folder>/<environment>_train.json`, in order; an item may stand there more than once.
+
+    AgentTraj-L calls the files of the tool environments `tool_<environment>_train.json`, which is taken where it is
+    the only one.
+
+    Raises:
+        ValueError: the file is missing or does not hold items.
+    """
+    path, tool = folder / f"{environment}_train.json", folder / f"tool_{environment}_train.json"
+    path = tool if tool.exists() and not path.exists() else path
+    return _indices(read_ids(path), environment, path)
+
+
+def load_eval(folder: Path, environment: str) -> EvalItems:
+    """Items of `<folder>/<environment>/<environment>_test.json`, and their categories.
+
+    The other JSON files beside it hold a category each and are called like it. They may hold items that are not
+    tested, so that a part of the test can be taken by shortening one file.
+
+    Raises:
+        ValueError: a file does not hold items, or an item of the test is in no category or in several.
+    """
+    path = folder / environment / f"{environment}_test.json"
+    ids = read_ids(path)
+    files = sorted(set(path.parent.glob("*.json")) - {path, *path.parent.glob(_MAPPINGS)})
+    category_of: dict[str, str] = {}
+    for file in files:
+        for item_id in read_ids(file):
+            other = category_of.setdefault(item_id, file.stem)
+            if other != file.stem:
+                raise ValueError(f"{file}: {item_id!r} is in the category {other!r} too; keep it in one of them")
+    lost = [item_id for item_id in ids if item_id not in category_of] if files else []
+    if lost:
+        names = ", ".join(file.name for file in files)
+        raise ValueError(f"{path}: {len(lost)} items are in no category, {lost[0]!r} first; add them to one of {names}")
+    items = _indices(ids, environment, path)
+    categories: dict[str, list[int]] = {file.stem: [] for file in files}
+    for item_id, item in zip(ids, items):
+        if files:
+            categories[category_of[item_id]].append(item)
+    return EvalItems(items, {name: tuple(held) for name, held in categories.items() if held})
+
+
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """Items in a text such as `0-399,450`, ends included, in the order of the text.
+
+    Raises:
+        ValueError: it is no such text, names an item twice, or names too many.
+    """
+    items: list[int] = []
+    for part in text.split(","):
+        found = _RANGE.fullmatch(part)
+        if found is None:
+            raise ValueError(f"items {text[:200]!r}: {part[:50]!r} is no range; expected for example 0-399,450")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ValueError(f"items {text[:200]!r}: the range {part.strip()!r} ends before it starts")
+        if len(items) + last - first >= MOST_ITEMS:
+            raise ValueError(f"items {text[:200]!r}: more than {MOST_ITEMS} items; name fewer")
+        items.extend(range(first, last + 1))
+    if len(set(items)) < len(items):
+        raise ValueError(f"items {text[:200]!r}: an item is named twice; name each once")
+    return tuple(items)
+
+
+def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None = None) -> int:
+    """The number that an environment's `reset` takes for an item id.
+
+    It is what follows the last `_`: `webshop_6` is 6, and `nq_12` is the 12th item over all data sets of SearchQA. For
+    ALFWorld the ids in AgentGym-RL's data are paths of games, `<task type>_<trial>`, whose last number means a time
+    and not a game: they are looked up.
+
+    Args:
+        item_id: id.
+        environment: name of the environment, as AgentGym has it.
+        mapping: items by path id, from `read_mapping`.
+
+    Raises:
+        ValueError: the id is not of these forms, or not in the mapping.
+    """
+    head, _, tail = item_id.rpartition("_")
+    if environment == "alfworld" and head not in ("", "alfworld"):
+        if mapping is None or item_id not in mapping:
+            raise ValueError(
+                f"item id {item_id[:200]!r}: a path id of ALFWorld; expected it in a file {_MAPPINGS} beside the item "
+                f"file, as task_type and task_id; those there name {len(mapping or ())} items"
+            )
+        return mapping[item_id]
+    if not re.fullmatch(r"[0-9]{1,12}", tail):
+        raise ValueError(f"item id {item_id[:200]!r}: expected a number of at most 12 digits after the last '_'")
+    return int(tail)
+
+
+def read_mapping(folder: Path) -> dict[str, int]:
+    """ALFWorld's items by path id, from all files `mappings_*.json` in a folder.
+
+    Their entries have an integer `item_id` and the texts `task_type` and `task_id`.
+
+    Raises:
+        ValueError: a file does not hold that, or a path stands in them twice.
+    """
+    mapping: dict[str, int] = {}
+    for path in sorted(folder.glob(_MAPPINGS)):
+        for number, entry in enumerate(_read_objects(path)):
+            item, kind, task = (entry.get(key) for key in ("item_id", "task_type", "task_id"))
+            if type(item) is not int or item < 0 or not (isinstance(kind, str) and isinstance(task, str)):
+                raise ValueError(
+                    f"{path}: entry {number}: expected an item_id from 0, a task_type and a task_id; found the keys "
+                    f"{list(entry)[:10]}"
+                )
+            if mapping.setdefault(f"{kind}_{task}", item) != item:
+                raise ValueError(f"{path}: entry {number}: {kind}/{task} stands for another item already; keep one")
+    return mapping
+
+
+def read_ids(path: Path) -> tuple[str, ...]:
+    """The item ids of a file, in order.
+
+    Raises:
+        ValueError: the file is missing, too large, or no JSON array of objects with a text `item_id`.
+    """
+    ids = []
+    for number, entry in enumerate(_read_objects(path)):
+        item_id = entry.get("item_id")
+        if not isinstance(item_id, str):
+            raise ValueError(
+                f"{path}: entry {number}: item_id is a {type(item_id).__name__}; expected text as 'webshop_6'"
+            )
+        ids.append(item_id)
+    if not ids:
+        raise ValueError(f"{path}: holds no items; expected at least one")
+    return tuple(ids)
+
+
+def _indices(ids: tuple[str, ...], environment: str, path: Path) -> tuple[int, ...]:
+    mapping = read_mapping(path.parent) if environment == "alfworld" else None
+    items = []
+    for number, item_id in enumerate(ids):
+        try:
+            items.append(item_index(item_id, environment, mapping))
+        except ValueError as error:
+            raise ValueError(f"{path}: entry {number}: {error}") from None
+    return tuple(items)
+
+
+def _read_objects(path: Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error}); expected a JSON file with items, or a range as 0-399"
+        ) from None
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{path}: larger than {MOST_BYTES >> 20} MiB; split it, or leave out the conversations")
+    data = parse(content, str(path))
+    if not isinstance(data, list):
+        raise ValueError(f"{path}: holds a JSON {type(data).__name__}; expected an array of objects")
+    for number, entry in enumerate(data):
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}: entry {number} is a JSON {type(entry).__name__}; expected an object")
+    return data
