@@ -49,5 +49,8 @@ class Courier:
             info={"delivered": float(delivered)},
         )
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _letter(self) -> str:
         return f"{self._names[self._answered]} lives {self._sides[self._answered]}."

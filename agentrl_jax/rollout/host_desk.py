@@ -8,22 +8,56 @@ import dataclasses
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentrl_jax.rollout.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.trajectory import TurnResult
-from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.grammar import PlainReply, ReplyGrammar
 from agentrl_jax.text.reference import HostReply, parse_reply
 from agentrl_jax.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+class Failure(NamedTuple):
+    """An environment that broke, and whose episode nothing is learned from.
+
+    Attributes:
+        task: its name.
+        group: number of the group.
+        member: number within the group.
+        what: "reset" or "step".
+        error: in words.
+    """
+
+    task: str
+    group: int
+    member: int
+    what: str
+    error: str
+
+
+@dataclasses.dataclass
+class Report:
+    """What happened at a desk since it was last asked.
+
+    Attributes:
+        calls: callbacks answered.
+        seconds: time that programs waited for them; calls of several devices may overlap.
+        failures: environments that broke.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    failures: list[Failure] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -51,7 +85,14 @@ class HostDesk:
         self._max_actions = tasks[0].grammar.max_actions
         self._info_keys = tuple(sorted({name for task in tasks for name in task.info_keys}))
         self._episodes: dict[Identity, _Episode] = {}
+        self._report = Report()
         self._lock = threading.Lock()
+
+    def take_report(self) -> Report:
+        """What happened since the last time this was called."""
+        with self._lock:
+            report, self._report = self._report, Report()
+        return report
 
     @property
     def info_keys(self) -> tuple[str, ...]:
@@ -77,33 +118,38 @@ class HostDesk:
         Returns:
             i32[B, O] tokens of the observations, padded with -1; bool[B] whether they were cut.
         """
+        began = time.monotonic()
         names, seeds = _identities(identity), np.asarray(seed).tolist()
         rows = np.flatnonzero(np.asarray(mask)).tolist()
-        with self._lock:  # what an aborted rollout has left behind under the same key
-            for row in rows:
-                self._episodes.pop(names[row], None)
+        for row in rows:  # what an aborted rollout has left behind under the same key
+            self._forget(names[row])
+        late = threading.Event()
         outcomes = run_all(
-            [partial(self._start, names[row], seeds[row]) for row in rows], self._deadline, self._workers
+            [partial(self._start, names[row], seeds[row], late) for row in rows], self._deadline, self._workers
         )
+        with self._lock:
+            late.set()
         shown: dict[Identity, _Episode] = {}  # by group: its first member that started
         answers: dict[int, Sequence[int]] = {}
         for row, outcome in zip(rows, outcomes):
             group = names[row][:-1]
             if isinstance(outcome, BaseException):
-                self._report(names[row], "reset", outcome)
+                self._failed(names[row], "reset", outcome)
                 continue
             first = shown.setdefault(group, outcome)
             if outcome.seen != first.seen:
                 error = ValueError(
                     f"first observation {outcome.seen!r}; expected its group's {first.seen!r} from equal seeds"
                 )
-                self._report(names[row], "reset", error)
+                outcome.env.close()
+                self._failed(names[row], "reset", error)
                 continue
             with self._lock:
                 self._episodes[names[row]] = outcome
         for row in rows:
             group = names[row][:-1]
             answers[row] = shown[group].tokens if group in shown else ()
+        self._answered(began)
         return self._tokens(len(names), names, answers)
 
     def act(
@@ -124,6 +170,7 @@ class HostDesk:
         Returns:
             `TurnResult` of B turns, NumPy; the next observations as in `begin`.
         """
+        began = time.monotonic()
         names, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()
         replies, lengths = np.asarray(tokens).tolist(), np.asarray(length).tolist()
         last, budget = int(np.asarray(horizon)), int(np.asarray(max_actions))
@@ -147,7 +194,7 @@ class HostDesk:
             if outcome is None or isinstance(outcome, BaseException):
                 result.failed[row] = True
                 if outcome is not None:
-                    self._report(names[row], "step", outcome)
+                    self._failed(names[row], "step", outcome)
                 self._forget(names[row])
                 continue
             step, answers[row] = outcome
@@ -155,8 +202,8 @@ class HostDesk:
             done = min(reply.num_valid, budget - spent[row])
             result.actions[row, :done] = reply.actions[:done]
             result.reward[row] = step.reward
-            result.valid[row] = reply.num_valid > 0
-            result.format_error[row] = reply.num_valid != reply.num_parsed or reply.num_valid == 0
+            result.valid[row] = reply.num_valid > 0 and step.valid
+            result.format_error[row] = reply.num_valid != reply.num_parsed or reply.num_valid == 0 or not step.valid
             result.state_hash[row] = _text_hash(episode.seen)
             result.terminated[row] = step.terminated
             result.truncated[row] = not step.terminated and (step.truncated or spent[row] + done >= budget)
@@ -166,14 +213,23 @@ class HostDesk:
             episode.seen = step.observation
             if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
                 self._forget(names[row])
+        self._answered(began)
         return result, *self._tokens(len(names), names, answers)
 
-    def _start(self, name: Identity, seed: int) -> _Episode:
+    def _start(self, name: Identity, seed: int, late: threading.Event) -> _Episode:
         env = self._tasks[_task(name)].make()
-        text = env.reset(seed)
-        if not isinstance(text, str):
-            raise TypeError(f"reset returned {type(text).__name__}; expected text")
-        return _Episode(env, text, self._tokenizer.encode(text))
+        try:
+            text = env.reset(seed)
+            if not isinstance(text, str):
+                raise TypeError(f"reset returned {type(text).__name__}; expected text")
+            episode = _Episode(env, text, self._tokenizer.encode(text))
+            with self._lock:
+                if late.is_set():
+                    raise TimeoutError("nobody waits for this environment any more")
+            return episode
+        except BaseException:
+            env.close()
+            raise
 
     def _step(
         self, episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int
@@ -183,12 +239,21 @@ class HostDesk:
 
     def _forget(self, name: Identity) -> None:
         with self._lock:
-            self._episodes.pop(name, None)
+            episode = self._episodes.pop(name, None)
+        if episode is not None:
+            episode.env.close()
 
-    def _report(self, name: Identity, what: str, error: BaseException) -> None:
+    def _answered(self, began: float) -> None:
+        with self._lock:
+            self._report.calls += 1
+            self._report.seconds += time.monotonic() - began
+
+    def _failed(self, name: Identity, what: str, error: BaseException) -> None:
         *_, task, group, member = name
-        told = (self._tasks[task].name, group, member, what, type(error).__name__, error)
-        _log.warning("host environment %s, group %d, member %d failed in %s: %s: %s", *told)
+        failure = Failure(self._tasks[task].name, group, member, what, f"{type(error).__name__}: {error}")
+        _log.warning("host environment %s, group %d, member %d failed in %s: %s", *failure)
+        with self._lock:
+            self._report.failures.append(failure)
 
     def _tokens(
         self, rows: int, names: Sequence[Identity], answers: Mapping[int, Sequence[int]]
@@ -218,7 +283,7 @@ class HostDesk:
         )
 
 
-def _understand(data: bytes, grammar: ReplyGrammar) -> HostReply:
+def _understand(data: bytes, grammar: ReplyGrammar | PlainReply) -> HostReply:
     reply = parse_reply(data, grammar)
     return reply if grammar.actions else dataclasses.replace(reply, actions=(0,) * reply.num_parsed)
 

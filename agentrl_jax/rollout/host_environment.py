@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from agentrl_jax.text.grammar import GrammarTable, ReplyGrammar, compile_grammar
+from agentrl_jax.text.grammar import GrammarTable, PlainReply, ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -20,6 +20,7 @@ class HostStep:
         terminated: the environment's own end.
         truncated: a limit of the environment was reached first.
         success: the task is solved.
+        valid: the reply said what to do; otherwise it counts as a format error.
         info: numbers worth averaging, finite; names out of the task's `info_keys`, 0 where left out.
     """
 
@@ -28,6 +29,7 @@ class HostStep:
     terminated: bool = False
     truncated: bool = False
     success: bool = False
+    valid: bool = True
     info: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
@@ -54,6 +56,10 @@ class HostEnvironment(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Called once when the episode is over or given up, which may be while a method still runs; returns at once."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostTask:
@@ -64,7 +70,7 @@ class HostTask:
         make: makes an environment for one episode; called in many threads.
         prompt: compiled with `pieces=None`.
         grammar: the reply format. Without action names the answer is free text: every item of it is a valid action
-            and is recorded as action 0.
+            and is recorded as action 0; a `PlainReply` is one such item as a whole.
         table: `grammar`, compiled.
         observation_tokens: O; a longer text is cut.
         info_keys: names that `HostStep.info` may hold.
@@ -73,7 +79,7 @@ class HostTask:
     name: str
     make: Callable[[], HostEnvironment]
     prompt: Prompt
-    grammar: ReplyGrammar
+    grammar: ReplyGrammar | PlainReply
     table: GrammarTable
     observation_tokens: int
     info_keys: tuple[str, ...]
@@ -84,7 +90,7 @@ def host_task(
     make: Callable[[], HostEnvironment],
     *,
     instruction: str,
-    grammar: ReplyGrammar,
+    grammar: ReplyGrammar | PlainReply,
     tokenizer: Tokenizer,
     style: str,
     observation_tokens: int,
@@ -99,7 +105,7 @@ def host_task(
         name: shown in metrics.
         make: makes an environment for one episode.
         instruction: the task in words.
-        grammar: the reply format; `actions=()` for free text.
+        grammar: the reply format; `actions=()` for free text between tags, a `PlainReply` for any reply.
         tokenizer: the tokeniser.
         style: name of the prompt style.
         observation_tokens: most tokens of the environment's own text; a longer one is cut and its episode marked.
@@ -115,9 +121,10 @@ def host_task(
         actions=grammar.actions,
         pieces=None,
         observation_pieces=observation_tokens,
-        think=grammar.think,
-        forced=grammar.forced,
-        separator=grammar.separator,
+        think=not isinstance(grammar, PlainReply) and grammar.think,
+        forced=not isinstance(grammar, PlainReply) and grammar.forced,
+        separator="" if isinstance(grammar, PlainReply) else grammar.separator,
+        plain=grammar.opening if isinstance(grammar, PlainReply) else None,
         max_actions_budget=max_actions,
         max_turns=max_turns,
         response_words=response_words,

@@ -77,6 +77,24 @@ class ReplyGrammar:
         return self.opening if self.forced else ""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlainReply:
+    """A reply in any words, which the environment reads itself; it counts as one action, with id 0.
+
+    Attributes:
+        opening: what is inserted in front of it, such as "Action: ".
+    """
+
+    opening: str = ""
+    actions: tuple[str, ...] = ()
+    max_actions: int = 1
+
+    @property
+    def forced_text(self) -> str:
+        """What is inserted before the reply."""
+        return self.opening
+
+
 class GrammarTable(struct.PyTreeNode):
     """A grammar compiled for one tokeniser.
 
@@ -136,8 +154,22 @@ class ParsedReply(struct.PyTreeNode):
     format_ok: jax.Array
 
 
-def compile_grammar(grammar: ReplyGrammar, tokenizer: Tokenizer) -> GrammarTable:
-    """Compiles a grammar for a tokeniser. Runs on the host; about a second for 49k tokens."""
+def compile_grammar(grammar: ReplyGrammar | PlainReply, tokenizer: Tokenizer) -> GrammarTable:
+    """Compiles a grammar for a tokeniser. Runs on the host; about a second for 49k tokens.
+
+    The table of a plain reply finds nothing: no token changes its state, which never closes.
+    """
+    if isinstance(grammar, PlainReply):
+        nothing = jnp.zeros((2, 1), jnp.int32)
+        return GrammarTable(
+            token_class=jnp.zeros(tokenizer.vocab_size, jnp.int32),
+            next_state=jnp.array([[0], [1]], jnp.int32),
+            emission=nothing,
+            runs=jnp.zeros((1, 1), jnp.int32),
+            start_state=0,
+            closed_state=1,
+            max_actions=grammar.max_actions,
+        )
     machine = automaton.build(
         actions=tuple(name.encode() for name in grammar.actions),
         think=grammar.think,

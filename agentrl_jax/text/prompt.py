@@ -96,6 +96,7 @@ def compile_prompt(
     tokenizer: Tokenizer,
     piece_limits: tuple[int, ...] = (),
     encoder: str = "pieces",
+    plain: str | None = None,
 ) -> Prompt:
     """Compiles a style for a task and a tokeniser. Runs on the host.
 
@@ -116,6 +117,7 @@ def compile_prompt(
         tokenizer: the tokeniser.
         piece_limits: most occurrences of each piece in one observation; empty for no limit but `P`.
         encoder: name in `ENCODERS`.
+        plain: replies are in any words, after this opening, which is inserted; None for replies in tags.
 
     Raises:
         ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, has a chat template that cannot
@@ -136,7 +138,7 @@ def compile_prompt(
     )
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
     opening = ("<think>" if think else "<answer>",)
-    inserted = chat.opening(opening[0], forced=forced)
+    inserted = chat.opening(opening[0], forced=forced) if plain is None else (plain,) if plain else ()
     parts = (*parts, Part("text", inserted)) if inserted else parts
     before: tuple[Piece, ...] = (*(() if forced else opening), *(("</think>", "<answer>") if think else ()))
     between: tuple[Piece, ...] = (f" {separator} " if style.spaced else separator,)

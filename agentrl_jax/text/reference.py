@@ -15,7 +15,7 @@ Differences from RAGEN's parser, which works on decoded text (RAGEN, context man
 import dataclasses
 import re
 
-from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.grammar import PlainReply, ReplyGrammar
 
 _WITH_THOUGHT = re.compile(rb"<think>(.*?)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 _ANSWER_ONLY = re.compile(rb"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
@@ -46,8 +46,10 @@ class HostReply:
         return len(self.items)
 
 
-def parse_reply(data: bytes, grammar: ReplyGrammar) -> HostReply:
-    """Parses the bytes of a reply; a forced opening tag is put back before them."""
+def parse_reply(data: bytes, grammar: ReplyGrammar | PlainReply) -> HostReply:
+    """Parses the bytes of a reply; what was inserted before them is put back."""
+    if isinstance(grammar, PlainReply):
+        return HostReply((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
     pattern = _WITH_THOUGHT if grammar.think else _ANSWER_ONLY
     match = pattern.search(grammar.forced_text.encode() + data)
     if match is None:

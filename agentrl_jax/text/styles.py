@@ -3,6 +3,8 @@
 `ragen` tells everything that RAGEN's prompt tells (arXiv 2504.20073, appendix on prompts, and its context manager) in
 other words: task, legend, actions, budget, then per turn the reward, the turn's number, the state, the actions left
 and the format. `compact` tells the legend and the action names once, then per turn the state and the actions left.
+`chat` tells the task as a system message, then per turn what the environment says and nothing else; `bare` leaves the
+task out too.
 """
 
 import dataclasses
@@ -132,8 +134,27 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Part, ...]:
     )
 
 
+def _chat_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
+    return (*chat.system(task.instruction), *chat.first_user)
+
+
+def _bare_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
+    return chat.open_user
+
+
+def _chat_message(task: Task, chat: Chat) -> tuple[Part, ...]:
+    return (
+        Part("text", chat.unended, when="unended"),
+        Part("text", (*chat.after_end, *chat.user), when="later"),
+        Part("observation"),
+        Part("text", (*chat.user_end, *chat.reply)),
+    )
+
+
 STYLES: dict[str, PromptStyle] = {
     "compact": PromptStyle("compact", _compact_prefix, _compact_message, spaced=False),
     "ragen": PromptStyle("ragen", _ragen_prefix, _ragen_message, spaced=True),
+    "chat": PromptStyle("chat", _chat_prefix, _chat_message, spaced=False),
+    "bare": PromptStyle("bare", _bare_prefix, _chat_message, spaced=False),
 }
 """The styles by name."""

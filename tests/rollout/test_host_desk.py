@@ -20,9 +20,14 @@ LONG = "many words " * 20
 class Echo:
     """Repeats what it is asked; some words make it behave in other ways."""
 
+    closed = 0
+
     def reset(self, seed):
         self.turns = 0
         return LONG if seed == 9 else f"seed {seed}"
+
+    def close(self):
+        type(self).closed += 1
 
     def step(self, reply, actions):
         self.turns += 1

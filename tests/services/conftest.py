@@ -12,9 +12,9 @@ from agentrl_jax.services.server.app import Limits, create_app
 
 
 @contextlib.contextmanager
-def running(app):
+def running(app, port=0):
     """The address of an application while it is served."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

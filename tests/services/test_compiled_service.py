@@ -22,7 +22,9 @@ def test_the_oracle_solves_levels_and_rewards_are_those_of_the_environment(tag):
         for _ in range(service.turns):
             action = player.act(answer.observation)
             answer = instance.step(action)
-            _, state, reward, _, _ = env.step_env(jax.random.key(0), state, jnp.int32(env.actions.index(action)), params)
+            _, state, reward, _, _ = env.step_env(
+                jax.random.key(0), state, jnp.int32(env.actions.index(action)), params
+            )
             total += float(reward)
             assert answer.observation == env.render(state, params)
             assert answer.score == pytest.approx(total)

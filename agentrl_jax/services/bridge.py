@@ -1,0 +1,299 @@
+"""Services as host environments of a rollout: episodes by item, scores as rewards, lost instances replaced.
+
+An instance that is lost (its server was killed, forgot it, or answers late or with garbage) is replaced by a fresh one,
+on which the episode is played again: the same item, the same actions. Where every answer is the one that was given
+before, the episode goes on as if nothing had happened, and it is counted; where one differs, or time is up, the episode
+has failed, and nothing is learned from it.
+"""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, Protocol, TypeVar
+
+from agentrl_jax.rollout.host_environment import HostStep
+from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceClient, ServiceError
+from agentrl_jax.services.environment import Answer, Service, ServiceEnvironment
+
+RETRIES = "retries"
+"""Name in `HostStep.info` of the number of instances that were lost and replaced in a turn."""
+
+ScoreRule = Literal["sum", "last", "max"]
+"""What an episode is worth: all rewards together, the score after its last turn, or the best score on the way."""
+
+
+Result = TypeVar("Result")
+
+
+class Differs(ServiceError):
+    """An episode that was played again went another way: the environment is not deterministic."""
+
+
+class Place(Protocol):
+    """Where instances of a service are: behind a client, or in this process. Safe in threads."""
+
+    def open(self, item: int, deadline: float) -> "Seat":
+        """An instance at the start of an item's episode; `Lost` where there is none by the deadline."""
+        ...
+
+
+class Seat(Protocol):
+    """One instance with an episode.
+
+    Attributes:
+        first: its first answer.
+    """
+
+    first: Answer
+
+    def step(self, action: str, deadline: float) -> Answer:
+        """Plays an action; `Lost` where the instance may not be trusted any more."""
+        ...
+
+    def leave(self, *, good: bool) -> None:
+        """Gives the instance back, for others to use if it is good. Returns at once."""
+        ...
+
+
+class RemotePlace:
+    """Instances behind a client, which are used again for other episodes."""
+
+    def __init__(self, client: ServiceClient):
+        """Opens nothing yet."""
+        self._client = client
+        self._free: list[int] = []
+        self._lock = threading.Lock()
+
+    def open(self, item: int, deadline: float) -> "_RemoteSeat":
+        """See `Place`. A free instance that the server has forgotten is dropped without a word."""
+        while (handle := self._take()) is not None:
+            try:
+                return _RemoteSeat(self, handle, self._client.reset(handle, item, deadline=deadline))
+            except Lost:
+                self.drop(handle)
+        handle = self._client.create(item, deadline=deadline)
+        try:
+            return _RemoteSeat(self, handle, self._client.reset(handle, item, deadline=deadline))
+        except BaseException:
+            self.drop(handle)
+            raise
+
+    def close(self) -> None:
+        """Closes the instances that nobody uses, and the connections."""
+        while (handle := self._take()) is not None:
+            self._client.shut(handle)
+        self._client.close()
+
+    def keep(self, handle: int) -> None:
+        """Takes an instance back for later."""
+        with self._lock:
+            self._free.append(handle)
+
+    def drop(self, handle: int) -> None:
+        """Closes an instance on the side; whether that works does not matter."""
+        threading.Thread(target=self._client.shut, args=(handle,), daemon=True).start()
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+
+@dataclasses.dataclass
+class _RemoteSeat:
+    place: RemotePlace
+    handle: int
+    first: Answer
+
+    def step(self, action: str, deadline: float) -> Answer:
+        return self.place._client.step(self.handle, action, deadline=deadline)
+
+    def leave(self, *, good: bool) -> None:
+        (self.place.keep if good else self.place.drop)(self.handle)
+
+
+class LocalPlace:
+    """Instances in this process, without HTTP."""
+
+    def __init__(self, service: Service):
+        """Makes nothing yet."""
+        self._service = service
+        self._free: list[ServiceEnvironment] = []
+        self._lock = threading.Lock()
+
+    def open(self, item: int, deadline: float) -> "_LocalSeat":
+        """See `Place`."""
+        with self._lock:
+            env = self._free.pop() if self._free else None
+        env = self._service.make(False) if env is None else env
+        return _LocalSeat(self, env, env.reset(item))
+
+    def close(self) -> None:
+        """Closes the instances that nobody uses."""
+        with self._lock:
+            free, self._free = self._free, []
+        for env in free:
+            env.close()
+
+    def keep(self, env: ServiceEnvironment) -> None:
+        """Takes an instance back for later."""
+        with self._lock:
+            self._free.append(env)
+
+
+@dataclasses.dataclass
+class _LocalSeat:
+    place: LocalPlace
+    env: ServiceEnvironment
+    first: Answer
+
+    def step(self, action: str, deadline: float) -> Answer:
+        return self.env.step(action)
+
+    def leave(self, *, good: bool) -> None:
+        if good:
+            self.place.keep(self.env)
+        else:
+            threading.Thread(target=self.env.close, daemon=True).start()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BridgeConfig:
+    """How episodes are played over a bridge.
+
+    Attributes:
+        items: that seeds choose among.
+        score: what an episode is worth.
+        scale: what scores and rewards are multiplied by.
+        seconds: that a turn may take, with all attempts; less than the deadline of the callback.
+        retries: instances that may be lost in a turn.
+    """
+
+    items: Sequence[int]
+    score: ScoreRule = "sum"
+    scale: float = 1.0
+    seconds: float = 50.0
+    retries: int = 3
+
+
+class BridgedEnvironment:
+    """One episode of a service, as a `HostEnvironment`."""
+
+    def __init__(
+        self, service: Service, place: Place, config: BridgeConfig, clock: Callable[[], float] = time.monotonic
+    ):
+        """Asks for nothing yet."""
+        self._service, self._place, self._config, self._clock = service, place, config, clock
+        self._seat: Seat | None = None
+        self._item = 0
+        self._first = self._shown = ""
+        self._played: list[tuple[str, Answer]] = []
+        self._paid = self._worth = 0.0
+        self._lost = 0
+        self._lock = threading.Lock()
+        self._whole, self._over = True, False
+
+    def reset(self, seed: int) -> str:
+        """Starts the episode of the item that `seed` stands for, modulo their number.
+
+        Raises:
+            Lost: no instance could be had in time.
+        """
+        self._item = self._config.items[seed % len(self._config.items)]
+        with self._working():
+            seat = self._attempts(self._enter)
+        self._first = self._shown = seat.first.observation
+        return self._shown
+
+    def step(self, reply: str, actions: Sequence[str]) -> HostStep:
+        """Plays the action that the service's own reader finds in a reply.
+
+        Raises:
+            Lost: the instance was lost and could not be replaced, or the new one tells another story.
+        """
+        reading = self._service.read(reply)
+        if reading.action is None:
+            self._shown = reading.complaint + (self._shown if reading.repeats else "")
+            return HostStep(self._shown, valid=False)
+        action, before = reading.action, self._lost
+        with self._working():
+            answer = self._attempts(lambda deadline: self._enter(deadline).step(action, deadline))
+        self._played.append((action, answer))
+        self._shown = answer.observation
+        return HostStep(
+            answer.observation,
+            reward=self._earned(answer) * self._config.scale,
+            terminated=answer.done,
+            success=self._service.solved(answer),
+            valid=bool(action.strip()),
+            info={RETRIES: float(self._lost - before)},
+        )
+
+    def close(self) -> None:
+        """Gives the instance back; one that still works on something is given up."""
+        self._over = True
+        self._leave(good=self._whole)
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """While this goes on, and for ever if it fails, nobody else may have the instance."""
+        self._whole = False
+        yield
+        self._whole = True
+
+    def _leave(self, *, good: bool) -> None:
+        with self._lock:
+            seat, self._seat = self._seat, None
+        if seat is not None:
+            seat.leave(good=good)
+
+    def _enter(self, deadline: float) -> Seat:
+        """The instance, or a fresh one on which the episode was played as far."""
+        if self._seat is not None:
+            return self._seat
+        seat = self._place.open(self._item, deadline)
+        try:
+            if self._shown:
+                self._compare("a reset", self._first, seat.first)
+            for action, answer in self._played:
+                self._compare(action, answer.observation, seat.step(action, deadline))
+        except BaseException:
+            seat.leave(good=False)
+            raise
+        with self._lock:
+            if not self._over:
+                self._seat = seat
+                return seat
+        seat.leave(good=False)
+        raise Lost("nobody waits for this episode any more")
+
+    def _compare(self, asked: str, told: str, again: Answer) -> None:
+        if again.observation != told:
+            raise Differs(f"item {self._item}, played again, answers {again.observation!r} to {asked!r}, not {told!r}")
+
+    def _attempts(self, ask: Callable[[float], Result]) -> Result:
+        """What comes of asking, again and again while instances are lost and there is time; `ask` is given a deadline.
+
+        A single attempt has half of the time, so that a server that hangs leaves some for another.
+        """
+        end, pause, lost = self._clock() + self._config.seconds, FIRST_PAUSE, 0
+        while True:
+            try:
+                return ask(min(end, self._clock() + self._config.seconds / 2))
+            except Lost:
+                lost += 1
+                self._lost += 1
+                self._leave(good=False)
+                if self._over or lost > self._config.retries or self._clock() + pause >= end:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _earned(self, answer: Answer) -> float:
+        """What a turn adds to the worth of its episode."""
+        if self._config.score == "sum":
+            return answer.reward
+        self._worth = max(self._worth, answer.score) if self._config.score == "max" else answer.score
+        earned, self._paid = self._worth - self._paid, self._worth
+        return earned

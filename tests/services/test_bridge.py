@@ -1,0 +1,208 @@
+"""Episodes over the bridge: what they are worth, and what becomes of them when instances are lost."""
+
+import threading
+import time
+
+import pytest
+from counting import Counting, counting
+
+from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs, LocalPlace, RemotePlace
+from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
+from agentrl_jax.services.environment import Answer
+from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
+from agentrl_jax.services.protocol import COMPILED, WIRES
+
+ITEMS = (3, 7, 11)
+
+
+class Shaky:
+    """A place whose instances are lost when told to: `losses` holds (episode step, times) still to come."""
+
+    def __init__(self, place, losses):
+        self.place, self.losses, self.left = place, dict(losses), []
+
+    def open(self, item, deadline):
+        if self.losses.get("open", 0):
+            self.losses["open"] -= 1
+            raise Lost("no instance")
+        return ShakySeat(self, self.place.open(item, deadline))
+
+
+class ShakySeat:
+    def __init__(self, place, seat):
+        self.place, self.seat, self.first, self.steps = place, seat, seat.first, 0
+
+    def step(self, action, deadline):
+        self.steps += 1
+        if self.place.losses.get(self.steps, 0):
+            self.place.losses[self.steps] -= 1
+            raise Lost("gone")
+        return self.seat.step(action, deadline)
+
+    def leave(self, *, good):
+        self.place.left.append(good)
+        self.seat.leave(good=good)
+
+
+def bridged(losses=(), kind=Counting, **config):
+    service, _ = counting(kind)
+    place = Shaky(LocalPlace(service), losses)
+    config = {"items": ITEMS, "seconds": 5.0} | config
+    return BridgedEnvironment(service, place, BridgeConfig(**config)), place
+
+
+def play(env, actions=("a", "b", "end")):
+    first = env.reset(1)
+    steps = [env.step(action, ()) for action in actions]
+    env.close()
+    return [first, *(step.observation for step in steps)], steps
+
+
+def test_an_episode_without_trouble():
+    env, place = bridged()
+    texts, steps = play(env)
+    assert texts == ["start 7", "8 a", "9 b", "10 end"]
+    assert [step.reward for step in steps] == [0, 0, 1]
+    assert [step.terminated for step in steps] == [False, False, True]
+    assert steps[-1].success
+    assert [step.info for step in steps] == [{"retries": 0.0}] * 3
+    assert place.left == [True]
+
+
+@pytest.mark.parametrize("losses", [{1: 1}, {2: 2}, {3: 1}, {1: 1, 2: 1, 3: 1}, {"open": 2}, {"open": 1, 3: 2}])
+def test_lost_instances_are_replaced_and_nothing_is_seen_of_it(losses):
+    env, place = bridged(losses)
+    texts, steps = play(env)
+    assert texts == ["start 7", "8 a", "9 b", "10 end"]
+    assert sum(step.reward for step in steps) == 1
+    retried = sum(step.info["retries"] for step in steps)
+    assert retried == sum(times for at, times in losses.items() if at != "open")
+    assert place.left.count(True) == 1
+    assert not any(place.losses.values())
+
+
+def test_too_many_losses_end_the_episode():
+    env, place = bridged({2: 9}, retries=2)
+    env.reset(1)
+    env.step("a", ())
+    with pytest.raises(Lost, match="gone"):
+        env.step("b", ())
+    env.close()
+    assert place.left == [False] * 3
+
+
+class Moody(Counting):
+    """Every instance but the first counts from another number."""
+
+    def reset(self, item):
+        answer = super().reset(item)
+        self.number += type(self).opened - 1
+        return answer
+
+
+def test_an_episode_that_goes_another_way_is_not_passed_off_as_the_same():
+    env, place = bridged({2: 1}, kind=Moody)
+    env.reset(1)
+    env.step("a", ())
+    with pytest.raises(Differs, match=r"9 a.*8 a"):
+        env.step("b", ())
+    env.close()
+    assert True not in place.left
+
+
+def test_an_environment_that_breaks_is_not_used_again():
+    env, place = bridged()
+    env.reset(0)
+    with pytest.raises(RuntimeError, match="told to fail"):
+        env.step("fail", ())
+    env.close()
+    assert place.left == [False]
+
+
+@pytest.mark.parametrize(
+    ("rule", "worth"), [("sum", [1, 0, 0.5]), ("last", [0.25, -0.5, 0.75]), ("max", [0.25, 0, 0.25])]
+)
+def test_what_a_turn_is_worth(rule, worth):
+    class Scored(Counting):
+        answers = (Answer("", 1.0, 0.25), Answer("", 0.0, -0.25), Answer("", 0.5, 0.5, True))
+
+        def step(self, action):
+            return self.answers[int(action)]
+
+    env, _ = bridged(kind=Scored, score=rule, scale=2.0)
+    _, steps = play(env, ("0", "1", "2"))
+    assert [step.reward for step in steps] == [2 * value for value in worth]
+
+
+def test_replies_that_cannot_be_sent_are_answered_here():
+    place = LocalPlace(TEXTCRAFT)
+    env = BridgedEnvironment(TEXTCRAFT, place, BridgeConfig(items=(0,)))
+    env.reset(0)
+    twice = env.step("Action: inventory\nAction: inventory", ())
+    assert twice.observation.startswith("Error: Only one 'Action'")
+    assert not twice.valid
+    nothing = env.step("I wonder.", ())
+    assert nothing.observation == "Could not execute "
+    assert not nothing.valid
+    assert env.step("Action: get 1 acacia logs", ()).valid
+
+
+def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
+    service, made = counting()
+    client = ServiceClient(serve(service, COMPILED), COMPILED, seconds=5)
+    place = RemotePlace(client)
+    for _ in range(3):
+        assert play(BridgedEnvironment(service, place, BridgeConfig(items=ITEMS)))[0][0] == "start 7"
+    assert made.opened == 1
+    client.shut(0)
+    texts, steps = play(BridgedEnvironment(service, place, BridgeConfig(items=ITEMS)))
+    assert texts[-1] == "10 end"
+    assert steps[0].info["retries"] == 0
+    assert made.opened == 2
+    place.close()
+    assert made.closed == 2
+
+
+def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
+    from conftest import running
+
+    from agentrl_jax.services.server.app import create_app
+
+    service, wire = TEXTCRAFT, WIRES["textcraft"]
+    actions = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")
+    with running(create_app(service, wire)) as url:
+        client = ServiceClient(url, wire, seconds=5)
+        env = BridgedEnvironment(service, RemotePlace(client), BridgeConfig(items=(0,), seconds=20))
+        env.reset(0)
+        env.step(actions[0], ())
+    port = int(url.rpartition(":")[2])
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(env.step(actions[1], ())))
+    thread.start()  # nobody listens yet
+    time.sleep(0.4)
+    with running(create_app(service, wire), port):
+        thread.join(20)
+    assert answers[0].success
+    assert answers[0].info["retries"] >= 1
+
+
+def test_a_server_that_never_comes_back_ends_the_episode_in_time(serve):
+    client = ServiceClient("http://127.0.0.1:9", COMPILED, seconds=60)
+    service, _ = counting()
+    env = BridgedEnvironment(service, RemotePlace(client), BridgeConfig(items=ITEMS, seconds=1.0))
+    began = time.monotonic()
+    with pytest.raises(ServiceError, match=r"127\.0\.0\.1:9"):
+        env.reset(0)
+    assert time.monotonic() - began < 10
+    env.close()
+
+
+def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
+    env, place = bridged()
+    env.reset(0)
+    thread = threading.Thread(target=lambda: env.step("sleep 0.5", ()))
+    thread.start()
+    time.sleep(0.1)
+    env.close()
+    thread.join()
+    assert place.left == [False]
