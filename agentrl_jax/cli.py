@@ -208,7 +208,7 @@ def _train(words: list[str]) -> None:
     config = load_config(file, words[1:])
     from envs_jax.registry import make
 
-    for index, task in enumerate(config.tasks):
+    for index, task in enumerate(() if config.served else config.tasks):
         with _as_user_error(f"tasks.{index}"):
             make(task.env, **task.options)
     from agentrl_jax.train.loop import train

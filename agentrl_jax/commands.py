@@ -209,4 +209,4 @@ class Serve:
     compat: Literal["none", "upstream"] = "none"
     """upstream: repeat what AgentGym's own servers get wrong, for parity with published runs."""
     announce: bool = False
-    """Print the address on standard output as a line of JSON when it listens."""
+    """For a parent process: print the address as a line of JSON when it listens, and end when standard input closes."""

@@ -33,6 +33,7 @@ from agentrl_jax.config_tree import (
     OptimConfig,
     PromptConfig,
     RolloutConfig,
+    ServiceConfig,
     TaskConfig,
     TrainConfig,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "OptimConfig",
     "PromptConfig",
     "RolloutConfig",
+    "ServiceConfig",
     "TaskConfig",
     "TrainConfig",
     "decode",

@@ -1,11 +1,13 @@
 """Checks of a configuration that concern several fields at once."""
 
 import os
+from collections.abc import Callable
 
 from agentrl_jax.algos.filters import kept_groups
 from agentrl_jax.config_tree import Config, ModelConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.rule_checks import check_rule
+from agentrl_jax.services.catalogue import TEXT_SERVICES
 
 _SHAPE = (
     "tokenizer",
@@ -50,6 +52,7 @@ def validate(config: Config) -> None:
             f"tasks.{index}.levels is {task.levels!r}, but there is no such file; give the path of a level pack (.npy) "
             "or of a text file with levels, relative to the folder in which the command runs",
         )
+    _check_services(config, need)
     fresh = ModelConfig()
     for name in _SHAPE:
         need(
@@ -91,7 +94,7 @@ def validate(config: Config) -> None:
         f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor",
     )
     need(
-        prompt.max_actions_per_turn <= prompt.max_actions,
+        config.served or prompt.max_actions_per_turn <= prompt.max_actions,
         f"prompt.max_actions_per_turn is {prompt.max_actions_per_turn}, more than the trajectory's budget "
         f"prompt.max_actions = {prompt.max_actions}; lower the one or raise the other",
     )
@@ -163,4 +166,46 @@ def validate(config: Config) -> None:
         (config.imitation.levels > 0) == (config.imitation.steps > 0),
         f"imitation.levels is {config.imitation.levels} and imitation.steps is {config.imitation.steps}; "
         "set both above 0 to imitate, or both to 0",
+    )
+
+
+def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:
+    words = config.prompt.style in ("chat", "bare")
+    need(
+        words == config.served,
+        f"prompt.style is {config.prompt.style}, but the tasks are {'services' if config.served else 'compiled'}; use "
+        f"{'chat or bare' if config.served else 'compact or ragen'}",
+    )
+    for index, task in enumerate(config.tasks):
+        for name in ("items", "held_out"):
+            value = getattr(task, name)
+            need(
+                config.served or not value,
+                f"tasks.{index}.{name} is {value!r}, but {task.env} is no service; leave it out",
+            )
+            need(
+                not config.served or bool(value),
+                f"tasks.{index}.{name} is empty; name the items of {task.env}, e.g. 0-99, or an item file",
+            )
+        if config.served:
+            need(
+                bool(config.env.url) or task.env in TEXT_SERVICES,
+                f"tasks.{index}.env is {task.env}, which is compiled, beside services; give a batch either, or env.url",
+            )
+            need(
+                not task.levels and not task.options,
+                f"tasks.{index} has levels or options, which services do not know; use items and held_out",
+            )
+    need(
+        not config.served or config.prompt.encoder == "pieces",
+        "prompt.encoder is canonical, but services write any text, of which the tokeniser is asked by itself; use "
+        "pieces",
+    )
+    need(
+        not config.served or not config.prompt.stop_at_answer,
+        "prompt.stop_at_answer is true, but replies to services have no answer block; use false",
+    )
+    need(
+        not config.served or config.algo.max_rollouts == 1,
+        f"algo.max_rollouts is {config.algo.max_rollouts}, but services play one round of episodes; use 1",
     )

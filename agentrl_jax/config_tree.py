@@ -12,6 +12,7 @@ from pydantic import Field
 from agentrl_jax.config_types import STRICT, AboveZero, Count, Decay, NonNegative, Positive, Seed, Share, Size
 from agentrl_jax.models.lora import TARGETS, Target
 from agentrl_jax.rule_tree import AlgoConfig
+from agentrl_jax.services.catalogue import TEXT_SERVICES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,13 +22,18 @@ class TaskConfig:
     __pydantic_config__ = STRICT
 
     env: Annotated[str, Field(min_length=1)]
-    """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them."""
+    """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them. Or a service: textcraft,
+    sciworld, maze, wordle."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""
     """Name of the task in metrics; empty: the environment's tag."""
     options: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Options passed to envs_jax.make with the tag; one of them by --tasks.0.options.NAME VALUE."""
+    items: str = ""
+    """Items of a service to train on: numbers such as 0-399,450, or an item file in AgentGym's layout."""
+    held_out: str = ""
+    """Items of a service for validation and evaluation, likewise."""
     levels: str = ""
     """Level pack (.npy, int8[N,H,W]) or text levels, to draw from and to evaluate on; empty: the generator's levels."""
 
@@ -43,8 +49,9 @@ class PromptConfig:
 
     __pydantic_config__ = STRICT
 
-    style: Literal["compact", "ragen"] = "compact"
-    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt."""
+    style: Literal["compact", "ragen", "chat", "bare"] = "compact"
+    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose replies
+    are words behind `Action:`: chat tells the task as a system message; bare shows what the service says alone."""
     encoder: Literal["pieces", "canonical"] = "pieces"
     """pieces: every piece of a state has tokens of its own; canonical: the text has the tokens that the tokeniser gives
     it, as wherever else the model reads text."""
@@ -67,6 +74,32 @@ class PromptConfig:
     """Longest reply of one turn in tokens, the end of the turn included."""
     format_penalty: Annotated[float, Field(le=0.0, allow_inf_nan=False)] = -0.1
     """Added to the return for every turn whose reply breaks the format or names an unknown action."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServiceConfig:
+    """How environments outside of the compiled loop are reached and judged, where tasks name services."""
+
+    __pydantic_config__ = STRICT
+
+    url: str = ""
+    """Address of a server that is there, e.g. http://127.0.0.1:8000, ours or AgentGym's; with it tasks of any name are
+    services. local: in this process, without HTTP. Empty: the run starts a server for each task and ends it."""
+    token_file: str = ""
+    """File with the token that a server asks for."""
+    score: Literal["auto", "sum", "last", "max"] = "auto"
+    """What an episode is worth: its rewards together, its last score (as AgentGym has it), or its best one. auto: max
+    where scores are of the whole episode, else sum."""
+    observation_tokens: Size = 256
+    """Most tokens of an observation; longer ones are cut, and counted (train/overflow)."""
+    deadline: AboveZero = 60.0
+    """Seconds that all environments together may take for a turn; what is late then has failed."""
+    workers: Size = 64
+    """Environments that are asked at once."""
+    retries: Count = 3
+    """Instances that an episode may lose in a turn: it is played again on fresh ones as far as it was."""
+    max_failed: Annotated[float, Field(ge=0.0, le=1.0)] = 0.25
+    """Share of failed episodes in an iteration above which the run ends."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,6 +182,12 @@ class RolloutConfig:
     """Rows that run at once; 0: one per episode, fewer: a finished row takes up the next episode."""
     wait_share: Share = 1.0
     """Share of active rows that has to wait for an observation before it is read; 1 is a barrier after every turn."""
+    prefill_chunk: Count = 0
+    """Observations are read so many tokens at a time, as often as the longest that waits needs; 0: their full width at
+    once. For environments whose texts differ much in length."""
+    context_tokens: Count = 0
+    """Most tokens of a context; an episode whose next turn might need more ends as truncated. 0: as many as there can
+    be."""
     shared_noise: bool = False
     """Members of a group also share the randomness of the environment's transitions."""
 
@@ -279,6 +318,8 @@ class Config:
     """How devices share parameters."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
     """Tasks of the batch, each with its groups and its metrics."""
+    env: ServiceConfig = ServiceConfig()
+    """Environments behind services."""
     prompt: PromptConfig = PromptConfig()
     """Prompt and reply."""
     model: ModelConfig = ModelConfig()
@@ -295,3 +336,8 @@ class Config:
     """Length and records."""
     evaluation: EvalConfig = EvalConfig()
     """Held-out evaluation."""
+
+    @property
+    def served(self) -> bool:
+        """Whether the tasks are services."""
+        return bool(self.env.url) or any(task.env in TEXT_SERVICES for task in self.tasks)

@@ -7,6 +7,7 @@ import numpy as np
 
 from agentrl_jax.config import Config
 from agentrl_jax.evaluate.panel import Panel, Params
+from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train.programs import RolloutProgram
@@ -25,7 +26,9 @@ class HeldOut:
     panels: tuple[Panel, ...]
 
     @classmethod
-    def of_run(cls, config: Config, world: CompiledWorld, program: RolloutProgram, players: int = 1) -> "HeldOut":
+    def of_run(
+        cls, config: Config, world: CompiledWorld | HostWorld, program: RolloutProgram, players: int = 1
+    ) -> "HeldOut":
         """Those of a run.
 
         Args:
@@ -48,7 +51,7 @@ class HeldOut:
     @property
     def unseen(self) -> bool:
         """No task draws its training levels from the same pack."""
-        return not any(panel.pack.shape[0] for panel in self.panels)
+        return not any(panel.given for panel in self.panels)
 
     def outcomes(self, params: Params) -> dict[str, list[bool]]:
         """Success on every level of the evaluation, over all tasks, "sampled" and "greedy"."""

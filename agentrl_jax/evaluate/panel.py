@@ -4,6 +4,7 @@ Letters: `n` episodes.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
@@ -23,6 +26,9 @@ from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config
 from envs_jax import registry
+
+ATTEMPTS = 3
+"""Times that a held-out episode is played whose environment breaks."""
 
 Params = dict[str, Any]
 """Those of a policy, as `TrainState.whole` has them."""
@@ -43,46 +49,70 @@ class Panel:
 
     program: RolloutProgram
     chunk: int
-    world: CompiledWorld
+    world: CompiledWorld | HostWorld
     config: Config
     task: int
     seed: int
 
     @property
-    def pack(self) -> np.ndarray:
-        """Levels that the task was given, [N, ...]; N is 0 where they come from the generator."""
-        return np.asarray(getattr(self.world.tasks[self.task].env_params, "levels", np.zeros((0,))))
+    def given(self) -> int:
+        """Levels that the task was given; 0 where they come from the generator."""
+        return self.world.levels(self.task)
 
     def number(self, wanted: int) -> int:
         """Levels to play where `wanted` are asked for: a pack has no more than its own, and none counts twice."""
-        return min(wanted, self.pack.shape[0] or wanted)
+        return min(wanted, self.given or wanted)
 
     def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
-        An episode is the same whatever `episodes` is, and the same level is played at every temperature.
+        An episode is the same whatever `episodes` is, and the same level is played at every temperature. Those whose
+        environment breaks are played again.
+
+        Raises:
+            UserError: environments break again and again.
         """
         key = jax.random.key(self.seed)
         settings = build.rollout_settings(self.config, self.world, self.chunk, temperature)
-        pack = self.pack.shape[0]
         parts = []
         for first in range(0, episodes, self.chunk):
-            ids = build.evaluation_ids(first, self.chunk, self.task, pack)
-            parts.append(jax.tree.map(np.asarray, self.program(params, key, ids, settings)[0]))
+            ids = build.evaluation_ids(first, self.chunk, self.task, self.given)
+            parts.append(self._whole(functools.partial(self.program, params, key, ids, settings)))
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
+
+    def _whole(self, play: Callable[[], tuple[Trajectory, Any]]) -> Trajectory:
+        """The episodes of a dispatch, none of which failed."""
+        found = jax.tree.map(np.asarray, play()[0])
+        for _ in range(ATTEMPTS - 1):
+            if not found.failed.any():
+                break
+            failed, again = found.failed, jax.tree.map(np.asarray, play()[0])
+            found = jax.tree.map(lambda old, new, f=failed: _where(f, new, old), found, again)
+        if found.failed.any():
+            raise UserError(
+                f"{int(found.failed.sum())} of {len(found.failed)} held-out episodes of "
+                f"{self.world.tasks[self.task].name} failed {ATTEMPTS} times; see whether the service is well"
+            )
+        return found
 
     def baselines(self, episodes: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Exact success f64[n] of the uniform random and the optimal policy on the same levels; None if unknown."""
         task = self.world.tasks[self.task]
+        if isinstance(task, HostTask):
+            return None if task.baselines is None else task.baselines(episodes)
         oracle = registry.spec(task.name).oracle
         if oracle is None:
             return None
-        if self.pack.shape[0]:
-            levels = self.pack[:episodes]
+        if self.given:
+            levels = np.asarray(task.env_params.levels)[:episodes]
         else:
             ids = build.evaluation_ids(0, episodes, self.task, 0)
             levels = registry.draw_levels(task.env, task.env_params, key_law.level_key(jax.random.key(self.seed), ids))
         return oracle(task.env_params, levels, self.config.prompt.max_actions)
+
+
+def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    return np.where(rows.reshape(rows.shape + (1,) * (old.ndim - 1)), new, old)
 
 
 def evaluate_run(
@@ -122,7 +152,7 @@ def evaluate_run(
     with refusals():
         iteration, params, panel = _panel_of_run(run, config, env, levels)
     # Levels that are given are played once each.
-    wanted = panel.pack.shape[0] if levels is not None else episodes or config.evaluation.episodes
+    wanted = panel.given if levels is not None else episodes or config.evaluation.episodes
     episodes = panel.number(wanted)
     panel = dataclasses.replace(
         panel, seed=panel.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)

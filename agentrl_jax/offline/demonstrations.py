@@ -13,7 +13,7 @@ import numpy as np
 
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
-from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.rollout.world import CompiledWorld, World
 from agentrl_jax.text.grammar import ParsedReply
 from agentrl_jax.text.prompt import reply as canonical_reply
 from envs_jax import registry
@@ -169,31 +169,66 @@ def demonstrate(
     Returns:
         A trajectory whose reply tokens count as sampled, with log-probability 0.
     """
-    episodes, turns = actions.shape[:2]
-    state, message = world.begin(key, settings, ids)
+    count = jnp.sum(actions >= 0, axis=2)
 
     def write(task: jax.Array, chosen: jax.Array, count: jax.Array):
         branches = [lambda a, n, t=t: canonical_reply(t.prompt, a, n, max_tokens=reply_tokens) for t in world.tasks]
         return jax.lax.switch(task, branches, chosen, count)
 
-    def turn(carry, chosen):
+    by_turn = jax.vmap(write, in_axes=(None, 0, 0))
+    tokens, length = jax.vmap(by_turn)(ids.task, jnp.maximum(actions, 0), count)
+    parsed = ParsedReply(actions=actions, num_valid=count, num_parsed=count, format_ok=count > 0)
+    return play_replies(world, key, settings, ids, tokens, length * (count > 0), parsed, context=context)
+
+
+def play_replies(
+    world: World,
+    key: jax.Array,
+    settings: RolloutSettings,
+    ids: EpisodeIds,
+    tokens: jax.Array,
+    length: jax.Array,
+    parsed: ParsedReply,
+    *,
+    context: str,
+) -> Trajectory:
+    """Plays given replies, each of which ends itself, and records what a rollout would.
+
+    Args:
+        world: environments and prompts.
+        key: key of the levels and the environments' noise.
+        settings: as for a rollout.
+        ids: E episodes.
+        tokens: i32[E, T, L] replies, padded on the right.
+        length: i32[E, T] their lengths; an episode ends before its first reply of length 0.
+        parsed: what they ask for, leaves [E, T, ...]; a world that parses them itself does not read it.
+        context: "full" or "single_turn", as the learner will read it.
+
+    Returns:
+        A trajectory whose reply tokens count as sampled, with log-probability 0.
+    """
+    episodes, turns = length.shape
+    state, message = world.begin(key, settings, ids)
+
+    def turn(carry, said):
         state, message, playing = carry
-        count = jnp.sum(chosen >= 0, axis=1)
-        playing &= count > 0
-        tokens, length = jax.vmap(write)(ids.task, jnp.maximum(chosen, 0), count)
+        tokens, length, parsed = said
+        playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
         reply = Reply(
             tokens=tokens, length=length * playing, logprob=nothing, margin=nothing, ended=jnp.ones(episodes, bool)
         )
-        parsed = ParsedReply(actions=chosen, num_valid=count, num_parsed=count, format_ok=count > 0)
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
         state, result, message = world.act(settings, state, reply, parsed, playing, opens=context == "single_turn")
-        over = result.terminated | result.truncated
+        over = result.terminated | result.truncated | result.failed
         return (state, message, playing & ~over), (observation, observation_length, reply, result, playing, overflow)
 
     everyone = jnp.ones(episodes, bool)
-    _, by_turn = jax.lax.scan(turn, (state, message, everyone), actions.swapaxes(0, 1), length=turns)
-    observation, observation_length, reply, result, played, overflow = jax.tree.map(lambda x: x.swapaxes(0, 1), by_turn)
+    by_turn = jax.tree.map(lambda x: x.swapaxes(0, 1), (tokens, length, parsed))
+    _, recorded = jax.lax.scan(turn, (state, message, everyone), by_turn, length=turns)
+    observation, observation_length, reply, result, played, overflow = jax.tree.map(
+        lambda x: x.swapaxes(0, 1), recorded
+    )
     prefix, prefix_length = jnp.asarray(world.prefix)[ids.task], jnp.asarray(world.prefix_length)[ids.task]
     return Trajectory(
         prompt=prefix,

@@ -39,7 +39,7 @@ class Sequences(struct.PyTreeNode):
     episode: jax.Array
 
 
-def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement: str) -> Sequences:
+def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement: str, limit: int = 0) -> Sequences:
     """Makes the learner's rows, exactly the token sequences that the policy saw.
 
     Args:
@@ -49,6 +49,7 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
             turn alone; turns that were not played give rows without sampled tokens.
         placement: what a row of a single turn has earned: the whole return ("episode") or what the episode earned from
             that turn on ("turn"). Rows of whole episodes keep the reward of each turn.
+        limit: S, where no row has more tokens; 0 for as many as there is room for.
 
     Returns:
         `Sequences` with N = E or E * T rows.
@@ -85,7 +86,7 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
     filled = jnp.concatenate([below(observation_length, observation.shape[-1]), drawn], axis=2)
     tokens = jnp.concatenate([prompt, flat(parts)], axis=1)
     kept = jnp.concatenate([below(prompt_length, prompt.shape[1]), flat(filled)], axis=1)
-    order = jnp.argsort(~kept, axis=1, stable=True)
+    order = jnp.argsort(~kept, axis=1, stable=True)[:, : limit or None]
 
     ends = prompt_length[:, None] + jnp.cumsum(observation_length + reply_length, axis=1)
     first = ends - reply_length

@@ -42,6 +42,10 @@ class EngineConfig:
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
         end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
+        chunk: observations are prefilled so many tokens at a time, as many times as the longest of them needs; 0 for
+            all of the width at once. Where texts differ much in length, most rows would be padding.
+        context_tokens: most tokens of a context; an episode whose next turn might need more ends as truncated. 0 for
+            as many as can occur.
     """
 
     max_turns: int
@@ -52,6 +56,8 @@ class EngineConfig:
     context: str
     stop_at_answer: bool
     end_of_turn: tuple[int, ...]
+    chunk: int = 0
+    context_tokens: int = 0
 
     def __post_init__(self):
         if self.context not in CONTEXTS:
@@ -103,9 +109,20 @@ class LoopState(struct.PyTreeNode):
 
 
 def cache_length(world: World, config: EngineConfig) -> int:
-    """Positions of the cache: the longest context that can occur."""
+    """Positions of the cache: the longest context that can occur.
+
+    Raises:
+        ValueError: not even a first turn fits `config.context_tokens`.
+    """
     turns = config.max_turns if config.context == "full" else 1
-    return world.prefix.shape[1] + turns * (world.observation_tokens + config.reply_tokens)
+    prefix, turn = world.prefix.shape[1], world.observation_tokens + config.reply_tokens
+    longest = prefix + turns * turn
+    if config.context_tokens and prefix + turn > config.context_tokens:
+        raise ValueError(
+            f"context_tokens {config.context_tokens}; expected at least {prefix + turn} for the prefix ({prefix}), an "
+            f"observation ({world.observation_tokens}) and a reply ({config.reply_tokens})"
+        )
+    return min(longest, config.context_tokens or longest)
 
 
 def rollout(
@@ -218,9 +235,8 @@ class _Engine:
         cache = decoder.init_cache(self.model, slots // self.config.members, cache_length(self.world, self.config))
         cache = open_rows(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.members, bool))
         tokens, length = message.tokens[heads], message.length[heads]
-        start = self._prefix_length(ids.task[heads])
-        hidden, cache = decoder.extend(self.params, self.model, cache, tokens, start, length)
-        logits = decoder.logits(self.params, _last(hidden, length))
+        last, cache = self._read(cache, tokens, self._prefix_length(ids.task[heads]), length)
+        logits = decoder.logits(self.params, last)
         logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.members, axis=0), (logits, cache))
         return LoopState(
             episode=jnp.arange(slots),
@@ -305,11 +321,13 @@ class _Engine:
         world, result, message = self.world.act(
             self.settings, state.world, state.reply, parsed, answered, opens=self.config.context == "single_turn"
         )
+        turn = state.turn + answered
+        over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
+        full = answered & ~over & self._is_full(state, message)
+        result, over = result.replace(truncated=result.truncated | full), over | full
         trajectory = record_turn(
             state.trajectory, state.episode, state.turn, state.message, state.reply, result, answered
         )
-        turn = state.turn + answered
-        over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
         state = state.replace(
             world=world,
             trajectory=trajectory,
@@ -324,6 +342,14 @@ class _Engine:
         state, refilled = self._refill(state, over)
         return state.replace(message=state.message.replace(pending=continuing | refilled))
 
+    def _is_full(self, state: LoopState, message: Message) -> jax.Array:
+        """bool[B]: after this message there might be no room for a reply."""
+        if not self.config.context_tokens:
+            return jnp.zeros_like(state.active)
+        alone = self.config.context == "single_turn"
+        start = self._prefix_length(state.ids.task) if alone else state.position
+        return start + message.length + self.config.reply_tokens > self.config.context_tokens
+
     def prefill(self, state: LoopState) -> LoopState:
         """Runs the model on the pending observations, one chunk for all rows, and starts their replies."""
         pending = state.message.pending
@@ -331,16 +357,47 @@ class _Engine:
         if self.config.context == "single_turn":
             start = jnp.where(pending, self._prefix_length(state.ids.task), start)
         length = jnp.where(pending, state.message.length, 0)
-        hidden, cache = decoder.extend(self.params, self.model, state.cache, state.message.tokens, start, length)
+        last, cache = self._read(state.cache, state.message.tokens, start, length)
         return state.replace(
             cache=cache,
             position=start + length,
-            logits=_where(pending, decoder.logits(self.params, _last(hidden, length)), state.logits),
+            logits=_where(pending, decoder.logits(self.params, last), state.logits),
             reply=_where(pending, empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
             parser=_where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
             message=state.message.replace(pending=jnp.zeros_like(pending)),
             stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
         )
+
+    def _read(
+        self, cache: decoder.KVCache, tokens: jax.Array, start: jax.Array, length: jax.Array
+    ) -> tuple[jax.Array, decoder.KVCache]:
+        """Runs the model on the first `length` i32[B] of `tokens` i32[B, O], which stand at `start` i32[B].
+
+        Returns the hidden state [B, D] of the last token that each row reads, and the cache.
+        """
+        size = self.config.chunk
+        if not 0 < size < tokens.shape[1]:
+            hidden, cache = decoder.extend(self.params, self.model, cache, tokens, start, length)
+            return _last(hidden, length), cache
+        tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
+
+        def read(number, cache):
+            part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
+            count = jnp.clip(length - number * size, 0, size)
+            hidden, cache = decoder.extend(self.params, self.model, cache, part, start + number * size, count)
+            return count, _last(hidden, count), cache
+
+        def go_on(carry):
+            number, last, cache = carry
+            count, hidden, cache = read(number, cache)
+            return number + 1, jnp.where(count[:, None] > 0, hidden, last), cache
+
+        hidden = jax.eval_shape(read, 0, cache)[1]
+        # Made of `length`, so that it varies over devices as what replaces it does.
+        nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
+        longest = jnp.max(length)
+        _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, go_on, (jnp.int32(0), nothing, cache))
+        return last, cache
 
     def _refill(self, state: LoopState, over: jax.Array) -> tuple[LoopState, jax.Array]:
         """Gives the slots whose episode is over the next episodes, in the order of the slots."""

@@ -104,6 +104,15 @@ class HostWorld:
         return tuple(task.table for task in self.tasks)
 
     @property
+    def env_params(self) -> tuple[()]:
+        """None: the device knows nothing of these environments."""
+        return ()
+
+    def levels(self, task: int) -> int:
+        """Number of levels that a task was given; 0 where any seed makes one."""
+        return self.tasks[task].levels
+
+    @property
     def observation_tokens(self) -> int:
         """O: the longest message of any task, frame included."""
         return max(prompt.max_message_tokens for prompt in self._prompts)

@@ -94,6 +94,13 @@ class HostDesk:
             report, self._report = self._report, Report()
         return report
 
+    def clear(self) -> None:
+        """Gives up all episodes in play. For between rollouts, which may end episodes without a last answer."""
+        with self._lock:
+            names = list(self._episodes)
+        for name in names:
+            self._forget(name)
+
     @property
     def info_keys(self) -> tuple[str, ...]:
         """Names of the numeric information that any task reports."""

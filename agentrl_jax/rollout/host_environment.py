@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from agentrl_jax.text.grammar import GrammarTable, PlainReply, ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style
@@ -74,6 +76,9 @@ class HostTask:
         table: `grammar`, compiled.
         observation_tokens: O; a longer text is cut.
         info_keys: names that `HostStep.info` may hold.
+        levels: number of levels that an environment's seed counts, if it is given one of them; 0 where any seed makes a
+            level of its own.
+        baselines: success f64[n] of random and of scripted play on the first n levels; None where it is not known.
     """
 
     name: str
@@ -83,6 +88,8 @@ class HostTask:
     table: GrammarTable
     observation_tokens: int
     info_keys: tuple[str, ...]
+    levels: int = 0
+    baselines: Callable[[int], tuple[np.ndarray, np.ndarray] | None] | None = None
 
 
 def host_task(
@@ -98,6 +105,8 @@ def host_task(
     max_actions: int,
     response_words: int,
     info_keys: tuple[str, ...] = (),
+    levels: int = 0,
+    baselines: Callable[[int], tuple[np.ndarray, np.ndarray] | None] | None = None,
 ) -> HostTask:
     """Puts prompt and grammar around a host environment.
 
@@ -113,6 +122,8 @@ def host_task(
         max_actions: action budget that the prompt tells.
         response_words: words of a reply that the prompt tells.
         info_keys: names that `HostStep.info` may hold.
+        levels: see `HostTask`.
+        baselines: likewise.
     """
     prompt = compile_prompt(
         get_style(style),
@@ -131,4 +142,4 @@ def host_task(
         tokenizer=tokenizer,
     )
     table = compile_grammar(grammar, tokenizer)
-    return HostTask(name, make, prompt, grammar, table, observation_tokens, info_keys)
+    return HostTask(name, make, prompt, grammar, table, observation_tokens, info_keys, levels, baselines)

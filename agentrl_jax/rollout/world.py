@@ -160,11 +160,14 @@ class CompiledWorld:
         return stack_prefixes([task.prompt for task in self.tasks])[1]
 
     @property
-    def common_prefix(self) -> int:
-        """Number of first tokens that every row begins with, whatever its task."""
-        lengths = self.prefix_length
-        same = np.all(self.prefix[:, : lengths.min()] == self.prefix[0, : lengths.min()], axis=0)
-        return int(np.cumprod(same).sum())
+    def env_params(self) -> tuple[Any, ...]:
+        """Parameters of the tasks' environments, as `RolloutSettings` has them."""
+        return tuple(task.env_params for task in self.tasks)
+
+    def levels(self, task: int) -> int:
+        """Number of levels that a task was given; 0 where they come from its generator."""
+        pack = getattr(self.tasks[task].env_params, "levels", None)
+        return 0 if pack is None else pack.shape[0]
 
     @property
     def observation_tokens(self) -> int:
@@ -250,6 +253,12 @@ def stack_prefixes(prompts: Sequence[Prompt]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.array([len(prompt.prefix) for prompt in prompts], np.int32)
     rows = [np.pad(prompt.prefix, (0, lengths.max() - len(prompt.prefix))) for prompt in prompts]
     return np.stack(rows).astype(np.int32), lengths
+
+
+def common_prefix(world: World) -> int:
+    """Number of first tokens that every row begins with, whatever its task."""
+    prefix, shortest = np.asarray(world.prefix), int(np.min(world.prefix_length))
+    return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())
 
 
 def unplayed(batch: int, max_actions: int, info_keys: Sequence[str]) -> TurnResult:

@@ -18,6 +18,10 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two attempts: at first, doubled each time, and at most."""
 
+KEPT_SECONDS = 2.0
+"""That a connection is kept without a request. Less than the 5 s after which uvicorn, on which AgentGym's servers run,
+closes it: a request that meets the closing is lost."""
+
 _BUSY = frozenset((429, 502, 503, 504))
 """Statuses of a server that may answer if it is asked again."""
 
@@ -55,7 +59,9 @@ class ServiceClient:
             raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
         self.url = base if not wire.prefix or base.endswith(wire.prefix) else base + wire.prefix
         self.wire, self.seconds = wire, seconds
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        limits = httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT_SECONDS
+        )
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Proxies and certificates of the machine are not asked: services are near.
         self._http = httpx.Client(limits=limits, headers=headers, follow_redirects=False, trust_env=False)

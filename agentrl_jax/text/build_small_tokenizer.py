@@ -7,6 +7,7 @@ the short corpus below. The corpus has no boards, so no merge ever joins two gri
 
 import json
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -42,27 +43,33 @@ left right up down box target player wall floor goal hole frozen state action an
 """
 
 
-def build() -> str:
-    """Returns the text of `small_tokenizer.json`; the same on every run."""
+def build(corpus: str = CORPUS, size: int = VOCAB_SIZE, words: Sequence[str] = WORDS) -> str:
+    """Returns the text of a `tokenizer.json`; the same on every run.
+
+    Args:
+        corpus: that merges are learned from.
+        size: most tokens, special ones, words and the 256 bytes included.
+        words: that are tokens of their own, wherever they stand.
+    """
     alphabet = sorted(byte_alphabet().values())
     trainee = Tokenizer(models.BPE())
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     trainee.pre_tokenizer = splitter
-    merges_wanted = VOCAB_SIZE - len(SPECIALS) - len(WORDS) - len(alphabet)
+    merges_wanted = size - len(SPECIALS) - len(words) - len(alphabet)
     trainer = trainers.BpeTrainer(
         vocab_size=len(alphabet) + merges_wanted, initial_alphabet=alphabet, min_frequency=2, show_progress=False
     )
     # Encoding cuts the words out before any merge applies, so the merges must not see them either.
-    trainee.train_from_iterator(re.split("|".join(map(re.escape, (*WORDS, "\n"))), CORPUS.strip()), trainer)
+    trainee.train_from_iterator(re.split("|".join(map(re.escape, (*words, "\n"))), corpus.strip()), trainer)
     merges = [tuple(pair) for pair in json.loads(trainee.to_str())["model"]["merges"]]
-    names = [*SPECIALS, *WORDS, *alphabet, *("".join(pair) for pair in merges)]
+    names = [*SPECIALS, *words, *alphabet, *("".join(pair) for pair in merges)]
     small = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=merges))
     small.pre_tokenizer = splitter
     small.decoder = decoders.ByteLevel()
     small.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
-    small.add_tokens([AddedToken(name, special=False, normalized=False) for name in WORDS])
+    small.add_tokens([AddedToken(name, special=False, normalized=False) for name in words])
     return json.dumps(json.loads(small.to_str()), ensure_ascii=False, indent=0) + "\n"
 
 

@@ -20,6 +20,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.world import common_prefix
 from agentrl_jax.train import build, run_keys, start
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.programs import Programs
@@ -64,7 +65,7 @@ class Arms:
             self.policies, self.base = self._begin()
 
     def _model(self, config: Config) -> Any:
-        return build.build_model(config, self.tokenizer, self.pretrained, common=self.world.common_prefix)
+        return build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
         """(policies, (keys, horizons), (base, ids, settings)) -> trajectories, counters."""
@@ -91,7 +92,7 @@ class Arms:
         if steps:
             self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
             keys = [jax.random.key(number) for number in self.seeds.numbers]
-            rows = _stacked([start.demonstration_rows(config, self.world, key) for key in keys])
+            rows = _stacked([start.demonstration_rows(config, self.world, self.tokenizer, None, key) for key in keys])
             program = self.alone.imitation(self.model, optimise, batch=config.imitation.batch)
             rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
 
@@ -210,7 +211,7 @@ class Arms:
             number = panel.number(episodes)
             settings = build.rollout_settings(self.config, self.world, panel.chunk, temperature)
             for first in range(0, number, panel.chunk):
-                ids = build.evaluation_ids(first, panel.chunk, panel.task, panel.pack.shape[0])
+                ids = build.evaluation_ids(first, panel.chunk, panel.task, panel.given)
                 played = np.asarray(self.evaluation(policies, None, (self.base, key, ids, settings)))
                 parts.append(played[:, : number - first])
         return np.concatenate(parts, axis=1)

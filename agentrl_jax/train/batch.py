@@ -114,7 +114,9 @@ def make_batch(
     # No token of an episode that was filtered out, or whose environment broke, is trained.
     length = jnp.where(groups.intact.reshape(-1, 1), kept.reply.length, 0)
     learnable = kept.replace(reply=kept.reply.replace(length=length))
-    rows = assemble(learnable, _normalised(rewards, kept, config), config.context, config.reward_placement)
+    rows = assemble(
+        learnable, _normalised(rewards, kept, config), config.context, config.reward_placement, config.context_tokens
+    )
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
@@ -165,7 +167,10 @@ class _Played(NamedTuple):
 
 
 def _groups_of(trajectory: Trajectory, rewards: jax.Array, members: int) -> _Groups:
-    return _Groups(jnp.sum(rewards, axis=1).reshape(-1, members), ~trajectory.failed.reshape(-1, members))
+    intact = ~trajectory.failed.reshape(-1, members)
+    # One that is left of several has nobody to be compared with.
+    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(members, 2)
+    return _Groups(jnp.sum(rewards, axis=1).reshape(-1, members), intact & enough)
 
 
 def _chosen(

@@ -21,8 +21,9 @@ from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
 from agentrl_jax.rollout.engine import EngineConfig, cache_length
+from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
-from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.rule_tree import Moving
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
@@ -116,7 +117,13 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
 
 
 def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
-    """All tasks of a run."""
+    """All tasks of a run, which are compiled.
+
+    Raises:
+        UserError: they are services.
+    """
+    if config.served:
+        raise UserError(f"{config.tasks[0].env} is a service; this works with compiled environments only")
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
     return CompiledWorld(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
@@ -199,10 +206,12 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: 
         context=config.rollout.context,
         stop_at_answer=config.prompt.stop_at_answer,
         end_of_turn=tokenizer.stop_ids,
+        chunk=config.rollout.prefill_chunk,
+        context_tokens=config.rollout.context_tokens,
     )
 
 
-def check_positions(pretrained: PretrainedConfig | None, world: CompiledWorld, engine: EngineConfig) -> None:
+def check_positions(pretrained: PretrainedConfig | None, world: World, engine: EngineConfig) -> None:
     """Refuses contexts that are longer than what the pretrained model has learned positions for.
 
     Sliding windows are no limit: layers that have one see no further back in a longer text either.
@@ -235,6 +244,7 @@ def learner_config(config: Config) -> LearnerConfig:
         task_names=tuple(task.label for task in config.tasks),
         members=config.rollout.members,
         context=config.rollout.context,
+        context_tokens=config.rollout.context_tokens,
         kl_adaptive=config.algo.kl_target is not None,
         **shared,
     )
@@ -273,7 +283,7 @@ def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds
 
 def rollout_settings(
     config: Config,
-    world: CompiledWorld,
+    world: CompiledWorld | HostWorld,
     episodes: int,
     temperature: float,
     horizon: int | None = None,
@@ -285,8 +295,9 @@ def rollout_settings(
         format_penalty=jnp.float32(moving(config)["format_penalty"](iteration)),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
-        max_actions=jnp.int32(config.prompt.max_actions),
-        env_params=tuple(task.env_params for task in world.tasks),
+        # A reply to a service is one action.
+        max_actions=jnp.int32(config.prompt.max_turns if config.served else config.prompt.max_actions),
+        env_params=world.env_params,
     )
 
 

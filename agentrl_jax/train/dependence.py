@@ -36,12 +36,14 @@ class DependenceConfig:
         pairs: most texts of each sample, and most prompts.
         members: M.
         context: "full" or "single_turn", as in the rollout.
+        context_tokens: most tokens of a context, as in the rollout; 0 for as many as can occur.
         thought: finds the thought in a reply; None where agents are not asked for one.
     """
 
     pairs: int
     members: int
     context: str
+    context_tokens: int
     thought: ThoughtTable | None
 
 
@@ -102,6 +104,7 @@ def for_run(config: Config, tokenizer: Tokenizer) -> DependenceConfig:
         pairs=config.train.mutual_information_pairs,
         members=config.rollout.members,
         context=config.rollout.context,
+        context_tokens=config.rollout.context_tokens,
         thought=table,
     )
 
@@ -150,7 +153,7 @@ def measure(
         "trajectory": (any_turns(intact, jax.random.fold_in(key, 1), config), config.context),
     }
     for name, (sample, context) in samples.items():
-        prompts = prompts_of(trajectory, sample, context)
+        prompts = prompts_of(trajectory, sample, context, config.context_tokens)
         texts = texts_of(trajectory, sample, temperature)
         logprob = scorer(policy, prompts, texts)
         for kind, tokens in said.items():
@@ -233,13 +236,14 @@ def any_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> Sa
     )
 
 
-def prompts_of(trajectory: Trajectory, sample: Sample, context: str) -> Prompts:
+def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int = 0) -> Prompts:
     """What the model had before it, up to and including what was inserted last, under which all texts are scored.
 
     Args:
         trajectory: E episodes.
         sample: of its turns.
         context: "full": the whole conversation up to the turn. "single_turn": prefix and observation.
+        limit: as for `assemble`.
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
@@ -248,7 +252,7 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: str) -> Prompts:
         of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "reply", "turn")}
         chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
         slot = jnp.zeros_like(slot)
-    rows = assemble(chosen, chosen.turn.reward, "full", "turn")
+    rows = assemble(chosen, chosen.turn.reward, "full", "turn", limit)
     length = rows.position[row, slot]
     tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens, 0)
     number = jnp.arange(sample.episode.shape[0])

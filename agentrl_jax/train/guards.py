@@ -27,6 +27,26 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
         )
 
 
+def check_services(failed: float, limit: float, where: str, last: str, kept: str) -> None:
+    """Stops a run whose environments break.
+
+    Args:
+        failed: share of the episodes that failed.
+        limit: more stop the run.
+        where: the services.
+        last: what went wrong last.
+        kept: what there is to go back to, for the message.
+
+    Raises:
+        UserError: it is more.
+    """
+    if failed > limit:
+        raise UserError(
+            f"{failed:.0%} of the episodes failed in {where} (the last one: {last}); expected at most {limit:.0%} "
+            f"(env.max_failed); {kept}; see whether the service is well, then give the same command again"
+        )
+
+
 def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> None:
     """Stops a run where the learner does not see the rollout's log-probabilities.
 

@@ -17,8 +17,10 @@ from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.rollout.world import CompiledWorld, common_prefix
 from agentrl_jax.train import build, dependence, guards, run_keys, start
 from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
@@ -27,6 +29,8 @@ from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.programs import Programs, total_stats
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 from agentrl_jax.train.run_folder import RunFolder
+from agentrl_jax.train.service_report import failure_rows, service_metrics
+from agentrl_jax.train.service_tasks import Services, worlds
 from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables
 from agentrl_jax.train.totals import Totals
@@ -62,7 +66,11 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
         LiveView(config.train.iterations, title=folder.path.name, console=console) as view,
     ):
-        summary = run.train(folder, checkpoints, view)
+        try:
+            summary = run.train(folder, checkpoints, view)
+        finally:
+            if run.services is not None:
+                run.services.close()
     console.print(final_table(summary))
     console.print(f"run folder: {folder.path}", highlight=False)
     return summary
@@ -86,8 +94,9 @@ class _Run:
         self.programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
         self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
-        self.world = build.build_world(config, self.tokenizer)
-        self.model = build.build_model(config, self.tokenizer, self.pretrained, common=self.world.common_prefix)
+        self.services = Services(config, lambda: self.folder.path) if config.served else None
+        self.world, held_out = worlds(config, self.tokenizer, self.services)
+        self.model = build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.label for task in config.tasks)
         self.rates = build.learning_rates(config)
@@ -109,10 +118,10 @@ class _Run:
         if config.train.mutual_information_every:
             measured = dependence.for_run(config, self.tokenizer)
             self.dependence = self.programs.mutual_information(self.model, measured)
-        episode = self.programs.rollout("evaluation", self.model, self.world, alone)
-        self.held_out = HeldOut.of_run(config, self.world, episode, self.programs.players)
+        episode = self.programs.rollout("evaluation", self.model, held_out, alone)
+        self.held_out = HeldOut.of_run(config, held_out, episode, self.programs.players)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
-        if self.chunks:
+        if self.chunks and isinstance(self.world, CompiledWorld):
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
@@ -211,7 +220,7 @@ class _Run:
         config = self.config.imitation
         self.view.note(f"{config.plans} plans on {config.levels} levels")
         with refusals():
-            rows = start.demonstration_rows(self.config, self.world, self.key)
+            rows = start.demonstration_rows(self.config, self.world, self.tokenizer, self.services, self.key)
         program = self.programs.imitation(self.model, self.optimise, batch=config.batch)
         rates = jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
         key = jax.random.fold_in(self.key, run_keys.IMITATION)
@@ -253,6 +262,7 @@ class _Run:
         greedy = self._greedy(state, key, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
+        of_services = self._of_services(self.chunks + iteration + 1, trajectory, rolled - began)
         of_prompts = self._dependence(state, trajectory, settings.temperature)
         measured = time.monotonic()
         key = run_keys.of_iteration(stream, run_keys.UPDATE, iteration)
@@ -271,6 +281,7 @@ class _Run:
             "stage": "rl",
             "iteration": iteration + 1,
             **metrics,
+            **of_services,
             **of_prompts,
             "actor/lr": config.optim.lr * factor,
             "critic/lr": config.optim.critic_lr * factor,
@@ -304,6 +315,22 @@ class _Run:
         if due and not (collapsed and config.train.on_collapse == "roll_back"):
             self._save(step, state)
         return state
+
+    def _of_services(self, step: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
+        """What a rollout tells of the services, before anything is learned from it."""
+        if self.services is None or not isinstance(self.world, HostWorld):
+            return {}
+        self.world.desk.clear()
+        report = self.world.desk.take_report()
+        found = service_metrics(trajectory, report, seconds)
+        if report.failures or found["env/retries"]:
+            self.folder.log_failures(failure_rows(step, report.failures))
+            shown = f"{len(report.failures)} episodes failed, {found['env/retries']:.0f} instances replaced"
+            self.view.note(f"services: {shown}" + (f" ({report.failures[-1].error})" if report.failures else ""))
+        where = ", ".join(f"{task.config.label} at {task.address}" for task in self.services.tasks)
+        last = report.failures[-1].error if report.failures else "none"
+        guards.check_services(found["env/failed_share"], self.config.env.max_failed, where, last, self._kept())
+        return found
 
     def _greedy(self, state: TrainState, key: jax.Array, turns: int) -> tuple[Trajectory, ...]:
         """One greedy episode a group, on the group's level, where the learning rule reads it."""
@@ -358,7 +385,7 @@ class _Run:
             trained = self.held_out.outcomes(state.whole())
         summary = {
             **success_tables(before, trained, self.held_out.baselines(), imitated=self.chunks > 0),
-            "held_out": self.held_out.unseen,
+            "held_out": self.held_out.unseen if self.services is None else self.services.unseen,
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,
             "roll_backs": self.roll_backs.told(),

@@ -137,6 +137,10 @@ class RunFolder:
         """Appends trajectories to trajectories.jsonl; each row has its `step`."""
         self._append("trajectories.jsonl", [{key: _plain(value) for key, value in row.items()} for row in rows])
 
+    def log_failures(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Appends episodes whose environment broke to failures.jsonl; each row has its `step`."""
+        self._append("failures.jsonl", rows)
+
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
             if not isinstance(row.get("step"), int):
@@ -157,7 +161,7 @@ class RunFolder:
             step: that of the checkpoint; -1 drops everything.
         """
         self._close_files()
-        for name in ("metrics.jsonl", "trajectories.jsonl"):
+        for name in ("metrics.jsonl", "trajectories.jsonl", "failures.jsonl"):
             file = self.path / name
             if file.exists():
                 text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(file) if row["step"] <= step)

@@ -74,6 +74,7 @@ class LearnerConfig:
     epochs: int
     minibatches: int
     accumulation: int
+    context_tokens: int
     logprobs: Literal["parallel", "strict", "truncated", "masked"]
     importance_cap: float
     importance_level: losses.Level

@@ -7,20 +7,39 @@ from agentrl_jax.config import Config
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import demonstrations
 from agentrl_jax.rollout.context import Sequences, assemble
+from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
+from agentrl_jax.train.service_demonstrations import service_demonstrations
+from agentrl_jax.train.service_tasks import Services
 from agentrl_jax.train.state import TrainState, with_reference
 
 
-def demonstration_rows(config: Config, world: CompiledWorld, key: jax.Array) -> Sequences:
-    """The rows that a run imitates; `key` is that of its seed.
+def demonstration_rows(
+    config: Config, world: CompiledWorld | HostWorld, tokenizer: Tokenizer, services: Services | None, key: jax.Array
+) -> Sequences:
+    """The rows that a run imitates.
+
+    Args:
+        config: the run's.
+        world: its training episodes.
+        tokenizer: its tokeniser.
+        services: where its tasks are; None for compiled ones.
+        key: that of its seed.
 
     Raises:
-        ValueError: as `demonstrations`.
+        ValueError: as `demonstrations` or `service_demonstrations`.
     """
+    key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
+    if isinstance(world, HostWorld):
+        assert services is not None
+        trajectory = service_demonstrations(config, services, world, tokenizer, key)
+        limit = config.rollout.context_tokens
+        return assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
     trajectory = demonstrations(
         world,
-        jax.random.fold_in(key, run_keys.DEMONSTRATIONS),
+        key,
         plans=config.imitation.plans,
         levels=config.imitation.levels,
         turns=config.prompt.max_turns,
@@ -28,7 +47,7 @@ def demonstration_rows(config: Config, world: CompiledWorld, key: jax.Array) -> 
         max_actions=config.prompt.max_actions,
         context=config.rollout.context,
     )
-    return assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn")
+    return assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", config.rollout.context_tokens)
 
 
 def begin_learning(state: TrainState, optimise: optax.GradientTransformation, *, reference: bool) -> TrainState:

@@ -10,6 +10,7 @@ from toy_agent import MEMBERS, TURNS
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.train.programs import Programs, total_stats
 
@@ -124,6 +125,55 @@ def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, po
     np.testing.assert_array_less(first, np.asarray(batch[1].reply.length[:16, 0]) + 1)
     for row, length in enumerate(first):
         np.testing.assert_array_equal(whole.reply.tokens[row, 0, :length], batch[1].reply.tokens[row, 0, :length])
+
+
+@pytest.mark.parametrize("options", [{}, {"slots": 4}, {"context": "single_turn"}], ids=str)
+def test_observations_read_in_chunks_give_the_same_trajectories(compiled, policy, batch, options):
+    ids = toy_agent.rows(batch[0], np.arange(16))
+    whole, chunks = (
+        compiled(toy_agent.engine_config(chunk=chunk, **options))(policy, KEY, ids, toy_agent.settings(16))[0]
+        for chunk in (0, 3)
+    )
+    assert np.asarray(whole.observation_length).max() > 6
+    assert near_ties(chunks, whole) == 0
+
+
+def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
+    ids, trajectory, _ = batch
+    whole = jax.tree.map(np.asarray, trajectory)
+    prefix = int(whole.prompt_length.max())
+    limit = prefix + toy_agent.WORLD.observation_tokens + toy_agent.REPLY_TOKENS + 6
+    program = compiled(toy_agent.engine_config(members=MEMBERS, context_tokens=limit))
+    short = jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64))[0])
+    sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.reply.length, axis=1)
+    before = sizes - whole.reply.length + toy_agent.REPLY_TOKENS  # what a turn might have needed
+    fits = np.cumprod((before <= limit) & whole.played, axis=1).sum(axis=1)
+    assert 0 < np.mean(fits < whole.num_turns) < 1
+    np.testing.assert_array_equal(short.num_turns, fits)
+    cut = fits < whole.num_turns
+    last = short.turn.truncated[np.arange(64), fits - 1]
+    np.testing.assert_array_equal(last[cut], True)
+    np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
+    rows = assemble(short, short.turn.reward, "full", "turn", limit)
+    roomy = assemble(short, short.turn.reward, "full", "turn")
+    assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
+    np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
+    assert int(roomy.length.max()) <= limit
+    np.testing.assert_array_equal(short.reply.tokens[:, 0], whole.reply.tokens[:, 0])
+
+
+def test_a_context_that_holds_no_turn_is_refused(policy):
+    config = toy_agent.engine_config(context_tokens=9)
+    with pytest.raises(ValueError, match="context_tokens 9; expected at least"):
+        engine.rollout(
+            policy,
+            toy_agent.MODEL.decoder,
+            toy_agent.WORLD,
+            config,
+            KEY,
+            toy_agent.mixed_ids(1, 1),
+            toy_agent.settings(1),
+        )
 
 
 @pytest.mark.parametrize("devices", [2, 8])

@@ -10,6 +10,7 @@ import toy_agent
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.world import common_prefix
 from agentrl_jax.train import build
 
 GROUPS = 16
@@ -57,9 +58,9 @@ def test_the_prefix_in_common_is_what_all_tasks_begin_with():
         return build.build_world(dataclasses.replace(toy_agent.CONFIG, tasks=tasks), toy_agent.TOKENIZER)
 
     alone, mixed = world("SimpleSokoban"), world("SimpleSokoban", "FrozenLake", "Bandit")
-    assert alone.common_prefix == alone.prefix.shape[1]
-    assert 0 < mixed.common_prefix < mixed.prefix_length.min()
-    same = mixed.prefix[:, : mixed.common_prefix + 1] == mixed.prefix[0, : mixed.common_prefix + 1]
+    assert common_prefix(alone) == alone.prefix.shape[1]
+    assert 0 < common_prefix(mixed) < mixed.prefix_length.min()
+    same = mixed.prefix[:, : common_prefix(mixed) + 1] == mixed.prefix[0, : common_prefix(mixed) + 1]
     assert same[:, :-1].all()
     assert not same[:, -1].all()
 

@@ -27,7 +27,7 @@ PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]
 TEMPERATURE = jnp.full(GROUPS * MEMBERS, 0.8)
 KEY = jax.random.key(3)
-BASE = DependenceConfig(pairs=9, members=MEMBERS, context="full", thought=None)
+BASE = DependenceConfig(pairs=9, members=MEMBERS, context="full", context_tokens=0, thought=None)
 CONTEXTS = ("full", pytest.param("single_turn", marks=pytest.mark.slow))
 RUN = """
 tasks: [{env: FrozenLake, groups: 4}]

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import sys
+import threading
 from typing import Any
 
 import uvicorn
@@ -16,6 +17,9 @@ from agentrl_jax.errors import UserError
 GRACE_SECONDS = 10
 """Seconds that requests have to end in after a signal."""
 
+KEPT_SECONDS = 75
+"""Seconds that a connection is kept without a request; longer than clients keep theirs."""
+
 
 def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = False) -> None:
     """Serves until a signal comes, then lets requests end and closes all instances.
@@ -25,7 +29,8 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = Fa
         host: address to listen on.
         port: its port; 0 for any that is free.
         token: that the application asks for; without one an address that others can reach is warned of.
-        announce: print the address on standard output as a line of JSON, for a parent process.
+        announce: for a parent process: print the address on standard output as a line of JSON, and end when standard
+            input is closed.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -40,9 +45,24 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = Fa
         print(json.dumps({"url": address}), flush=True)
     log.info(f"serving at {address}")
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_SECONDS, ws="none"
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=KEPT_SECONDS,
+        ws="none",
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    if announce:
+        threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
+    server.run(sockets=[listener])
+
+
+def _end_with_input(server: uvicorn.Server) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    server.should_exit = True
 
 
 def _listener(host: str, port: int) -> socket.socket:

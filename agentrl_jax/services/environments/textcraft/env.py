@@ -171,6 +171,7 @@ SERVICE = Service(
     solved=lambda answer: answer.done and answer.reward > 0,
     oracle=lambda item: Oracle(load_book(), item),
     random=lambda item, seed: Random(seed),
+    category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",
     views={"commands": "commands", "goal": "goal"},
     table=goal_table,
 )

@@ -1,0 +1,108 @@
+"""What scripted players do in services, as trajectories to imitate.
+
+Letters: `E` episodes, `T` turns, `L` tokens of a reply.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.config import Config
+from agentrl_jax.offline.demonstrations import play_replies
+from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
+from agentrl_jax.text.grammar import ParsedReply
+from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.train import build
+from agentrl_jax.train.service_tasks import OPENINGS, Played, ServedTask, Services, play_all
+
+
+def service_demonstrations(
+    config: Config, services: Services, world: HostWorld, tokenizer: Tokenizer, key: jax.Array
+) -> Trajectory:
+    """Plays `imitation.levels` training items of every task by script, and records what a rollout would.
+
+    No item is drawn twice; where there are fewer, all are played. Left out are episodes of the oracle that do not solve
+    their item in `prompt.max_turns`, and any with a reply of more than `prompt.reply_tokens`, a text that would have
+    to be cut, or more tokens than `rollout.context_tokens`.
+
+    Raises:
+        ValueError: a task has no oracle and needs one, or nothing is left.
+    """
+    turns, longest = config.prompt.max_turns, config.prompt.reply_tokens
+    chosen: list[tuple[int, int, list[list[int]]]] = []
+    for index, task in enumerate(services.tasks):
+        draw = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
+        rows = draw.permutation(len(task.training))[: config.imitation.levels].tolist()
+        for row, episode in zip(rows, _episodes(config, task, rows)):
+            replies = [tokenizer.encode(reply_text(config, action)) for action in episode.actions]
+            said = [[*ids, tokenizer.end_of_turn_id] for ids in replies]
+            wanted = episode.solved or config.imitation.plans == "random"
+            if wanted and said and max(map(len, said)) <= longest:
+                chosen.append((index, row, said))
+    if not chosen:
+        raise ValueError(
+            f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
+            f"replies of {longest} tokens; raise prompt.max_turns or prompt.reply_tokens"
+        )
+    tokens = np.zeros((len(chosen), turns, longest), np.int32)
+    length = np.zeros((len(chosen), turns), np.int32)
+    for number, (_, _, said) in enumerate(chosen):
+        for turn, ids in enumerate(said):
+            tokens[number, turn, : len(ids)] = ids
+            length[number, turn] = len(ids)
+    trajectory = _recorded(config, world, key, chosen, tokens, length)
+    return _usable(config, trajectory)
+
+
+def reply_text(config: Config, action: str) -> str:
+    """A reply that holds an action and no thought, behind what is inserted before it."""
+    opening = "" if config.prompt.forced_tag else OPENINGS[config.prompt.think]
+    return opening + (f"\n\n\nAction:\n{action}" if config.prompt.think else f" {action}")
+
+
+def _episodes(config: Config, task: ServedTask, rows: list[int]) -> list[Played]:
+    service = task.service
+    if config.imitation.plans == "random":
+        return play_all(
+            task, lambda item: service.random(item, config.seed + item), [task.training[row] for row in rows], config
+        )
+    if service.oracle is None:
+        raise ValueError(
+            f"{task.config.label} has no oracle to imitate; set imitation.plans to random, which teaches the format "
+            "only, or imitation.levels to 0"
+        )
+    return play_all(task, service.oracle, [task.training[row] for row in rows], config)
+
+
+def _recorded(
+    config: Config,
+    world: HostWorld,
+    key: jax.Array,
+    chosen: list[tuple[int, int, list[list[int]]]],
+    tokens: np.ndarray,
+    length: np.ndarray,
+) -> Trajectory:
+    episodes, turns = length.shape
+    task, row = np.array([(task, row) for task, row, _ in chosen]).T
+    ids = build.episode_ids(group=np.arange(episodes), member=np.zeros(episodes), task=task, level=row)
+    settings: RolloutSettings = build.rollout_settings(config, world, episodes, 1.0)
+    nothing = jnp.zeros((episodes, turns), jnp.int32)
+    parsed = ParsedReply(actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0)
+    program = jax.jit(functools.partial(play_replies, world, context=config.rollout.context))
+    return program(key, settings, ids, jnp.asarray(tokens), jnp.asarray(length), parsed)
+
+
+def _usable(config: Config, trajectory: Trajectory) -> Trajectory:
+    total = trajectory.prompt_length + jnp.sum(trajectory.observation_length + trajectory.reply.length, axis=1)
+    limit = config.rollout.context_tokens
+    fits = total <= limit if limit and config.rollout.context == "full" else total > 0
+    kept = np.flatnonzero(np.asarray(fits & ~trajectory.overflow & ~trajectory.failed))
+    if not kept.size:
+        raise ValueError(
+            "no episode can be imitated without cutting its texts; raise env.observation_tokens or "
+            "rollout.context_tokens"
+        )
+    return jax.tree.map(lambda x: x[kept], trajectory)

@@ -1,0 +1,281 @@
+"""The services of a run: where they are, and the worlds that its episodes are played in."""
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.errors import refusals
+from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.host_environment import HostTask, host_task
+from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment, LocalPlace, Place, RemotePlace
+from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.client import Lost, ServiceClient
+from agentrl_jax.services.environment import Player, Service
+from agentrl_jax.services.items import load_items
+from agentrl_jax.services.process import ServiceProcess
+from agentrl_jax.services.protocol import wire_of
+from agentrl_jax.services.server.command import read_token
+from agentrl_jax.text.grammar import PlainReply
+from agentrl_jax.text.tokenizer import Tokenizer
+from agentrl_jax.train import build
+
+OPENINGS = {True: "Thought:", False: "Action:"}
+"""What a reply to a service begins with, with a thought or without; inserted where the tag is forced."""
+
+TURN_SHARE = 0.8
+"""Part of the time of a turn that an episode may take for all its attempts; the rest is for those that wait for a
+thread."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServedTask:
+    """One service of a run.
+
+    Attributes:
+        config: of the task.
+        service: what is played.
+        training: items.
+        held_out: items.
+        place: where its instances are.
+        address: in words.
+    """
+
+    config: TaskConfig
+    service: Service
+    training: tuple[int, ...]
+    held_out: tuple[int, ...]
+    place: Place
+    address: str
+
+
+class Services:
+    """All services of a run. Nothing is started or connected before the first episode."""
+
+    def __init__(self, config: Config, folder: Callable[[], Path]):
+        """Reads the lists of items.
+
+        Args:
+            config: the run.
+            folder: tells where the logs of servers go, when one is started.
+
+        Raises:
+            UserError: a service is unknown or lacks something, or a list of items cannot be used.
+        """
+        self._config = config
+        self._processes: list[ServiceProcess] = []
+        self._closers: list[Callable[[], None]] = []
+        with refusals():
+            self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
+
+    def world(self, tokenizer: Tokenizer, *, held_out: bool) -> HostWorld:
+        """Training episodes, or held-out ones."""
+        tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in range(len(self.tasks)))
+        env = self._config.env
+        return HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers)
+
+    @property
+    def unseen(self) -> bool:
+        """No held-out item is trained on."""
+        return not any(set(task.training) & set(task.held_out) for task in self.tasks)
+
+    @property
+    def processes(self) -> tuple[ServiceProcess, ...]:
+        """Servers that the run starts itself."""
+        return tuple(self._processes)
+
+    def close(self) -> None:
+        """Closes instances and connections, and ends what was started."""
+        for close in self._closers:
+            close()
+        for process in self._processes:
+            process.close()
+
+    def outcomes(self, task: int, items: Sequence[int], player: Callable[[int], Player]) -> np.ndarray:
+        """Success bool[n] of a scripted player on some items of a task, side by side.
+
+        Raises:
+            UserError: the service fails.
+        """
+        with refusals():
+            return np.array([episode.solved for episode in play_all(self.tasks[task], player, items, self._config)])
+
+    def baselines(self, task: int, episodes: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Success f64[n] of random and of scripted play on the first held-out items; None where there is no script."""
+        served = self.tasks[task]
+        oracle = served.service.oracle
+        if oracle is None:
+            return None
+        items = served.held_out[:episodes]
+        seed = self._config.evaluation.seed
+        random = self.outcomes(task, items, lambda item: served.service.random(item, seed + item))
+        return random.astype(float), self.outcomes(task, items, oracle).astype(float)
+
+    def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
+        config = self._config.tasks[index]
+        service = get_service(config.env)
+        items = (load_items(config.items, config.env), load_items(config.held_out, config.env))
+        for name, numbers in zip(("items", "held_out"), items):
+            if not numbers or max(numbers) >= service.items:
+                raise ValueError(
+                    f"tasks.{index}.{name} is {getattr(config, name)!r}; expected numbers below {service.items}, at "
+                    "least one"
+                )
+        place, address = self._place(service, config, folder)
+        return ServedTask(config, service, *items, place, address)
+
+    def _place(self, service: Service, config: TaskConfig, folder: Callable[[], Path]) -> tuple[Place, str]:
+        env = self._config.env
+        if env.url == "local":
+            local = LocalPlace(service)
+            self._closers.append(local.close)
+            return local, "in this process"
+        token = read_token(env.token_file)
+
+        def connected(url: str) -> RemotePlace:
+            client = ServiceClient(
+                url, wire_of(service.name), seconds=env.deadline, connections=env.workers, token=token
+            )
+            place = RemotePlace(client)
+            self._closers.append(place.close)
+            return place
+
+        if env.url:
+            return connected(env.url), env.url
+        episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.members
+        # Twice, since what is given up by one episode may still be open while another starts.
+        most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
+        log = functools.cache(lambda: folder() / f"service-{config.label}.log")
+        return _Started(service.name, log, most, connected, self._processes), f"its own server ({service.name})"
+
+    def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
+        env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
+        service, items = task.service, task.held_out if held_out else task.training
+        cumulative = wire_of(service.name).cumulative
+        bridge = BridgeConfig(
+            items=items,
+            score=("max" if cumulative else "sum") if env.score == "auto" else env.score,
+            scale=1.0 / service.full_score,
+            seconds=TURN_SHARE * env.deadline,
+            retries=env.retries,
+        )
+        return host_task(
+            task.config.label,
+            lambda: BridgedEnvironment(service, task.place, bridge),
+            instruction=service.instruction,
+            grammar=PlainReply(opening=OPENINGS[prompt.think] if prompt.forced_tag else ""),
+            tokenizer=tokenizer,
+            style=prompt.style,
+            observation_tokens=env.observation_tokens,
+            max_turns=prompt.max_turns,
+            max_actions=prompt.max_turns,
+            response_words=prompt.reply_tokens,
+            info_keys=(RETRIES,),
+            levels=len(items),
+            baselines=functools.partial(self.baselines, index),
+        )
+
+
+def worlds(
+    config: Config, tokenizer: Tokenizer, services: Services | None
+) -> tuple[CompiledWorld | HostWorld, CompiledWorld | HostWorld]:
+    """What the training episodes of a run are played in, and its held-out ones; compiled tasks have one for both."""
+    if services is None:
+        compiled = build.build_world(config, tokenizer)
+        return compiled, compiled
+    return services.world(tokenizer, held_out=False), services.world(tokenizer, held_out=True)
+
+
+class _Started:
+    """A place behind a server that is started with the first instance."""
+
+    def __init__(
+        self,
+        name: str,
+        log: Callable[[], Path],
+        most: int,
+        connected: Callable[[str], RemotePlace],
+        processes: list[ServiceProcess],
+    ):
+        self._name, self._log, self._most, self._connected, self._processes = name, log, most, connected, processes
+        self._place: RemotePlace | None = None
+        self._lock = threading.Lock()
+
+    def open(self, item: int, deadline: float) -> Any:
+        """See `Place`."""
+        with self._lock:
+            if self._place is None:
+                process = ServiceProcess(self._name, self._log(), max_instances=self._most)
+                self._processes.append(process)
+                self._place = self._connected(process.url())
+        return self._place.open(item, deadline)
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """An episode of a scripted player.
+
+    Attributes:
+        texts: observations that it answered.
+        actions: its answers.
+        solved: whether it solved the item.
+        score: its last score.
+    """
+
+    texts: tuple[str, ...]
+    actions: tuple[str, ...]
+    solved: bool
+    score: float
+
+
+def play(task: ServedTask, player: Callable[[], Player], item: int, config: Config) -> Played:
+    """Plays an episode of an item by a player of its own; where the instance is lost, from the beginning.
+
+    Raises:
+        ServiceError: instances were lost again and again.
+    """
+    for left in reversed(range(config.env.retries + 1)):
+        try:
+            return _play(task, player(), item, config.prompt.max_turns, config.env.deadline)
+        except Lost:
+            if not left:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[int], config: Config) -> list[Played]:
+    """Plays an episode of each item, side by side.
+
+    Raises:
+        ValueError: the service fails.
+    """
+    jobs = [functools.partial(play, task, functools.partial(player, item), item, config) for item in items]
+    found = run_all(jobs, config.env.deadline * max(config.prompt.max_turns, len(items)), config.env.workers)
+    for outcome in found:
+        if isinstance(outcome, BaseException):
+            raise ValueError(f"{task.config.label} at {task.address}: {outcome}") from outcome
+    return found
+
+
+def _play(task: ServedTask, player: Player, item: int, turns: int, seconds: float) -> Played:
+    seat = task.place.open(item, time.monotonic() + seconds)
+    texts: list[str] = []
+    actions: list[str] = []
+    answer, good = seat.first, False
+    try:
+        while not answer.done and len(actions) < turns:
+            texts.append(answer.observation)
+            actions.append(player.act(answer.observation))
+            answer = seat.step(actions[-1], time.monotonic() + seconds)
+        good = True
+    finally:
+        seat.leave(good=good)
+    return Played(tuple(texts), tuple(actions), task.service.solved(answer), answer.score)
