@@ -240,6 +240,13 @@ def _compare(command: Compare) -> None:
 
 
 def _eval(command: Eval) -> None:
+    if command.policy is not None:
+        _eval_scripted(command)
+        return
+    if command.run is None:
+        raise UserError(
+            "a run is missing; write `agentrl eval RUN`, or --env ENV --policy oracle for a scripted player"
+        )
     if command.env is not None:
         _known(command.env, "--env")
     _readable(command.levels)
@@ -271,6 +278,31 @@ def _eval(command: Eval) -> None:
             rates = (f"{result[key][bound]:.1%}" for bound in ("mean", "low", "high"))
             table.add_row(title, *rates, str(result[key]["n"]))
     Console().print(table)
+
+
+def _eval_scripted(command: Eval) -> None:
+    if command.run is not None or command.env is None or command.policy is None:
+        raise UserError("--policy evaluates a scripted player: give --env ENV and no run")
+    for name in ("episodes", "turns", "workers"):
+        if (getattr(command, name) or 1) < 1:
+            raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+    from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
+
+    result = evaluate_scripted(
+        command.env,
+        command.policy,
+        items=command.items,
+        episodes=command.episodes or 200,
+        turns=command.turns,
+        url=command.url,
+        seed=command.seed or 0,
+        workers=command.workers,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    Console().print(as_table(result))
 
 
 def _envs(command: Envs) -> None:

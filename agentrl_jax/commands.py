@@ -29,12 +29,23 @@ class Compare:
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy."""
+    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy, or a service's scripted player."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Folder of the run, e.g. runs/demo."""
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
+    """Folder of the run, e.g. runs/demo; left out with --policy."""
     env: str | None = None
-    """Another environment than the run's first one; `agentrl envs` lists them."""
+    """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
+    maze, wordle, or an environment's tag."""
+    policy: Literal["oracle", "random"] | None = None
+    """Scripted player to evaluate instead of a run, in the service --env."""
+    items: str | None = None
+    """Items for a scripted player: numbers such as 0-99, or an item file; default: --episodes (200) drawn by --seed."""
+    turns: int | None = None
+    """Most turns of its episodes; default: what is usual."""
+    url: str = "local"
+    """Address of the server that it plays on; local: in this process."""
+    workers: int = 4
+    """Episodes that it plays at once."""
     levels: str | None = None
     """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two."""
     episodes: int | None = None

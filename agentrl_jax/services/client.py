@@ -1,9 +1,11 @@
 """Talks to a service: AgentGym's fifteen environments, its own servers or ours, of either generation."""
 
 import contextlib
+import queue
 import random
+import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -59,23 +61,28 @@ class ServiceClient:
             raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
         self.url = base if not wire.prefix or base.endswith(wire.prefix) else base + wire.prefix
         self.wire, self.seconds = wire, seconds
-        limits = httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT_SECONDS
-        )
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # Proxies and certificates of the machine are not asked: services are near.
-        self._http = httpx.Client(limits=limits, headers=headers, follow_redirects=False, trust_env=False)
+        # One connection each: a pool that many threads share costs more than the requests themselves. Proxies of the
+        # machine are not asked, as services are near.
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS)
+        verify = ssl.create_default_context() if base.startswith("https://") else False
+        self._connections: queue.LifoQueue[httpx.Client] = queue.LifoQueue()
+        for _ in range(connections):
+            self._connections.put(httpx.Client(limits=limits, headers=headers, trust_env=False, verify=verify))
 
     def close(self) -> None:
-        """Closes the connections."""
-        self._http.close()
+        """Closes the connections that are not in use."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._connections.get_nowait().close()
 
     def healthy(self) -> bool:
         """Whether the server answers at all."""
         try:
             base = self.url.removesuffix(self.wire.prefix) if self.wire.prefix else self.url
-            return self._http.get(f"{base}/", timeout=5.0).status_code < 500
-        except httpx.HTTPError:
+            with self._connection(5.0) as http:
+                return http.get(f"{base}/", timeout=5.0).status_code < 500
+        except (httpx.HTTPError, Lost):
             return False
 
     def create(self, item: int = 0, *, deadline: float | None = None) -> int:
@@ -171,13 +178,24 @@ class ServiceClient:
             raise Lost(f"{where}: no time is left")
         sent: dict[str, Any] = {"params": body} if method == "GET" else {"json": body} if body is not None else {}
         try:
-            with self._http.stream(method, where, timeout=left, **sent) as response:
+            with self._connection(left) as http, http.stream(method, where, timeout=left, **sent) as response:
                 content = _read(response, until)
         except httpx.TimeoutException as error:
             raise Lost(f"{where}: no answer within {left:.1f} s ({type(error).__name__})") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _Later(f"{where}: {type(error).__name__}: {error}") from error
         return self._understood(where, response, content)
+
+    @contextlib.contextmanager
+    def _connection(self, seconds: float) -> Iterator[httpx.Client]:
+        try:
+            http = self._connections.get(timeout=seconds)
+        except queue.Empty:
+            raise Lost(f"{self.url}: no connection was free within {seconds:.1f} s") from None
+        try:
+            yield http
+        finally:
+            self._connections.put(http)
 
     def _understood(self, where: str, response: httpx.Response, content: bytes | None) -> Any:
         status = response.status_code

@@ -244,6 +244,8 @@ class _Run:
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
+        if isinstance(self.world, HostWorld):
+            self.world.desk.take_report()  # what came before is no iteration's
         self.view.note("evaluating the start")
         self.imitation_outcomes = self.held_out.outcomes(state.whole())
         state = start.begin_learning(state, self.optimise, reference=build.needs_reference(self.config))
@@ -327,7 +329,7 @@ class _Run:
             self.folder.log_failures(failure_rows(step, report.failures))
             shown = f"{len(report.failures)} episodes failed, {found['env/retries']:.0f} instances replaced"
             self.view.note(f"services: {shown}" + (f" ({report.failures[-1].error})" if report.failures else ""))
-        where = ", ".join(f"{task.config.label} at {task.address}" for task in self.services.tasks)
+        where = ", ".join(f"{task.config.label} {task.address}" for task in self.services.tasks)
         last = report.failures[-1].error if report.failures else "none"
         guards.check_services(found["env/failed_share"], self.config.env.max_failed, where, last, self._kept())
         return found

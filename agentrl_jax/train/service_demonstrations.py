@@ -4,6 +4,8 @@ Letters: `E` episodes, `T` turns, `L` tokens of a reply.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import numpy as np
 from agentrl_jax.config import Config
 from agentrl_jax.offline.demonstrations import play_replies
 from agentrl_jax.rollout.host import HostWorld
-from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.text.grammar import ParsedReply
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
@@ -32,7 +34,7 @@ def service_demonstrations(
         ValueError: a task has no oracle and needs one, or nothing is left.
     """
     turns, longest = config.prompt.max_turns, config.prompt.reply_tokens
-    chosen: list[tuple[int, int, list[list[int]]]] = []
+    chosen: list[tuple[int, int, np.ndarray, np.ndarray]] = []
     for index, task in enumerate(services.tasks):
         draw = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
         rows = draw.permutation(len(task.training))[: config.imitation.levels].tolist()
@@ -41,20 +43,31 @@ def service_demonstrations(
             said = [[*ids, tokenizer.end_of_turn_id] for ids in replies]
             wanted = episode.solved or config.imitation.plans == "random"
             if wanted and said and max(map(len, said)) <= longest:
-                chosen.append((index, row, said))
+                chosen.append((index, row, *_padded(said, turns, longest)))
     if not chosen:
         raise ValueError(
             f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
             f"replies of {longest} tokens; raise prompt.max_turns or prompt.reply_tokens"
         )
-    tokens = np.zeros((len(chosen), turns, longest), np.int32)
-    length = np.zeros((len(chosen), turns), np.int32)
-    for number, (_, _, said) in enumerate(chosen):
-        for turn, ids in enumerate(said):
-            tokens[number, turn, : len(ids)] = ids
-            length[number, turn] = len(ids)
-    trajectory = _recorded(config, world, key, chosen, tokens, length)
-    return _usable(config, trajectory)
+    script = _Script(*(np.array(column) for column in zip(*chosen)))
+    return _usable(config, _recorded(config, world, key, script))
+
+
+class _Script(NamedTuple):
+    """What is said in E episodes: task i[E], row of the task's items i[E], tokens i32[E, T, L] and length i32[E, T]."""
+
+    task: np.ndarray
+    row: np.ndarray
+    tokens: np.ndarray
+    length: np.ndarray
+
+
+def _padded(said: Sequence[Sequence[int]], turns: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    tokens, length = np.zeros((turns, longest), np.int32), np.zeros(turns, np.int32)
+    for turn, ids in enumerate(said):
+        tokens[turn, : len(ids)] = ids
+        length[turn] = len(ids)
+    return tokens, length
 
 
 def reply_text(config: Config, action: str) -> str:
@@ -77,22 +90,23 @@ def _episodes(config: Config, task: ServedTask, rows: list[int]) -> list[Played]
     return play_all(task, service.oracle, [task.training[row] for row in rows], config)
 
 
-def _recorded(
-    config: Config,
-    world: HostWorld,
-    key: jax.Array,
-    chosen: list[tuple[int, int, list[list[int]]]],
-    tokens: np.ndarray,
-    length: np.ndarray,
-) -> Trajectory:
-    episodes, turns = length.shape
-    task, row = np.array([(task, row) for task, row, _ in chosen]).T
-    ids = build.episode_ids(group=np.arange(episodes), member=np.zeros(episodes), task=task, level=row)
-    settings: RolloutSettings = build.rollout_settings(config, world, episodes, 1.0)
-    nothing = jnp.zeros((episodes, turns), jnp.int32)
+def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script) -> Trajectory:
+    """Plays a script, no more episodes at once than a rollout has."""
+    count, turns = script.length.shape
+    size = min(count, max(build.training_ids(config).group.shape[0], config.train.validation_episodes))
+    settings = build.rollout_settings(config, world, size, 1.0)
+    nothing = jnp.zeros((size, turns), jnp.int32)
     parsed = ParsedReply(actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0)
     program = jax.jit(functools.partial(play_replies, world, context=config.rollout.context))
-    return program(key, settings, ids, jnp.asarray(tokens), jnp.asarray(length), parsed)
+    parts = []
+    for first in range(0, count, size):
+        part = _Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
+        number = np.arange(first, first + size)
+        ids = build.episode_ids(group=number, member=np.zeros(size), task=part.task, level=part.row)
+        played = program(key, settings, ids, jnp.asarray(part.tokens), jnp.asarray(part.length), parsed)
+        parts.append(jax.tree.map(np.asarray, played))
+        world.desk.clear()
+    return jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)[:count]), *parts)
 
 
 def _usable(config: Config, trajectory: Trajectory) -> Trajectory:

@@ -149,12 +149,12 @@ class Services:
             return place
 
         if env.url:
-            return connected(env.url), env.url
+            return connected(env.url), f"at {env.url}"
         episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.members
         # Twice, since what is given up by one episode may still be open while another starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
         log = functools.cache(lambda: folder() / f"service-{config.label}.log")
-        return _Started(service.name, log, most, connected, self._processes), f"its own server ({service.name})"
+        return _Started(service.name, log, most, connected, self._processes), "at its own server"
 
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
@@ -261,7 +261,7 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
     found = run_all(jobs, config.env.deadline * max(config.prompt.max_turns, len(items)), config.env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
-            raise ValueError(f"{task.config.label} at {task.address}: {outcome}") from outcome
+            raise ValueError(f"{task.config.label} {task.address}: {outcome}") from outcome
     return found
 
 

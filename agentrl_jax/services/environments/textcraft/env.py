@@ -17,6 +17,9 @@ DISTRACTORS = 10
 
 SHUFFLE_SEED = 42
 
+GOALS = 544
+"""Goals of the installed recipes."""
+
 _CRAFT = re.compile(r"craft (.*) using (.*)")
 _GET = re.compile(r"get ([0-9]{1,18}) (.*)")
 _COUNTED = re.compile(r"([0-9]{1,18}) (.*)")
@@ -171,6 +174,7 @@ SERVICE = Service(
     solved=lambda answer: answer.done and answer.reward > 0,
     oracle=lambda item: Oracle(load_book(), item),
     random=lambda item, seed: Random(seed),
+    distinct=GOALS,
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",
     views={"commands": "commands", "goal": "goal"},
     table=goal_table,

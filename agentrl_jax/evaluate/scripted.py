@@ -1,0 +1,97 @@
+"""Scripted players in a service: what its oracle and random actions reach on a panel of items."""
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.table import Table
+
+from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.statistics import mean_interval, success_interval
+from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.items import load_items
+from agentrl_jax.train.service_tasks import Services, play_all
+
+
+def evaluate_scripted(
+    env: str,
+    policy: Literal["oracle", "random"],
+    *,
+    items: str | None = None,
+    episodes: int = 200,
+    turns: int | None = None,
+    url: str = "local",
+    seed: int = 0,
+    workers: int = 4,
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Plays each item of a panel once.
+
+    Args:
+        env: name of the service.
+        policy: the scripted player: its oracle, or random actions.
+        items: numbers such as 0-99, or an item file; None for `episodes` items drawn by `seed`, in order.
+        episodes: see there.
+        turns: most turns of an episode; None for what is usual.
+        url: address of a server; local for this process.
+        seed: of the panel and of random actions.
+        workers: episodes that are played at once.
+        report: told what goes on.
+
+    Returns:
+        env, policy, turns, items (how many), seed; success {mean, low, high, n}; score {mean, low, high, n}, the last
+        score of an episode, of `full_score`; and, where items have kinds, categories: the same two by kind.
+
+    Raises:
+        UserError: there is no such service or player, an item does not exist, or the service fails.
+    """
+    with refusals():
+        service = get_service(env)
+    if policy == "oracle" and service.oracle is None:
+        raise UserError(f"--policy is oracle, but {env} has none; use random")
+    with refusals():
+        distinct = min(service.items, service.distinct or service.items)
+        drawn = sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct)))
+        chosen = load_items(items, env) if items else tuple(drawn)
+    listed = ",".join(map(str, chosen))
+    config = Config(
+        tasks=(TaskConfig(env=env, groups=1, items=listed, held_out=listed),),
+        env=ServiceConfig(url=url, workers=workers),
+        prompt=PromptConfig(style="chat", max_turns=turns or service.turns),
+    )
+    services = Services(config, lambda: Path("."))
+    try:
+        player = service.oracle if policy == "oracle" else (lambda item: service.random(item, seed + item))
+        assert player is not None
+        report(f"{policy} on {len(chosen)} items of {env}, at most {config.prompt.max_turns} turns each")
+        with refusals():
+            played = play_all(services.tasks[0], player, chosen, config)
+    finally:
+        services.close()
+    success, score = np.array([p.solved for p in played]), np.array([p.score for p in played], float)
+
+    def told(rows: np.ndarray) -> dict[str, Any]:
+        return {"success": success_interval(success[rows]), "score": mean_interval(score[rows])}
+
+    result = {"env": env, "policy": policy, "turns": config.prompt.max_turns, "items": len(chosen), "seed": seed}
+    result |= {**told(np.ones(len(chosen), bool)), "full_score": service.full_score}
+    if service.category is not None:
+        kinds = np.array([service.category(item) for item in chosen])
+        result["categories"] = {kind: told(kinds == kind) for kind in dict.fromkeys(sorted(kinds.tolist()))}
+    return result
+
+
+def as_table(result: Mapping[str, Any]) -> Table:
+    """What `evaluate_scripted` returned, for the terminal."""
+    title = f"{result['policy']} in {result['env']}; scores of {result['full_score']:g}"
+    table = Table(title=title, title_justify="left")
+    for name in ("", "items", "solved", "low", "high", "score", "low", "high"):
+        table.add_column(name, justify="right" if name else "left")
+    bounds = ("mean", "low", "high")
+    for name, row in {"all": result, **result.get("categories", {})}.items():
+        rates = (f"{row['success'][bound]:.1%}" for bound in bounds)
+        table.add_row(name, str(row["success"]["n"]), *rates, *(f"{row['score'][bound]:.2f}" for bound in bounds))
+    return table

@@ -1,0 +1,187 @@
+"""Runs whose environments are services: in this process, behind a server, and behind one that is killed."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+import tiny_run
+
+from agentrl_jax.services.environments.maze import Maze
+
+CONFIG = """
+tasks: [{env: maze, groups: 2, items: 0-11, held_out: 12-24}]
+prompt: {style: bare, max_turns: 3, reply_tokens: 10}
+model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+env: {url: local, observation_tokens: 96, deadline: 60.0}
+rollout: {members: 2, context_tokens: 360, prefill_chunk: 32}
+algo: {preset: grpo, minibatches: 2}
+optim: {lr: 0.01}
+imitation: {levels: 8, plans: random, steps: 25, batch: 4, lr: 0.03}
+train: {iterations: 4, checkpoint_every: 2, validate_every: 2, validation_episodes: 4, trajectories_every: 2}
+evaluation: {episodes: 4}
+"""
+TIMES = ("time/", "env/wait_share")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("served") / "served.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def train(file, folder, *words):
+    return tiny_run.command("train", file, "--run_dir", str(folder), *words)
+
+
+def rows(folder):
+    """Of metrics.jsonl, without what a clock says."""
+    return [{key: value for key, value in row.items() if not key.startswith(TIMES)} for row in tiny_run.metrics(folder)]
+
+
+@pytest.fixture(scope="module")
+def calm(file, tmp_path_factory):
+    """A run in this process: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("calm") / "run"
+    code, output, error = train(file, folder)
+    assert code == 0, error
+    return folder, output
+
+
+def test_a_run_on_a_service_ends_well(calm):
+    folder, output = calm
+    last = rows(folder)[-1]
+    assert last["iteration"] == 4
+    assert last["env/failed_share"] == last["env/retries"] == last["env/lone_share"] == 0
+    assert last["env/calls"] == 1 + 3
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["held_out"] is True
+    assert summary["success"]["optimal"]["n"] == 4
+    assert 0 <= summary["success"]["random"]["mean"] <= summary["success"]["optimal"]["mean"]
+    assert "after imitation" in output
+    text = (folder / "trajectories.jsonl").read_text()
+    assert "Your current position is at position" in text
+    assert "Action:" in text
+
+
+def servers():
+    """Processes of this one that serve."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "serve" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, calm, tmp_path):
+    """The run starts a server of its own, which is killed twice; every number is that of the undisturbed run."""
+    folder, killed = tmp_path / "run", []
+
+    def kill():
+        while len(killed) < 2:
+            time.sleep(0.02)
+            path = folder / "metrics.jsonl"
+            done = len(path.read_text().splitlines()) if path.exists() else 0
+            for server in servers() if done > 2 * len(killed) else ():
+                os.kill(server.pid, signal.SIGKILL)
+                killed.append(server.pid)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    code, _, error = train(file, folder, "--env.url", "")
+    assert code == 0, error
+    thread.join(5)
+    assert len(set(killed)) == 2
+    same = [{**row, **{key: 0 for key in row if key.startswith("env/")}} for row in rows(folder)]
+    assert same == [{**row, **{key: 0 for key in row if key.startswith("env/")}} for row in rows(calm[0])]
+    assert all(row.get("env/failed_share", 0) == 0 for row in rows(folder))
+    assert not servers()
+
+
+def test_a_server_that_is_not_there_is_named(file, tmp_path):
+    words = ("--env.url", "http://127.0.0.1:9", "--env.deadline", "2")
+    code, _, error = train(file, tmp_path / "run", *words)
+    assert code == 2
+    assert "maze at http://127.0.0.1:9" in error
+    assert "ConnectError" in error
+    assert error.count("\n") == 1
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    """Mazes whose training items of even numbers break at the second move."""
+    reset, step = Maze.reset, Maze.step
+
+    def remembered(self, item):
+        self.item, self.steps = item, 0
+        return reset(self, item)
+
+    def broken(self, action):
+        self.steps += 1
+        if self.item < 12 and self.item % 2 == 0 and self.steps == 2:
+            raise RuntimeError("the maze has caved in")
+        return step(self, action)
+
+    monkeypatch.setattr(Maze, "reset", remembered)
+    monkeypatch.setattr(Maze, "step", broken)
+
+
+WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0")
+
+
+def test_too_many_failures_end_the_run_with_its_checkpoint(file, tmp_path, breaking):
+    folder = tmp_path / "run"
+    code, _, error = train(file, folder, *WITHOUT_IMITATION, "--env.max_failed", "0.0")
+    assert code == 2
+    for part in (
+        "of the episodes failed in maze in this process",
+        "the maze has caved in",
+        "env.max_failed",
+        "is kept",
+    ):
+        assert part in error
+    assert tiny_run.checkpoints(folder)
+
+
+def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
+    folder = tmp_path / "run"
+    code, output, error = train(file, folder, *WITHOUT_IMITATION, "--env.max_failed", "1.0")
+    assert code == 0, error
+    learned = [row for row in rows(folder) if row["stage"] == "rl"]
+    dropped = [json.loads(line) for line in (folder / "failures.jsonl").read_text().splitlines()]
+    assert len(dropped) == sum(4 * row["env/failed_share"] for row in learned) > 0
+    assert set(dropped[0]) == {"step", "task", "group", "member", "what", "error"}
+    assert dropped[0]["error"] == "RuntimeError: the maze has caved in"
+    assert "episodes failed" in output
+    for row in learned:
+        assert row["train/failed"] == row["env/failed_share"]
+        assert row["env/failed_turns"] == (2.0 if row["env/failed_share"] else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--tasks.0.items", ""), "tasks.0.items is empty"),
+        (("--tasks.0.items", "0-40"), "expected numbers below 25"),
+        (("--tasks.0.held_out", "nowhere.json"), "nowhere.json"),
+        (("--prompt.style", "compact"), "use chat or bare"),
+        (("--prompt.stop_at_answer", "true"), "stop_at_answer"),
+        (("--tasks.0.env", "FrozenLake", "--env.url", ""), "use compact or ragen"),
+        (("--env.url", "ftp://x"), "no address of a service"),
+        (("--env.token_file", "nowhere", "--env.url", "http://127.0.0.1:9"), "nowhere"),
+        (("--rollout.context_tokens", "50"), "context_tokens 50; expected at least"),
+        (("--algo.max_rollouts", "2"), "max_rollouts"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(file, tmp_path, words, told):
+    code, _, error = train(file, tmp_path / "run", *words)
+    assert code == 2
+    assert told in error
+    assert not servers()
