@@ -244,9 +244,7 @@ def _eval(command: Eval) -> None:
         _eval_scripted(command)
         return
     if command.run is None:
-        raise UserError(
-            "a run is missing; write `agentrl eval RUN`, or --env ENV --policy oracle for a scripted player"
-        )
+        raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
     if command.env is not None:
         _known(command.env, "--env")
     _readable(command.levels)

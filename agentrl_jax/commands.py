@@ -29,7 +29,7 @@ class Compare:
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy, or a service's scripted player."""
+    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy; or a player by script."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""

@@ -44,9 +44,9 @@ class HeldOut:
         return cls(config, tuple(Panel(program, chunk, world, config, task, seed) for task in tasks))
 
     @property
-    def levels(self) -> int:
-        """Levels of the evaluation, over all tasks."""
-        return sum(panel.number(self.config.evaluation.episodes) for panel in self.panels)
+    def levels(self) -> tuple[int, ...]:
+        """Levels of the evaluation of each task."""
+        return tuple(panel.number(self.config.evaluation.episodes) for panel in self.panels)
 
     @property
     def unseen(self) -> bool:

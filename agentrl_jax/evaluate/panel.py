@@ -3,10 +3,12 @@
 Letters: `n` episodes.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +27,7 @@ from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config
+from agentrl_jax.train.service_tasks import Services, worlds
 from envs_jax import registry
 
 ATTEMPTS = 3
@@ -149,10 +152,27 @@ def evaluate_run(
         raise UserError(f"--episodes is {episodes}, expected at least 1")
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
-    with refusals():
-        iteration, params, panel = _panel_of_run(run, config, env, levels)
+    if config.served and (env is not None or levels is not None):
+        raise UserError(f"{run}: was trained on services, whose items it names; leave out --env and --levels")
+    with contextlib.ExitStack() as stack:
+        with refusals():
+            iteration, params, panel = _panel_of_run(run, config, env, levels, stack)
+        return _evaluated(iteration, params, panel, episodes, temperature, seed, levels is not None, report)
+
+
+def _evaluated(
+    iteration: int,
+    params: Params,
+    panel: Panel,
+    episodes: int | None,
+    temperature: float | None,
+    seed: int | None,
+    every_level: bool,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    config = panel.config
     # Levels that are given are played once each.
-    wanted = panel.given if levels is not None else episodes or config.evaluation.episodes
+    wanted = panel.given if every_level else episodes or config.evaluation.episodes
     episodes = panel.number(wanted)
     panel = dataclasses.replace(
         panel, seed=panel.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
@@ -179,19 +199,26 @@ def evaluate_run(
 
 
 def _panel_of_run(
-    run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None
+    run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None, stack: contextlib.ExitStack
 ) -> tuple[int, dict[str, Any], Panel]:
-    """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes."""
+    """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes.
+
+    What has to be closed when it has been played is put on the stack.
+    """
     policy = load_policy(run, config)
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt
-    if task.env not in tasks:
+    services = None
+    if config.served:
+        services = Services(config, lambda: Path(run))
+        stack.callback(services.close)
+    elif task.env not in tasks:
         prompt = dataclasses.replace(prompt, max_actions=registry.spec(task.env).max_actions)
     if levels is not None:
         task = dataclasses.replace(task, levels=levels)
     config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
-    world = build.build_world(config, policy.tokenizer)
+    world = worlds(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, members=1, slots=0)
     build.check_positions(policy.pretrained, world, engine)
     panel = Panel(

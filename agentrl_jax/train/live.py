@@ -120,7 +120,8 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     Args:
         summary: as in summary.json: `success` and `success_greedy`, each an interval `{mean, low, high, n}` for any of
             random, imitation (before RL), trained and optimal; `held_out`, whether RL has never drawn these levels;
-            `imitated`, whether RL started from imitation; optionally `paired`, intervals of differences by their label.
+            `imitated`, whether RL started from imitation; optionally `paired`, intervals of differences by their label,
+            and `by_category`, the same of each kind of level.
 
     Returns:
         Something that a rich console prints.
@@ -133,12 +134,16 @@ def final_table(summary: Mapping[str, Any]) -> Group:
     table.add_column("sampled", justify="right")
     table.add_column("greedy", justify="right")
     table.add_column("levels", justify="right")
-    sampled, greedy = summary["success"], summary.get("success_greedy", {})
-    for key, name in learners.items():
-        if key in sampled:
-            style = "bold" if key == "trained" else ""
-            cells = (_rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
-            table.add_row(name, *cells, style=style)
+    for kind, part in {"": summary, **summary.get("by_category", {})}.items():
+        sampled, greedy = part["success"], part.get("success_greedy", {})
+        if kind:
+            table.add_section()
+            table.add_row(f"[dim]{kind}[/dim]")
+        for key, name in learners.items():
+            if key in sampled:
+                style = "bold" if key == "trained" else ""
+                cells = (_rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
+                table.add_row(name, *cells, style=style)
     lines = [Text(f"{label}: {_points(interval)}") for label, interval in summary.get("paired", {}).items()]
     return Group(table, *lines)
 

@@ -32,7 +32,7 @@ from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.service_report import failure_rows, service_metrics
 from agentrl_jax.train.service_tasks import Services, worlds
 from agentrl_jax.train.state import TrainState
-from agentrl_jax.train.summary import machine, success_tables
+from agentrl_jax.train.summary import machine, success_tables, tables_by_category
 from agentrl_jax.train.totals import Totals
 from agentrl_jax.train.watch import Watch
 
@@ -383,10 +383,14 @@ class _Run:
     def _finish(self, state: TrainState) -> dict[str, Any]:
         before = trained = self.imitation_outcomes
         if self.config.train.iterations:
-            self.view.note(f"evaluating on {self.held_out.levels} levels")
+            self.view.note(f"evaluating on {sum(self.held_out.levels)} levels")
             trained = self.held_out.outcomes(state.whole())
+        baselines, imitated = self.held_out.baselines(), self.chunks > 0
+        kinds = None if self.services is None else self.services.kinds(self.held_out.levels)
+        by_kind = {} if kinds is None else tables_by_category(kinds, before, trained, baselines, imitated=imitated)
         summary = {
-            **success_tables(before, trained, self.held_out.baselines(), imitated=self.chunks > 0),
+            **success_tables(before, trained, baselines, imitated=imitated),
+            "by_category": by_kind,
             "held_out": self.held_out.unseen if self.services is None else self.services.unseen,
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,

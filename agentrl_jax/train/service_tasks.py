@@ -87,6 +87,15 @@ class Services:
         """No held-out item is trained on."""
         return not any(set(task.training) & set(task.held_out) for task in self.tasks)
 
+    def kinds(self, levels: Sequence[int]) -> list[str] | None:
+        """The kind of every held-out item, `levels` of each task; None where a task's items are of one kind."""
+        found: list[str] = []
+        for task, count in zip(self.tasks, levels):
+            if task.service.category is None:
+                return None
+            found += map(task.service.category, task.held_out[:count])
+        return found
+
     @property
     def processes(self) -> tuple[ServiceProcess, ...]:
         """Servers that the run starts itself."""

@@ -48,6 +48,27 @@ def success_tables(
     return {"success": success, "success_greedy": greedy, "paired": paired, "imitated": imitated}
 
 
+def tables_by_category(
+    kinds: Sequence[str],
+    start: Outcomes,
+    trained: Outcomes,
+    baselines: Sequence[tuple[np.ndarray, np.ndarray] | None],
+    *,
+    imitated: bool,
+) -> dict[str, dict[str, Any]]:
+    """`success_tables` of each kind of level alone; arguments as there, `kinds` names that of every level."""
+    every = None
+    if all(pair is not None for pair in baselines):
+        every = tuple(np.concatenate([pair[i] for pair in baselines if pair is not None]) for i in (0, 1))
+    tables = {}
+    for kind in sorted(set(kinds)):
+        mine = np.array([each == kind for each in kinds])
+        before, after = ({how: np.asarray(x)[mine].tolist() for how, x in each.items()} for each in (start, trained))
+        known = None if every is None else (every[0][mine], every[1][mine])
+        tables[kind] = success_tables(before, after, [known], imitated=imitated)
+    return tables
+
+
 def machine() -> dict[str, Any]:
     """Kind of device, and versions of what the numbers depend on."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}

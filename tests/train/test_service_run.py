@@ -185,3 +185,20 @@ def test_what_cannot_be_is_refused_before_anything_starts(file, tmp_path, words,
     assert code == 2
     assert told in error
     assert not servers()
+
+
+def test_a_run_on_a_service_can_be_evaluated_and_exported(calm, tmp_path):
+    folder, _ = calm
+    code, output, error = tiny_run.command("eval", str(folder), "--episodes", "3", "--json")
+    assert code == 0, error
+    found = json.loads(output)
+    assert found["episodes"] == found["success"]["n"] == found["random"]["n"] == 3
+    summary = json.loads((folder / "summary.json").read_text())
+    code, output, error = tiny_run.command("eval", str(folder), "--json")
+    assert json.loads(output)["success"] == summary["success"]["trained"]
+    code, _, error = tiny_run.command("eval", str(folder), "--env", "FrozenLake")
+    assert code == 2
+    assert "leave out --env" in error
+    code, _, error = tiny_run.command("export", str(folder), str(tmp_path / "out"))
+    assert code == 0, error
+    assert not servers()
