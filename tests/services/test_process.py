@@ -1,0 +1,64 @@
+"""A service in a process of its own: it comes back when it dies, and goes when its parent does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from agentrl_jax.services.client import ServiceClient, ServiceError
+from agentrl_jax.services.process import ServiceProcess
+from agentrl_jax.services.protocol import WIRES
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from agentrl_jax.services.process import ServiceProcess
+server = ServiceProcess("maze", Path(sys.argv[1]), max_instances=2)
+server.url()
+print(server.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def eventually(holds):
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_killed_server_comes_back_at_the_same_address_and_ends_when_closed(tmp_path):
+    server = ServiceProcess("maze", tmp_path / "log", max_instances=2)
+    assert server.pid is None
+    client = ServiceClient(server.url(), WIRES["maze"], seconds=60)
+    assert client.reset(client.create(), 18).observation.startswith("The goal is at position 8, 6.")
+    first, address = server.pid, server.url()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: server.pid not in (None, first))
+    assert server.url() == address
+    assert client.reset(client.create(), 18).observation.startswith("The goal is at position 8, 6.")
+    second = server.pid
+    server.close()
+    assert server.pid is None
+    assert not psutil.pid_exists(second)
+    assert '"message": "request"' in (tmp_path / "log").read_text()
+
+
+def test_a_server_ends_when_its_parent_is_killed(tmp_path):
+    words = [sys.executable, "-c", PARENT, str(tmp_path / "log")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        assert psutil.pid_exists(pid)
+        parent.kill()
+    eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path):
+    server = ServiceProcess("mace", tmp_path / "log", max_instances=2)
+    with pytest.raises(ServiceError, match="did you mean maze"):
+        server.url()
+    server.close()
