@@ -1,0 +1,31 @@
+"""Checks of command line options that several commands share."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentrl_jax.errors import UserError
+
+
+def known(name: str, where: str) -> None:
+    """Refuses the tag of an environment that is not registered."""
+    from envs_jax.registry import spec
+
+    with as_user_error(where):
+        spec(name)
+
+
+@contextlib.contextmanager
+def as_user_error(where: str) -> Iterator[None]:
+    """Passes on what the registry has against a name or an option as a message for the user."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def readable(levels: str | None) -> None:
+    """Refuses a level file that is not there."""
+    if levels is not None and not Path(levels).is_file():
+        what = "that is no file" if Path(levels).exists() else "there is no such file"
+        raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")

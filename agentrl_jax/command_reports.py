@@ -1,0 +1,189 @@
+"""What the commands that report something do: presets, diagnose, bench, compare, eval, envs.
+
+Heavy modules are imported by the function that needs them, so that every command starts quickly.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.command_checks import known, readable
+from agentrl_jax.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
+from agentrl_jax.errors import UserError
+
+
+def presets(command: Presets) -> None:
+    """Prints the learning rules that have a name, or one of them."""
+    from agentrl_jax.algos.presets import PRESETS
+    from agentrl_jax.config import decode, to_dict
+
+    if command.name is None:
+        if command.json:
+            print(json.dumps({name: rule.about for name, rule in PRESETS.items()}))
+            return
+        table = Table(title="Presets", title_justify="left", show_header=False)
+        for name, rule in PRESETS.items():
+            table.add_row(name, rule.about)
+        Console().print(table)
+        return
+    if command.name not in PRESETS:
+        raise UserError(f"{command.name!r} is no preset; known are {', '.join(PRESETS)}")
+    rule = PRESETS[command.name]
+    values = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
+    rows = {name: (value, rule.sources.get(name, "default")) for name, value in values.items() if name != "preset"}
+    if command.json:
+        print(json.dumps({name: {"value": value, "source": source} for name, (value, source) in rows.items()}))
+        return
+    table = Table(title=f"{command.name}: {rule.about}", title_justify="left")
+    for title in ("algo.", "value", "source"):
+        table.add_column(title, overflow="fold")
+    for name, (value, source) in rows.items():
+        table.add_row(name, json.dumps(value), source, style=None if name in rule.sources else "dim")
+    Console().print(table)
+
+
+def diagnose(command: Diagnose) -> None:
+    """Prints whether a run has collapsed."""
+    from agentrl_jax.evaluate.diagnose import diagnose
+
+    figure = command.figure or str(Path(command.run) / "diagnosis.png")
+    found = diagnose(command.run, figure)
+    if command.json:
+        print(json.dumps(found | {"figure": figure}, allow_nan=False))
+    else:
+        print("\n".join([*found["lines"], f"figure: {figure}"]))
+
+
+def bench(command: Bench) -> None:
+    """Prints what estimators of the policy gradient are worth."""
+    from agentrl_jax.errors import refusals
+    from agentrl_jax.truth.report import run
+
+    options = dataclasses.asdict(command)
+    del options["what"]  # there is one thing to measure
+    with refusals():
+        run(**options, report=lambda line: print(line, file=sys.stderr))
+
+
+def compare(command: Compare) -> None:
+    """Plays the arms of a comparison and writes its report."""
+    from agentrl_jax.comparison_file import load_comparison
+    from agentrl_jax.evaluate import comparison as reports
+    from agentrl_jax.train.compare import compare
+
+    comparison = load_comparison(command.file)
+    stem = Path(command.file).stem
+    out = Path(command.out or Path("runs") / stem)
+    console = Console()
+    records = compare(comparison, out, only=command.only, console=console)
+    reports.draw(records, out / "curves.png", stem)
+    (out / "report.md").write_text(reports.page(records, comparison.pairs, stem, "curves.png"), encoding="utf-8")
+    table = Table(title="Success on held-out levels, sampled", title_justify="left")
+    for name in ("arm", "start", "end", "low", "high", "gain"):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for found in reports.findings(records):
+        end = found.sampled
+        rates = (f"{rate:.1%}" for rate in (found.start["mean"], end["mean"], end["low"], end["high"]))
+        table.add_row(found.name, *rates, f"{100 * found.gain['mean']:+.1f}")
+    console.print(table)
+    console.print(f"report: {out / 'report.md'}", highlight=False)
+
+
+def evaluate(command: Eval) -> None:
+    """Prints the success of a run, or of a scripted player."""
+    if command.policy is not None:
+        _eval_scripted(command)
+        return
+    if command.run is None:
+        raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
+    if command.env is not None:
+        known(command.env, "--env")
+    readable(command.levels)
+    from agentrl_jax.evaluate.panel import evaluate_run
+
+    result = evaluate_run(
+        command.run,
+        env=command.env,
+        levels=command.levels,
+        episodes=command.episodes,
+        temperature=command.temperature,
+        seed=command.seed,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    titles = {
+        "success": "agent, sampled",
+        "success_greedy": "agent, greedy",
+        "random": "random play",
+        "optimal": "optimal play",
+    }
+    table = Table(title="Success", title_justify="left")
+    for name in ("", "mean", "low", "high", "levels"):
+        table.add_column(name, justify="right" if name else "left")
+    for key, title in titles.items():
+        if key in result:
+            rates = (f"{result[key][bound]:.1%}" for bound in ("mean", "low", "high"))
+            table.add_row(title, *rates, str(result[key]["n"]))
+    Console().print(table)
+
+
+def _eval_scripted(command: Eval) -> None:
+    if command.run is not None or command.env is None or command.policy is None:
+        raise UserError("--policy evaluates a scripted player: give --env ENV and no run")
+    for name in ("episodes", "turns", "workers"):
+        if (getattr(command, name) or 1) < 1:
+            raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+    from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
+
+    result = evaluate_scripted(
+        command.env,
+        command.policy,
+        items=command.items,
+        episodes=command.episodes or 200,
+        turns=command.turns,
+        url=command.url,
+        seed=command.seed or 0,
+        workers=command.workers,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    Console().print(as_table(result))
+
+
+def envs(command: Envs) -> None:
+    """Prints the environments."""
+    if command.levels < 1:
+        raise UserError(f"--levels is {command.levels}, expected at least 1")
+    import jax
+
+    from envs_jax import registry
+
+    rows = []
+    with Console(stderr=True).status("computing") as status:
+        for name in registry.registered():
+            status.update(f"computing {name}")
+            spec = registry.spec(name)
+            values = registry.baselines(name, jax.random.key(command.seed), command.levels, spec.max_actions)
+            random, optimal = (None if math.isnan(value) else value for value in values)
+            rows.append((name, random, optimal, spec.max_actions, spec.description))
+    if command.json:
+        keys = ("env", "random", "optimal", "max_actions", "description")
+        print(json.dumps([dict(zip(keys, row)) for row in rows]))
+        return
+    table = Table(caption=f"Success within the action budget, exact on {command.levels} levels of seed {command.seed}")
+    for title in ("environment", "random", "optimal", "actions", "description"):
+        number = title in ("random", "optimal", "actions")
+        table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)
+    for name, *rates, actions, description in rows:
+        shown = ("unknown" if rate is None else f"{rate:.1%}" for rate in rates)
+        table.add_row(name, *shown, str(actions), description)
+    Console().print(table)
