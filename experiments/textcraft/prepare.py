@@ -1,8 +1,8 @@
 """Writes the files beside it that `experiments/textcraft.yaml` reads: `python experiments/textcraft/prepare.py`.
 
 A tokeniser whose merges are learned from TextCraft's commands and answers, and which goals are trained on and held out:
-all of depth 1 and two of three of depth 2, each drawn four times with other distractors, and the rest of depth 2 with
-some of depth 1.
+four of five of depth 1 and two of three of depth 2, in their own words and in others (`recipes.book_of`), so that what
+to do has to be read; held out are the rest, in their own words.
 """
 
 import json
@@ -14,8 +14,8 @@ from agentrl_jax.text.build_small_tokenizer import build
 FOLDER = Path(__file__).parent
 VOCAB_SIZE = 1024
 WORDS = ("Action:", "Thought:")
-VARIANTS = 4
-"""Drawings of a training goal: item i + 544 k is goal i with other distractors in another order."""
+VARIANTS = 12
+"""Of a training goal: item i + 544 k is goal i in other words, with other distractors."""
 
 
 def corpus() -> str:

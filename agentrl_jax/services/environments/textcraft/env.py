@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from agentrl_jax.services.environment import Answer, Service
 from agentrl_jax.services.environments.textcraft.players import Oracle, Random
-from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, load_book, spoken, written
+from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
 from agentrl_jax.services.replies import react_reply, rule_r
 
 DISTRACTORS = 10
@@ -41,12 +41,13 @@ class TextCraft:
 
     What differs from AgentGym's server, all of it because its answers depend on the machine: goals are numbered in the
     sorted order of the recipes' files; commands and distractors are drawn by a generator of the instance from sorted
-    lists. Items from 544 on are the same goals with other distractors in another order, unless `upstream`. Something
-    named twice in one command has to be there twice.
+    lists. Items from 544 on are the same goals in other words (`recipes.book_of`) and with other distractors, unless
+    `upstream`. Something named twice in one command has to be there twice.
     """
 
     def __init__(self, book: Book | None = None, *, upstream: bool = False):
         """An instance without an episode; `book` is the installed one if left out."""
+        self._given = book
         self._book = load_book() if book is None else book
         self._upstream = upstream
         self._goal = ""
@@ -63,6 +64,8 @@ class TextCraft:
 
     def reset(self, item: int) -> Answer:
         """Shows commands and goal. Any integer is an item."""
+        if self._given is None:
+            self._book = load_book() if self._upstream else book_of(item)
         book = self._book
         variant, number = divmod(item, len(book.goals))
         draw = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
@@ -172,7 +175,7 @@ SERVICE = Service(
     write=react_reply,
     turns=20,
     solved=lambda answer: answer.done and answer.reward > 0,
-    oracle=lambda item: Oracle(load_book(), item),
+    oracle=lambda item: Oracle(book_of(item), item),
     random=lambda item, seed: Random(seed),
     distinct=GOALS,
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",

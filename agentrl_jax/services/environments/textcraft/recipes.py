@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,40 @@ def spoken(name: str) -> str:
 def written(text: str) -> str:
     """The other way: "minecraft:oak_planks" of "oak planks"."""
     return _SPACE + text.replace(" ", "_")
+
+
+@functools.lru_cache(maxsize=256)
+def book_of(item: int) -> Book:
+    """The recipes that an item is played with: those of the package, whose words variants from 1 on exchange.
+
+    Variant k of a goal is item goal + 544 k. All words of all names change places, so that "oak planks" may read
+    "iron door", and "planks" then "door": what has to be done is the same, and cannot be known by heart.
+    """
+    book = load_book()
+    variant = item // len(book.goals)
+    if not variant:
+        return book
+    words = sorted({word for name in (*book.items, *book.tags) for word in spoken(name).split()})
+    others = random.Random(f"words {variant}").sample(words, len(words))
+    return _renamed(book, dict(zip(words, others)))
+
+
+def _renamed(book: Book, words: Mapping[str, str]) -> Book:
+    def other(name: str) -> str:
+        return written(" ".join(words[word] for word in spoken(name).split()))
+
+    def recipe(old: Recipe) -> Recipe:
+        taken = (dataclasses.replace(each, name=other(each.name)) for each in old.ingredients)
+        return Recipe(other(old.item), old.count, tuple(taken))
+
+    return Book(
+        recipes={other(name): tuple(map(recipe, known)) for name, known in book.recipes.items()},
+        tag_of={other(item): other(tag) for item, tag in book.tag_of.items()},
+        items=frozenset(map(other, book.items)),
+        tags=frozenset(map(other, book.tags)),
+        depth={other(name): depth for name, depth in book.depth.items()},
+        goals=tuple(map(other, book.goals)),
+    )
 
 
 @functools.cache
