@@ -149,6 +149,7 @@ def _eval_scripted(command: Eval) -> None:
         episodes=command.episodes or 200,
         turns=command.turns,
         url=command.url,
+        token_file=command.token_file,
         seed=command.seed or 0,
         workers=command.workers,
         report=lambda line: print(line, file=sys.stderr),

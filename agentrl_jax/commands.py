@@ -44,6 +44,8 @@ class Eval:
     """Most turns of its episodes; default: what is usual."""
     url: str = "local"
     """Address of the server that it plays on; local: in this process."""
+    token_file: str = ""
+    """File with the token that this server asks for."""
     workers: int = 4
     """Episodes that it plays at once."""
     levels: str | None = None

@@ -83,8 +83,9 @@ class ServiceConfig:
     __pydantic_config__ = STRICT
 
     url: str = ""
-    """Address of a server that is there, e.g. http://127.0.0.1:8000, ours or AgentGym's; with it tasks of any name are
-    services. local: in this process, without HTTP. Empty: the run starts a server for each task and ends it."""
+    """Address of a server that is there, e.g. http://127.0.0.1:8000, ours or AgentGym's; with it every task is a
+    service, compiled environments too. local: in this process, without HTTP. Empty: the run starts a server for each
+    task and ends it."""
     token_file: str = ""
     """File with the token that a server asks for."""
     score: Literal["auto", "sum", "last", "max"] = "auto"

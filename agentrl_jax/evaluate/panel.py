@@ -80,20 +80,23 @@ class Panel:
         parts = []
         for first in range(0, episodes, self.chunk):
             ids = build.evaluation_ids(first, self.chunk, self.task, self.given)
-            parts.append(self._whole(functools.partial(self.program, params, key, ids, settings)))
+            play = functools.partial(self.program, params, key, ids, settings)
+            parts.append(self._whole(play, min(self.chunk, episodes - first)))
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
 
-    def _whole(self, play: Callable[[], tuple[Trajectory, Any]]) -> Trajectory:
-        """The episodes of a dispatch, none of which failed."""
+    def _whole(self, play: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:
+        """The episodes of a dispatch, none of whose first `count` failed."""
         found = jax.tree.map(np.asarray, play()[0])
         for _ in range(ATTEMPTS - 1):
-            if not found.failed.any():
+            if not found.failed[:count].any():
                 break
             failed, again = found.failed, jax.tree.map(np.asarray, play()[0])
             found = jax.tree.map(lambda old, new, f=failed: _where(f, new, old), found, again)
-        if found.failed.any():
+        if isinstance(self.world, HostWorld):
+            self.world.desk.clear()  # episodes that the device ended
+        if found.failed[:count].any():
             raise UserError(
-                f"{int(found.failed.sum())} of {len(found.failed)} held-out episodes of "
+                f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
                 f"{self.world.tasks[self.task].name} failed {ATTEMPTS} times; see whether the service is well"
             )
         return found

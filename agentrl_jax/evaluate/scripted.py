@@ -24,6 +24,7 @@ def evaluate_scripted(
     episodes: int = 200,
     turns: int | None = None,
     url: str = "local",
+    token_file: str = "",
     seed: int = 0,
     workers: int = 4,
     report: Callable[[str], None] = lambda line: None,
@@ -37,6 +38,7 @@ def evaluate_scripted(
         episodes: see there.
         turns: most turns of an episode; None for what is usual.
         url: address of a server; local for this process.
+        token_file: file with the token that it asks for.
         seed: of the panel and of random actions.
         workers: episodes that are played at once.
         report: told what goes on.
@@ -59,7 +61,7 @@ def evaluate_scripted(
     listed = ",".join(map(str, chosen))
     config = Config(
         tasks=(TaskConfig(env=env, groups=1, items=listed, held_out=listed),),
-        env=ServiceConfig(url=url, workers=workers),
+        env=ServiceConfig(url=url, token_file=token_file, workers=workers),
         prompt=PromptConfig(style="chat", max_turns=turns or service.turns),
     )
     services = Services(config, lambda: Path("."))

@@ -8,17 +8,22 @@ has failed, and nothing is learned from it.
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol, TypeVar
 
 from agentrl_jax.rollout.host_environment import HostStep
+from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceClient, ServiceError
-from agentrl_jax.services.environment import Answer, Service, ServiceEnvironment
+from agentrl_jax.services.environment import Answer, ItemError, Service, ServiceEnvironment
 
 RETRIES = "retries"
 """Name in `HostStep.info` of the number of instances that were lost and replaced in a turn."""
+
+CLOSE_SECONDS, CLOSERS = 10.0, 16
+"""Seconds that closing all free instances may take, and how many are closed at once."""
 
 ScoreRule = Literal["sum", "last", "max"]
 """What an episode is worth: all rewards together, the score after its last turn, or the best score on the way."""
@@ -58,63 +63,100 @@ class Seat(Protocol):
 
 
 class RemotePlace:
-    """Instances behind a client, which are used again for other episodes."""
+    """Instances behind a client, which are used again for other episodes.
+
+    A server that is started anew gives the same handles again, to other instances. When that shows, all handles from
+    before count as lost, so that no episode goes on in an instance of another.
+    """
 
     def __init__(self, client: ServiceClient):
         """Opens nothing yet."""
         self._client = client
         self._free: list[int] = []
+        self._known: set[int] = set()
+        self._epoch = 0
         self._lock = threading.Lock()
 
     def open(self, item: int, deadline: float) -> "_RemoteSeat":
         """See `Place`. A free instance that the server has forgotten is dropped without a word."""
-        while (handle := self._take()) is not None:
+        while (taken := self._take()) is not None:
+            handle, epoch = taken
             try:
-                return _RemoteSeat(self, handle, self._client.reset(handle, item, deadline=deadline))
-            except Lost:
-                self.drop(handle)
-        handle = self._client.create(item, deadline=deadline)
+                first = self._client.reset(handle, item, deadline=deadline)
+                self.check(epoch)
+                return _RemoteSeat(self, handle, epoch, first)
+            except BaseException as error:
+                self.drop(handle, epoch)
+                if not isinstance(error, Lost) or time.monotonic() >= deadline:
+                    raise
+        handle, epoch = self._create(item, deadline)
         try:
-            return _RemoteSeat(self, handle, self._client.reset(handle, item, deadline=deadline))
+            return _RemoteSeat(self, handle, epoch, self._client.reset(handle, item, deadline=deadline))
         except BaseException:
-            self.drop(handle)
+            self.drop(handle, epoch)
             raise
+
+    def step(self, handle: int, epoch: int, action: str, deadline: float) -> Answer:
+        """Plays an action in an instance of this server, not of one before it."""
+        self.check(epoch)
+        answer = self._client.step(handle, action, deadline=deadline)
+        self.check(epoch)
+        return answer
+
+    def check(self, epoch: int) -> None:
+        """Raises `Lost` for an instance of a server that has been started anew since."""
+        if epoch != self._epoch:
+            raise Lost(f"{self._client.url}: the server has been started anew")
 
     def close(self) -> None:
         """Closes the instances that nobody uses, and the connections."""
-        while (handle := self._take()) is not None:
-            self._client.shut(handle)
+        with self._lock:
+            free, self._free = self._free, []
+        run_all([functools.partial(self._client.shut, handle) for handle in free], CLOSE_SECONDS, CLOSERS)
         self._client.close()
 
-    def keep(self, handle: int) -> None:
+    def keep(self, handle: int, epoch: int) -> None:
         """Takes an instance back for later."""
         with self._lock:
-            self._free.append(handle)
+            if epoch == self._epoch:
+                self._free.append(handle)
 
-    def drop(self, handle: int) -> None:
+    def drop(self, handle: int, epoch: int) -> None:
         """Closes an instance on the side; whether that works does not matter."""
-        threading.Thread(target=self._client.shut, args=(handle,), daemon=True).start()
+        if epoch == self._epoch:
+            threading.Thread(target=self._client.shut, args=(handle,), daemon=True).start()
 
-    def _take(self) -> int | None:
+    def _create(self, item: int, deadline: float) -> tuple[int, int]:
+        handle = self._client.create(item, deadline=deadline)
         with self._lock:
-            return self._free.pop() if self._free else None
+            if handle in self._known:
+                self._epoch += 1
+                self._free.clear()
+                self._known.clear()
+            self._known.add(handle)
+            return handle, self._epoch
+
+    def _take(self) -> tuple[int, int] | None:
+        with self._lock:
+            return (self._free.pop(), self._epoch) if self._free else None
 
 
 @dataclasses.dataclass
 class _RemoteSeat:
     place: RemotePlace
     handle: int
+    epoch: int
     first: Answer
 
     def step(self, action: str, deadline: float) -> Answer:
-        return self.place._client.step(self.handle, action, deadline=deadline)
+        return self.place.step(self.handle, self.epoch, action, deadline)
 
     def leave(self, *, good: bool) -> None:
-        (self.place.keep if good else self.place.drop)(self.handle)
+        (self.place.keep if good else self.place.drop)(self.handle, self.epoch)
 
 
 class LocalPlace:
-    """Instances in this process, without HTTP."""
+    """Instances in this process, without HTTP. One that raises counts as lost."""
 
     def __init__(self, service: Service):
         """Makes nothing yet."""
@@ -127,7 +169,12 @@ class LocalPlace:
         with self._lock:
             env = self._free.pop() if self._free else None
         env = self._service.make(False) if env is None else env
-        return _LocalSeat(self, env, env.reset(item))
+        try:
+            with _as_lost():
+                return _LocalSeat(self, env, env.reset(item))
+        except BaseException:
+            env.close()
+            raise
 
     def close(self) -> None:
         """Closes the instances that nobody uses."""
@@ -149,13 +196,24 @@ class _LocalSeat:
     first: Answer
 
     def step(self, action: str, deadline: float) -> Answer:
-        return self.env.step(action)
+        with _as_lost():
+            return self.env.step(action)
 
     def leave(self, *, good: bool) -> None:
         if good:
             self.place.keep(self.env)
         else:
             threading.Thread(target=self.env.close, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _as_lost() -> Iterator[None]:
+    try:
+        yield
+    except ItemError:
+        raise
+    except Exception as error:
+        raise Lost(f"{type(error).__name__}: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,10 +245,11 @@ class BridgedEnvironment:
         self._service, self._place, self._config, self._clock = service, place, config, clock
         self._seat: Seat | None = None
         self._item = 0
-        self._first = self._shown = ""
+        self._first, self._shown = Answer(""), ""
         self._played: list[tuple[str, Answer]] = []
         self._paid = self._worth = 0.0
-        self._lost = 0
+        self._begun = False
+        self._lost = self._told = 0
         self._lock = threading.Lock()
         self._whole, self._over = True, False
 
@@ -203,7 +262,7 @@ class BridgedEnvironment:
         self._item = self._config.items[seed % len(self._config.items)]
         with self._working():
             seat = self._attempts(self._enter)
-        self._first = self._shown = seat.first.observation
+        self._first, self._shown, self._begun = seat.first, seat.first.observation, True
         return self._shown
 
     def step(self, reply: str, actions: Sequence[str]) -> HostStep:
@@ -215,8 +274,8 @@ class BridgedEnvironment:
         reading = self._service.read(reply)
         if reading.action is None:
             self._shown = reading.complaint + (self._shown if reading.repeats else "")
-            return HostStep(self._shown, valid=False)
-        action, before = reading.action, self._lost
+            return HostStep(self._shown, valid=False, info=self._news())
+        action = reading.action
         with self._working():
             answer = self._attempts(lambda deadline: self._enter(deadline).step(action, deadline))
         self._played.append((action, answer))
@@ -227,8 +286,13 @@ class BridgedEnvironment:
             terminated=answer.done,
             success=self._service.solved(answer),
             valid=bool(action.strip()),
-            info={RETRIES: float(self._lost - before)},
+            info=self._news(),
         )
+
+    def _news(self) -> dict[str, float]:
+        """Instances that were lost and that nobody has been told of."""
+        lost, self._told = self._lost - self._told, self._lost
+        return {RETRIES: float(lost)}
 
     def close(self) -> None:
         """Gives the instance back; one that still works on something is given up."""
@@ -254,10 +318,10 @@ class BridgedEnvironment:
             return self._seat
         seat = self._place.open(self._item, deadline)
         try:
-            if self._shown:
+            if self._begun:
                 self._compare("a reset", self._first, seat.first)
             for action, answer in self._played:
-                self._compare(action, answer.observation, seat.step(action, deadline))
+                self._compare(action, answer, seat.step(action, deadline))
         except BaseException:
             seat.leave(good=False)
             raise
@@ -268,9 +332,10 @@ class BridgedEnvironment:
         seat.leave(good=False)
         raise Lost("nobody waits for this episode any more")
 
-    def _compare(self, asked: str, told: str, again: Answer) -> None:
-        if again.observation != told:
-            raise Differs(f"item {self._item}, played again, answers {again.observation!r} to {asked!r}, not {told!r}")
+    def _compare(self, asked: str, told: Answer, again: Answer) -> None:
+        old, new = ((x.observation, x.reward, x.score, x.done) for x in (told, again))
+        if old != new:
+            raise Differs(f"item {self._item}, played again, answers {new} to {asked!r}, not {old}")
 
     def _attempts(self, ask: Callable[[float], Result]) -> Result:
         """What comes of asking, again and again while instances are lost and there is time; `ask` is given a deadline.

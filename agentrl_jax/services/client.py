@@ -178,8 +178,10 @@ class ServiceClient:
             raise Lost(f"{where}: no time is left")
         sent: dict[str, Any] = {"params": body} if method == "GET" else {"json": body} if body is not None else {}
         try:
-            with self._connection(left) as http, http.stream(method, where, timeout=left, **sent) as response:
-                content = _read(response, until)
+            with self._connection(left) as http:
+                left = max(until - time.monotonic(), 0.001)
+                with http.stream(method, where, timeout=left, **sent) as response:
+                    content = _read(response, until)
         except httpx.TimeoutException as error:
             raise Lost(f"{where}: no answer within {left:.1f} s ({type(error).__name__})") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -204,7 +206,7 @@ class ServiceClient:
         shown = content[:200].decode("utf-8", "replace")
         if status in _BUSY:
             raise _Later(f"{where}: status {status}: {shown}")
-        if status == 422 and self.wire.errors is Errors.STATUS:
+        if status == 422 and self.wire.errors is Errors.STATUS and where.endswith("/reset"):
             raise ItemError(f"{where}: {shown}")
         if status >= 400:
             raise (Lost if status in (404, 500) else ServiceError)(f"{where}: status {status}: {shown}")

@@ -50,6 +50,8 @@ class ServiceProcess:
             ServiceError: it ends, or does not listen in time.
         """
         with self._lock:
+            if self._ended:
+                raise ServiceError(f"the service {self._env} has been closed")
             if not self._url:
                 self._url = self._start("0")
                 threading.Thread(target=self._watch, daemon=True, name=f"service-{self._env}").start()
@@ -62,7 +64,7 @@ class ServiceProcess:
         return None if process is None or process.poll() is not None else process.pid
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the process, for good."""
         self._ended = True
         process = self._process
         if process is None:
@@ -84,6 +86,7 @@ class ServiceProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                process_group=0,  # Ctrl-C in the terminal is for this process, which then ends the other
                 # What is compiled there is small, and the accelerators are this process's.
                 env={**os.environ, "JAX_PLATFORMS": "cpu"},
             )

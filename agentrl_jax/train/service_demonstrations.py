@@ -110,10 +110,13 @@ def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script)
 
 
 def _usable(config: Config, trajectory: Trajectory) -> Trajectory:
+    lost = int(np.sum(trajectory.failed))
+    if lost:
+        raise ValueError(f"{lost} of {len(trajectory.failed)} demonstrations failed in the service; try again")
     total = trajectory.prompt_length + jnp.sum(trajectory.observation_length + trajectory.reply.length, axis=1)
     limit = config.rollout.context_tokens
     fits = total <= limit if limit and config.rollout.context == "full" else total > 0
-    kept = np.flatnonzero(np.asarray(fits & ~trajectory.overflow & ~trajectory.failed))
+    kept = np.flatnonzero(np.asarray(fits & ~trajectory.overflow))
     if not kept.size:
         raise ValueError(
             "no episode can be imitated without cutting its texts; raise env.observation_tokens or "

@@ -18,7 +18,7 @@ from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment, LocalPlace, Place, RemotePlace
 from agentrl_jax.services.catalogue import get_service
-from agentrl_jax.services.client import Lost, ServiceClient
+from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Player, Service
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.process import ServiceProcess
@@ -73,6 +73,7 @@ class Services:
         self._config = config
         self._processes: list[ServiceProcess] = []
         self._closers: list[Callable[[], None]] = []
+        self._worlds: list[HostWorld] = []
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
@@ -80,7 +81,8 @@ class Services:
         """Training episodes, or held-out ones."""
         tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in range(len(self.tasks)))
         env = self._config.env
-        return HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers)
+        self._worlds.append(HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
+        return self._worlds[-1]
 
     @property
     def unseen(self) -> bool:
@@ -103,10 +105,12 @@ class Services:
 
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""
+        for world in self._worlds:
+            world.desk.clear()
+        for process in self._processes:  # whose instances end with it
+            process.close()
         for close in self._closers:
             close()
-        for process in self._processes:
-            process.close()
 
     def outcomes(self, task: int, items: Sequence[int], player: Callable[[int], Player]) -> np.ndarray:
         """Success bool[n] of a scripted player on some items of a task, side by side.
@@ -216,15 +220,22 @@ class _Started:
     ):
         self._name, self._log, self._most, self._connected, self._processes = name, log, most, connected, processes
         self._place: RemotePlace | None = None
+        self._failure: ServiceError | None = None
         self._lock = threading.Lock()
 
     def open(self, item: int, deadline: float) -> Any:
         """See `Place`."""
         with self._lock:
+            if self._failure is not None:
+                raise self._failure
             if self._place is None:
                 process = ServiceProcess(self._name, self._log(), max_instances=self._most)
                 self._processes.append(process)
-                self._place = self._connected(process.url())
+                try:
+                    self._place = self._connected(process.url())
+                except ServiceError as failure:
+                    self._failure = failure
+                    raise
         return self._place.open(item, deadline)
 
 
@@ -267,7 +278,8 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
         ValueError: the service fails.
     """
     jobs = [functools.partial(play, task, functools.partial(player, item), item, config) for item in items]
-    found = run_all(jobs, config.env.deadline * max(config.prompt.max_turns, len(items)), config.env.workers)
+    rounds = -(-len(items) // config.env.workers)
+    found = run_all(jobs, config.env.deadline * config.prompt.max_turns * rounds, config.env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
             raise ValueError(f"{task.config.label} {task.address}: {outcome}") from outcome

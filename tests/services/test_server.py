@@ -6,7 +6,7 @@ import time
 
 import httpx
 import pytest
-from counting import counting
+from counting import Counting, counting
 
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.protocol import COMPILED, WIRES, wire_of
@@ -253,3 +253,38 @@ def test_every_wire_serves(serve, name):
     assert httpx.get(url).status_code == 200
     made = post(url + wire.prefix, "create", **{field: 1 for field in wire.create or {}})
     assert made.status_code == 200
+
+
+def test_a_server_ends_though_a_request_hangs():
+    from conftest import running
+
+    from agentrl_jax.services.server import app as module
+
+    service, made = counting()
+    module_seconds, module.CLOSE_SECONDS = module.CLOSE_SECONDS, 0.2
+    try:
+        with running(module.create_app(service, COMPILED, Limits(seconds=30))) as url:
+            for handle in (0, 1):
+                httpx.post(f"{url}/create")
+                post(url, "reset", id=handle, data_idx=0)
+            with pytest.raises(httpx.TimeoutException):
+                httpx.post(f"{url}/step", json={"id": 0, "action": "sleep 4"}, timeout=0.2)
+    finally:
+        module.CLOSE_SECONDS = module_seconds
+    assert made.closed == 1  # the other one
+
+
+def test_an_instance_that_nobody_waits_for_is_closed_again(serve):
+    class Slow(Counting):
+        def __init__(self, upstream=False):
+            time.sleep(0.6)
+            super().__init__(upstream)
+
+    service, made = counting(Slow)
+    url = serve(service, COMPILED, Limits(seconds=0.2))
+    assert httpx.post(f"{url}/create", timeout=10).status_code == 504
+    end = time.monotonic() + 20
+    while made.closed == 0 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert made.opened == made.closed == 1
+    assert httpx.get(f"{url}/list_envs").json() == []

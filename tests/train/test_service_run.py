@@ -133,7 +133,7 @@ def breaking(monkeypatch):
     monkeypatch.setattr(Maze, "step", broken)
 
 
-WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0")
+WITHOUT_IMITATION = ("--imitation.levels", "0", "--imitation.steps", "0", "--env.retries", "1")
 
 
 def test_too_many_failures_end_the_run_with_its_checkpoint(file, tmp_path, breaking):
@@ -158,7 +158,7 @@ def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
     dropped = [json.loads(line) for line in (folder / "failures.jsonl").read_text().splitlines()]
     assert len(dropped) == sum(4 * row["env/failed_share"] for row in learned) > 0
     assert set(dropped[0]) == {"step", "task", "group", "member", "what", "error"}
-    assert dropped[0]["error"] == "RuntimeError: the maze has caved in"
+    assert dropped[0]["error"] == "Lost: RuntimeError: the maze has caved in"
     assert "episodes failed" in output
     for row in learned:
         assert row["train/failed"] == row["env/failed_share"]

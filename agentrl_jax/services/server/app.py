@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ from agentrl_jax.services.server.instances import Instance, Instances, NoRoom, U
 
 _log = logging.getLogger(__name__)
 
+CLOSE_SECONDS = 10.0
+"""That instances have to come to rest when the server ends."""
+
 SWEEP_SECONDS = 1.0
 """Between two looks for idle instances."""
 
@@ -35,6 +39,8 @@ class Limits:
         body_bytes: of a request.
         workers: requests that are worked on at once.
         token: that requests have to bear; empty for none.
+        first_handle: of the first instance. A server that is started anew should not give the handles of the one
+            before, which its clients still have.
     """
 
     instances: int = 256
@@ -43,6 +49,7 @@ class Limits:
     body_bytes: int = 1024 * 1024
     workers: int = 64
     token: str = ""
+    first_handle: int = 0
 
 
 class _Refusal(Exception):
@@ -71,7 +78,9 @@ def create_app(service: Service, wire: Wire, limits: Limits = Limits(), *, upstr
             tasks.start_soon(desk.sweep)
             yield
             tasks.cancel_scope.cancel()
-        await anyio.to_thread.run_sync(desk.instances.close_all)
+        stuck = await anyio.to_thread.run_sync(desk.instances.close_all, CLOSE_SECONDS)
+        if stuck:
+            _log.warning("%d instances are still at work and are left behind", stuck)
 
     app = FastAPI(title=f"agentrl_jax: {service.name}", lifespan=lifespan)
     app.add_middleware(
@@ -88,7 +97,10 @@ class _Desk:
         self.service, self.wire, self.limits, self.upstream = service, wire, limits, upstream
         self.counters = Counters()
         self.instances = Instances(
-            lambda: service.make(upstream), most=limits.instances, idle_timeout=limits.idle_timeout
+            lambda: service.make(upstream),
+            most=limits.instances,
+            idle_timeout=limits.idle_timeout,
+            first=limits.first_handle,
         )
         self.counters.instances.set_function(lambda: len(self.instances))
         self._threads: anyio.CapacityLimiter | None = None
@@ -101,14 +113,20 @@ class _Desk:
 
     # What requests ask for; these run in threads.
 
-    def create(self) -> Any:
-        """Opens an instance."""
+    def create(self, late: threading.Event) -> Any:
+        """Opens an instance; where nobody waits for it any more, it is closed again."""
         handle = self.instances.create()
-        if not self.wire.opens:
-            return self.wire.fields(self.wire.created, handle, Answer("")) if self.wire.created else handle
-        with self.instances.use(handle) as instance:
-            instance.last = instance.env.reset(handle)
-            return self.wire.fields(self.wire.created, handle, instance.last)
+        try:
+            answer = Answer("")
+            if self.wire.opens:
+                with self.instances.use(handle) as instance:
+                    instance.last = answer = instance.env.reset(handle - self.limits.first_handle)
+            if late.is_set():
+                raise TimeoutError
+        except BaseException:
+            self.instances.close(handle)
+            raise
+        return self.wire.fields(self.wire.created, handle, answer) if self.wire.created else handle
 
     def reset(self, handle: int, item: int) -> Any:
         """Starts an episode."""
@@ -157,16 +175,40 @@ class _Desk:
             raise _Refusal(409, f"The environment {handle} has no episode yet; reset it first.")
         return instance.last
 
-    async def answer(self, handle: int | None, work: Callable[[], Any], *, resets: bool = False) -> Response:
-        """The answer to a request, or what this environment's clients take for a refusal."""
+    async def answer(
+        self,
+        handle: int | None,
+        work: Callable[[], Any],
+        *,
+        resets: bool = False,
+        late: threading.Event | None = None,
+    ) -> Response:
+        """The answer to a request, or what this environment's clients take for a refusal.
+
+        Args:
+            handle: of the instance that it concerns.
+            work: finds it, in a thread.
+            resets: it is a reset.
+            late: set when nobody waits for it any more.
+        """
+        begun = threading.Event()
+
+        def working() -> Any:
+            begun.set()
+            return work()
+
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(self.limits.workers)
         try:
             with anyio.fail_after(self.limits.seconds):
-                found = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+                found = await anyio.to_thread.run_sync(working, abandon_on_cancel=True, limiter=self._threads)
         except NoRoom as error:
             return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "1"})
         except TimeoutError:
+            if late is not None:
+                late.set()
+            if not begun.is_set():
+                return JSONResponse({"detail": "too many requests wait; ask again"}, 503, {"Retry-After": "1"})
             if handle is not None:
                 self.instances.abandon(handle)
                 self.counters.abandoned.inc()
@@ -218,7 +260,8 @@ def _add_routes(app: FastAPI, desk: _Desk) -> None:
         app.add_api_route(path, function, methods=["GET"])
 
     async def create(body: Any) -> Response:
-        return await desk.answer(None, desk.create)
+        late = threading.Event()
+        return await desk.answer(None, functools.partial(desk.create, late), late=late)
 
     async def reset(body: Any) -> Response:
         mine = getattr(body, handle)

@@ -1,5 +1,6 @@
 """`agentrl serve`: from the words of the command line to a server that runs."""
 
+import secrets
 from pathlib import Path
 
 from agentrl_jax.commands import Serve
@@ -8,6 +9,9 @@ from agentrl_jax.services.catalogue import get_service
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.services.server.app import Limits, create_app
 from agentrl_jax.services.server.run import serve
+
+HANDLES = 2**30
+"""The first handle of a server is drawn below this; all that follow fit 31 bits."""
 
 
 def run(command: Serve) -> None:
@@ -27,6 +31,7 @@ def run(command: Serve) -> None:
     with refusals():
         service = get_service(command.env)
         service.make(False).close()  # what is missing is told now, not to the first client
+    upstream = command.compat == "upstream"
     limits = Limits(
         instances=command.max_instances,
         idle_timeout=command.idle_timeout,
@@ -34,8 +39,9 @@ def run(command: Serve) -> None:
         body_bytes=command.max_body,
         workers=command.workers,
         token=token,
+        first_handle=0 if upstream else secrets.randbelow(HANDLES),
     )
-    app = create_app(service, wire_of(service.name), limits, upstream=command.compat == "upstream")
+    app = create_app(service, wire_of(service.name), limits, upstream=upstream)
     serve(app, host=command.host, port=command.port, token=token, announce=command.announce)
 
 
@@ -51,6 +57,6 @@ def read_token(file: str) -> str:
         token = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: cannot be read ({error}); give a file that holds a token") from error
-    if not token or not token.isprintable() or " " in token:
-        raise UserError(f"{file}: holds no token; expected one line of printable characters without blanks")
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise UserError(f"{file}: holds no token; expected one line of printable ASCII characters without blanks")
     return token

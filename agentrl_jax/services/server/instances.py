@@ -47,6 +47,7 @@ class Instances:
         *,
         most: int,
         idle_timeout: float,
+        first: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Starts without instances.
@@ -55,12 +56,13 @@ class Instances:
             make: makes an environment.
             most: instances that may be open at once.
             idle_timeout: seconds without a request after which an instance is closed; 0 for never.
+            first: handle of the first instance.
             clock: tells seconds.
         """
         self._make, self._most, self._idle_timeout, self._clock = make, most, idle_timeout, clock
         self._open: dict[int, Instance] = {}
         self._lock = threading.Lock()
-        self._next = 0
+        self._next = first
         self._coming = 0
         self._closed = False
 
@@ -73,11 +75,6 @@ class Instances:
         """Handles of the instances that are open."""
         with self._lock:
             return list(self._open)
-
-    @property
-    def most(self) -> int:
-        """Instances that may be open at once."""
-        return self._most
 
     def create(self) -> int:
         """Opens an instance and returns its handle; no handle is given twice.
@@ -143,6 +140,8 @@ class Instances:
             instance = self._open.pop(handle, None)
         if instance is not None:
             instance.broken = True
+            with self._lock:
+                self._coming += 1  # it still takes its place
             threading.Thread(target=self._shut_later, args=(handle, instance), daemon=True).start()
 
     def expire(self) -> int:
@@ -167,17 +166,25 @@ class Instances:
                 instance.lock.release()
         return count
 
-    def close_all(self) -> None:
-        """Closes everything, and takes no more."""
+    def close_all(self, seconds: float) -> int:
+        """Closes everything within some seconds, and takes no more; returns how many were still at work then."""
         with self._lock:
             self._closed = True
-            handles = list(self._open)
-        for handle in handles:
-            self.close(handle)
+            left, self._open = self._open, {}
+        end, stuck = self._clock() + seconds, 0
+        for handle, instance in left.items():
+            if instance.lock.acquire(timeout=max(end - self._clock(), 0.01)):
+                self._shut(handle, instance)
+                instance.lock.release()
+            else:
+                stuck += 1
+        return stuck
 
     def _shut_later(self, handle: int, instance: Instance) -> None:
         with instance.lock:
             self._shut(handle, instance)
+        with self._lock:
+            self._coming -= 1
 
     def _shut(self, handle: int, instance: Instance) -> None:
         try:

@@ -4,6 +4,7 @@ import datetime
 import ipaddress
 import json
 import logging
+import os
 import socket
 import sys
 import threading
@@ -16,6 +17,9 @@ from agentrl_jax.errors import UserError
 
 GRACE_SECONDS = 10
 """Seconds that requests have to end in after a signal."""
+
+JOIN_SECONDS = 5.0
+"""Seconds that threads have to end in after the server."""
 
 KEPT_SECONDS = 75
 """Seconds that a connection is kept without a request; longer than clients keep theirs."""
@@ -57,6 +61,13 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = Fa
     if announce:
         threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
     server.run(sockets=[listener])
+    # A request that never came back would keep Python from ending.
+    busy = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
+    for thread in busy:
+        thread.join(JOIN_SECONDS / len(busy))
+    if any(thread.is_alive() for thread in busy):
+        logging.shutdown()
+        os._exit(0)
 
 
 def _end_with_input(server: uvicorn.Server) -> None:
