@@ -278,8 +278,8 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
         ValueError: the service fails.
     """
     jobs = [functools.partial(play, task, functools.partial(player, item), item, config) for item in items]
-    rounds = -(-len(items) // config.env.workers)
-    found = run_all(jobs, config.env.deadline * config.prompt.max_turns * rounds, config.env.workers)
+    rounds = -(-len(items) // config.env.workers) * (config.env.retries + 1)
+    found = run_all(jobs, config.env.deadline * (config.prompt.max_turns + 1) * rounds, config.env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
             raise ValueError(f"{task.config.label} {task.address}: {outcome}") from outcome
