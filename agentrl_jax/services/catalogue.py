@@ -4,6 +4,7 @@ import difflib
 import importlib
 
 from agentrl_jax.services.environment import Service
+from agentrl_jax.services.environments.elsewhere import INSTRUCTIONS, service_elsewhere
 
 TEXT_SERVICES = {
     "textcraft": "agentrl_jax.services.environments.textcraft.env",
@@ -15,19 +16,21 @@ TEXT_SERVICES = {
 
 
 def get_service(name: str) -> Service:
-    """The service called `name`: one of `TEXT_SERVICES`, or an environment of `envs_jax` by its tag.
+    """The service called `name`: one of `TEXT_SERVICES`, another one of AgentGym, or an environment of `envs_jax`.
 
     Raises:
         ValueError: there is no such environment, or what it needs is not installed.
     """
     if name in TEXT_SERVICES:
         return importlib.import_module(TEXT_SERVICES[name]).SERVICE
+    if name in INSTRUCTIONS:
+        return service_elsewhere(name)
     from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not
     from envs_jax import registry
 
     if name in registry.registered():
         return compiled_service(name)
-    known = (*TEXT_SERVICES, *registry.registered())
+    known = (*TEXT_SERVICES, *INSTRUCTIONS, *registry.registered())
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     raise ValueError(f"no environment is called {name!r}; {hint}")

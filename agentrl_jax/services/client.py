@@ -1,6 +1,7 @@
 """Talks to a service: AgentGym's fifteen environments, its own servers or ours, of either generation."""
 
 import contextlib
+import dataclasses
 import queue
 import random
 import ssl
@@ -125,10 +126,11 @@ class ServiceClient:
         if wire.observes:
             fields = {**fields, "observation": self.observation(handle, deadline=deadline)}
         answer = self._answer("reset", fields)
-        above = [str(answer.info[name]) for name in wire.shown if name in answer.info]
-        if not above:
-            return answer
-        return Answer("\n".join([*above, answer.observation]), answer.reward, answer.score, answer.done, answer.info)
+        lines = [*(str(answer.info[name]) for name in wire.shown if name in answer.info), answer.observation]
+        actions = answer.info.get(wire.listed)
+        if isinstance(actions, list):
+            lines.append(f"AVAILABLE ACTIONS: {','.join(map(str, actions))}")
+        return dataclasses.replace(answer, observation="\n".join(lines))
 
     def step(self, handle: int, action: str, *, deadline: float | None = None) -> Answer:
         """Plays an action.

@@ -79,6 +79,7 @@ class Service:
         random: makes a player that draws its actions from a seed: (item, seed).
         views: further things that a client may read by name, and the methods of the environment, without arguments,
             that give them as JSON.
+        marked: replies put their action behind `Action:`.
         distinct: items before they are others of the same kind over again; 0 where all differ.
         full_score: score of a solved item, which rewards are divided by.
         category: what kind of item a number is, for tables of results; None where all are alike.
@@ -97,6 +98,7 @@ class Service:
     oracle: Callable[[int], Player] | None
     random: Callable[[int, int], Player]
     views: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    marked: bool = True
     distinct: int = 0
     full_score: float = 1.0
     category: Callable[[int], str] | None = None

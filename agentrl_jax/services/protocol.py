@@ -44,6 +44,7 @@ class Wire:
         step_fields: fields of the answer to /step.
         observes: the observation of a reset or a step is fetched from /observation instead.
         shown: in front of the observation of a reset, the fields of it that the agent is shown, a line each.
+        listed: behind the observation of a reset, the field of it that lists what the agent may do.
         cumulative: the score of a step is that of the whole episode, which AgentGym takes for the reward.
         final: a reward counts in the last answer only.
         opens: /create starts an episode, on the item with the number of the handle.
@@ -64,6 +65,7 @@ class Wire:
     step_fields: tuple[str, ...] = ("observation", "reward", "done")
     observes: bool = False
     shown: tuple[str, ...] = ()
+    listed: str = ""
     cumulative: bool = False
     final: bool = False
     opens: bool = False
@@ -132,6 +134,7 @@ WIRES: Mapping[str, Wire] = {
         item="game",
         reset={"world_type": "Text"},
         reset_fields=("id", "observation", "available_actions", "task_type"),
+        listed="available_actions",
         step_fields=("observation", "reward", "available_actions", "done"),
         closes=False,
     ),

@@ -184,7 +184,7 @@ class Services:
             task.config.label,
             lambda: BridgedEnvironment(service, task.place, bridge),
             instruction=service.instruction,
-            grammar=PlainReply(opening=OPENINGS[prompt.think] if prompt.forced_tag else ""),
+            grammar=PlainReply(opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""),
             tokenizer=tokenizer,
             style=prompt.style,
             observation_tokens=env.observation_tokens,

@@ -7,6 +7,7 @@ from agentrl_jax.services.environment import Answer, ItemError, Service
 from agentrl_jax.services.replies import Reading
 
 ITEMS = 100
+ACTIONS = {"available_actions": ["look", "go"]}
 
 
 class Counting:
@@ -25,7 +26,7 @@ class Counting:
         if not 0 <= item < ITEMS:
             raise ItemError(f"no item {item}")
         self.number = item
-        return Answer(f"start {item}", info={"task_description": "Count.", "sites": ["a"], "object": "count"})
+        return Answer(f"start {item}", info={"task_description": "Count.", "sites": ["a"], "object": "count"} | ACTIONS)
 
     def step(self, action):
         assert not self.inside, "two requests at once"

@@ -1,0 +1,82 @@
+"""AgentGym's environments that are not served here: what is needed to play them on a server that is there."""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from agentrl_jax.services.environment import Answer, Service
+from agentrl_jax.services.replies import READERS, react_reply
+
+_REACT = "Write your thoughts after Thought: and then a single action after Action:."
+_TOOLS = (
+    "Reach the goal with the tools that you are told of. Write your thoughts after Thought: and end with a line Action:"
+    " NAME with Action Input: ARGUMENTS, the arguments as JSON. The action finish ends the task and takes the answer."
+)
+
+INSTRUCTIONS = {
+    "babyai": "You explore rooms to fulfil a goal. Doors that are locked open with a key of their colour. Choose one "
+    f"of the actions that are listed with every observation, word for word, e.g. go to red ball 1 or toggle. {_REACT}",
+    "alfworld": "You do a task in a household. Choose one of the actions that are listed at the start, such as go to "
+    f"shelf 1, take mug 1 from shelf 1 or open fridge 1. {_REACT}",
+    "webshop": "You shop by an instruction. The actions are search[words] and click[button], with buttons that the "
+    f"page has; an action that it does not have changes nothing. {_REACT}",
+    "sqlgym": "You are given a schema and a question. Explain how to find the answer, then give one line of SQL "
+    "between ```sql and ```.",
+    "searchqa": "Answer the question. First think between <think> and </think>. If you lack something, search for it "
+    "between <search> and </search>, and read what is found between <information> and </information>. Once you are "
+    "sure, answer between <answer> and </answer>, in as few words as can be.",
+    "webarena": "You carry out a task in a browser, of which you see the accessibility tree, the address and the last "
+    "action. Think, then give one action between two lots of three backticks: click [id], type [id] [text] [1], hover "
+    "[id], press [keys], scroll [down], new_tab, tab_focus [index], close_tab, goto [url], go_back, go_forward, or "
+    "stop [answer], which ends the task.",
+    **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOLS),
+}
+"""What the agent is told."""
+
+TURNS = {
+    "babyai": 20,
+    "alfworld": 30,
+    "webshop": 10,
+    "sqlgym": 1,
+    "searchqa": 5,
+    "webarena": 15,
+    "weather": 10,
+    "movie": 12,
+    "academia": 12,
+    "todo": 15,
+    "sheet": 15,
+}
+"""Turns of AgentGym's own scripts."""
+
+
+def service_elsewhere(name: str) -> Service:
+    """The service of one of `INSTRUCTIONS`. It has no scripted players, and cannot be made here."""
+    return Service(
+        name=name,
+        make=_nowhere(name),
+        items=2**31,
+        instruction=INSTRUCTIONS[name],
+        read=READERS[name],
+        write=react_reply,
+        marked=name not in ("searchqa", "webarena", "sqlgym"),
+        turns=TURNS[name],
+        solved=_babyai if name == "babyai" else _paid,
+        oracle=None,
+        random=_nowhere(name),
+    )
+
+
+def _paid(answer: Answer) -> bool:
+    """The whole reward, which these environments pay in one turn."""
+    return answer.reward == 1
+
+
+def _babyai(answer: Answer) -> bool:
+    """BabyAI pays less the longer it took."""
+    return answer.done and answer.score > 0
+
+
+def _nowhere(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object) -> NoReturn:
+        raise ValueError(f"{name} is not served here; give the address of AgentGym's server (env.url)")
+
+    return refuse
