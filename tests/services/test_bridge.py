@@ -5,12 +5,14 @@ import time
 
 import pytest
 from counting import Counting, counting
+from serving import running
 
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs, LocalPlace, RemotePlace
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Answer
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.server.app import create_app
 
 ITEMS = (3, 7, 11)
 
@@ -163,9 +165,6 @@ def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
 
 
 def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
-    from conftest import running
-
-    from agentrl_jax.services.server.app import create_app
 
     service, wire = TEXTCRAFT, WIRES["textcraft"]
     actions = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")
@@ -209,9 +208,6 @@ def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
 
 def test_a_new_server_that_gives_old_handles_again_shows(serve):
     """Two episodes hold handles of a server that forgets all; neither goes on in an instance of the other."""
-    from conftest import running
-
-    from agentrl_jax.services.server.app import create_app
 
     service, _ = counting()
     config = BridgeConfig(items=ITEMS, seconds=20)

@@ -7,10 +7,11 @@ import time
 import httpx
 import pytest
 from counting import Counting, counting
+from serving import running
 
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.protocol import COMPILED, WIRES, wire_of
-from agentrl_jax.services.server.app import Limits
+from agentrl_jax.services.server.app import Limits, create_app
 
 
 def post(url, path, **body):
@@ -223,9 +224,6 @@ def test_documents_metrics_and_items(serve):
 
 
 def test_closing_the_server_closes_its_instances():
-    from conftest import running
-
-    from agentrl_jax.services.server.app import create_app
 
     service, made = counting()
     with running(create_app(service, COMPILED)) as url:
@@ -256,7 +254,6 @@ def test_every_wire_serves(serve, name):
 
 
 def test_a_server_ends_though_a_request_hangs():
-    from conftest import running
 
     from agentrl_jax.services.server import app as module
 
