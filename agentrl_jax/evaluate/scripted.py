@@ -91,7 +91,7 @@ def as_table(result: Mapping[str, Any]) -> Table:
     title = f"{result['policy']} in {result['env']}; scores of {result['full_score']:g}"
     table = Table(title=title, title_justify="left")
     for name in ("", "items", "solved", "low", "high", "score", "low", "high"):
-        table.add_column(name, justify="right" if name else "left")
+        table.add_column(name, justify="right" if name else "left", overflow="fold", no_wrap=bool(name))
     bounds = ("mean", "low", "high")
     for name, row in {"all": result, **result.get("categories", {})}.items():
         rates = (f"{row['success'][bound]:.1%}" for bound in bounds)
