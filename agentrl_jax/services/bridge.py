@@ -238,11 +238,9 @@ class BridgeConfig:
 class BridgedEnvironment:
     """One episode of a service, as a `HostEnvironment`."""
 
-    def __init__(
-        self, service: Service, place: Place, config: BridgeConfig, clock: Callable[[], float] = time.monotonic
-    ):
+    def __init__(self, service: Service, place: Place, config: BridgeConfig):
         """Asks for nothing yet."""
-        self._service, self._place, self._config, self._clock = service, place, config, clock
+        self._service, self._place, self._config = service, place, config
         self._seat: Seat | None = None
         self._item = 0
         self._first, self._shown = Answer(""), ""
@@ -342,15 +340,15 @@ class BridgedEnvironment:
 
         A single attempt has half of the time, so that a server that hangs leaves some for another.
         """
-        end, pause, lost = self._clock() + self._config.seconds, FIRST_PAUSE, 0
+        end, pause, lost = time.monotonic() + self._config.seconds, FIRST_PAUSE, 0
         while True:
             try:
-                return ask(min(end, self._clock() + self._config.seconds / 2))
+                return ask(min(end, time.monotonic() + self._config.seconds / 2))
             except Lost:
                 lost += 1
                 self._lost += 1
                 self._leave(good=False)
-                if self._over or lost > self._config.retries or self._clock() + pause >= end:
+                if self._over or lost > self._config.retries or time.monotonic() + pause >= end:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

@@ -98,11 +98,6 @@ class Services:
             found += map(task.service.category, task.held_out[:count])
         return found
 
-    @property
-    def processes(self) -> tuple[ServiceProcess, ...]:
-        """Servers that the run starts itself."""
-        return tuple(self._processes)
-
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""
         for world in self._worlds:
