@@ -18,6 +18,7 @@ from agentrl_jax.rollout.host_environment import HostStep
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Answer, ItemError, Service, ServiceEnvironment
+from agentrl_jax.services.protocol import wire_of
 
 RETRIES = "retries"
 """Name in `HostStep.info` of the number of instances that were lost and replaced in a turn."""
@@ -171,7 +172,7 @@ class LocalPlace:
         env = self._service.make(False) if env is None else env
         try:
             with _as_lost():
-                return _LocalSeat(self, env, env.reset(item))
+                return _LocalSeat(self, env, wire_of(self._service.name).first(env.reset(item)))
         except BaseException:
             env.close()
             raise

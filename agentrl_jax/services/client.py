@@ -1,7 +1,6 @@
 """Talks to a service: AgentGym's fifteen environments, its own servers or ours, of either generation."""
 
 import contextlib
-import dataclasses
 import queue
 import random
 import ssl
@@ -125,12 +124,7 @@ class ServiceClient:
             raise Lost(f"{self.url}: the environment could not be reset (TimeoutError)")
         if wire.observes:
             fields = {**fields, "observation": self.observation(handle, deadline=deadline)}
-        answer = self._answer("reset", fields)
-        lines = [*(str(answer.info[name]) for name in wire.shown if name in answer.info), answer.observation]
-        actions = answer.info.get(wire.listed)
-        if isinstance(actions, list):
-            lines.append(f"AVAILABLE ACTIONS: {','.join(map(str, actions))}")
-        return dataclasses.replace(answer, observation="\n".join(lines))
+        return wire.first(self._answer("reset", fields))
 
     def step(self, handle: int, action: str, *, deadline: float | None = None) -> Answer:
         """Plays an action.

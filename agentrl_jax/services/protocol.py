@@ -42,6 +42,7 @@ class Wire:
         reset_answer: "object" with the fields `reset_fields`, "pair" for [observation, null], or "text".
         reset_fields: see there.
         step_fields: fields of the answer to /step.
+        plays: fields of the answers of further routes that play an action, each by a method of its name.
         observes: the observation of a reset or a step is fetched from /observation instead.
         shown: in front of the observation of a reset, the fields of it that the agent is shown, a line each.
         listed: behind the observation of a reset, the field of it that lists what the agent may do.
@@ -63,6 +64,7 @@ class Wire:
     reset_answer: Literal["object", "pair", "text"] = "object"
     reset_fields: tuple[str, ...] = ("observation",)
     step_fields: tuple[str, ...] = ("observation", "reward", "done")
+    plays: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     observes: bool = False
     shown: tuple[str, ...] = ()
     listed: str = ""
@@ -72,6 +74,14 @@ class Wire:
     closes: bool = True
     goes_on: bool = False
     errors: Errors = Errors.PAYLOAD
+
+    def first(self, answer: Answer) -> Answer:
+        """What an agent is shown first: the answer to a reset, with the fields `shown` and `listed` in its text."""
+        lines = [*(str(answer.info[name]) for name in self.shown if name in answer.info), answer.observation]
+        actions = answer.info.get(self.listed)
+        if isinstance(actions, list):
+            lines.append(f"AVAILABLE ACTIONS: {','.join(map(str, actions))}")
+        return dataclasses.replace(answer, observation="\n".join(lines))
 
     def fields(self, names: tuple[str, ...], handle: int, answer: Answer) -> dict[str, Any]:
         """The fields of an answer on the wire."""
@@ -125,6 +135,7 @@ WIRES: Mapping[str, Wire] = {
         created=("id",),
         reset_fields=("task_name", "var_num", "task_description", *_SCORED, "deleted"),
         step_fields=_SCORED,
+        plays={"step_visual": (*_SCORED, "info", "object_tree", "inventory", "moves")},
         shown=("task_description",),
         cumulative=True,
     ),

@@ -21,7 +21,6 @@ from agentrl_jax.services.environments.sciworld import (
     TASKS,
     SciWorld,
     find_item,
-    first_text,
     item_table,
 )
 from agentrl_jax.services.environments.sciworld_players import TEMPLATES, Oracle, Random
@@ -149,7 +148,7 @@ def test_a_reset_tells_task_and_room_apart(world):
         "deleted": False,
         "moves": 0,
     }
-    assert first_text(answer) == f"{BOIL_WATER}\n{answer.observation}"
+    assert WIRES["sciworld"].first(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
 
 
 @needs_java
@@ -267,10 +266,11 @@ def test_views_are_json_and_tell_what_their_names_say(world):
 @needs_java
 def test_a_visual_step_tells_everything(world):
     world.reset(0)
-    told = world.step_visual("open door to kitchen")
+    answer = world.step_visual("Thought: It is shut.\n\nAction: open door to kitchen</s>")
+    assert (answer.observation, answer.score, answer.done) == ("The door is now open.", 0.0, False)
+    told = answer.info
     assert json.loads(json.dumps(told)) == told
-    assert told["observation"] == "The door is now open."
-    assert (told["score"], told["done"], told["moves"]) == (0.0, False, 1)
+    assert told["moves"] == 1
     assert "go to kitchen" in told["info"]["valid"]
     assert (told["info"]["taskName"], told["info"]["variationIdx"]) == ("boil", 0)
     assert told["object_tree"]["name"] == "universe"

@@ -4,6 +4,7 @@ The simulator is the one of the package scienceworld, in a Java process of its o
 endings are AgentGym's. What differs is listed at `SciWorld`.
 """
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -73,11 +74,6 @@ def item_table() -> list[dict[str, Any]]:
     return [{"item": item, "task_name": task, "var_num": number} for item, (task, number) in enumerate(pairs)]
 
 
-def first_text(answer: Answer) -> str:
-    """What AgentGym's client shows first: the task, and below it the room. `answer` is that of a reset."""
-    return f"{answer.info['task_description']}\n{answer.observation}"
-
-
 class SciWorld:
     """One episode: carry out a school experiment in a house of ten places.
 
@@ -139,9 +135,9 @@ class SciWorld:
         """
         return self._play(action.encode("utf-8", "replace").decode(), {})
 
-    def step_visual(self, action: str) -> dict[str, Any]:
-        """As `step`, with everything that the simulator can tell; slow."""
-        answer = self.step(action)
+    def step_visual(self, action: str) -> Answer:
+        """As `step`, and in the answer's `info` all that the simulator can tell; slow. Finds the action in a reply."""
+        answer = self.step(last_action(action).action or "" if "Action:" in action else action)
         inventory, moves = self._ask("freeActionInventory"), answer.info["moves"]
         info = {
             "moves": moves,
@@ -155,8 +151,8 @@ class SciWorld:
             "taskName": self._last["task_name"],
             "simplificationStr": "",
         }
-        said = {"observation": answer.observation, "reward": answer.reward, "score": answer.score, "done": answer.done}
-        return {**said, "info": info, **self.object_tree(), "inventory": inventory, "moves": moves}
+        told = {"info": info, **self.object_tree(), "inventory": inventory, "moves": moves}
+        return dataclasses.replace(answer, info=told)
 
     def action_hint(self) -> dict[str, list[str]]:
         """Templates of actions, and things that can be named now."""

@@ -138,16 +138,16 @@ class _Desk:
             return [answer.observation, None]
         return self.wire.fields(self.wire.reset_fields, handle, answer)
 
-    def step(self, handle: int, action: str) -> Any:
-        """Plays an action."""
+    def step(self, handle: int, action: str, method: str = "step") -> Any:
+        """Plays an action, by a method of the environment."""
         with self.instances.use(handle) as instance:
             last = self._episode(handle, instance)
             if last.done and not (self.upstream and self.wire.goes_on):
                 raise _Refusal(409, f"The task with environment {handle} has finished.")
-            instance.last = answer = instance.env.step(action)
+            instance.last = answer = getattr(instance.env, method)(action)
         if answer.done:
             self.counters.episodes.labels(str(self.service.solved(answer)).lower()).inc()
-        return self.wire.fields(self.wire.step_fields, handle, answer)
+        return self.wire.fields(self.wire.plays.get(method, self.wire.step_fields), handle, answer)
 
     def observation(self, handle: int) -> Any:
         """What was said last."""
@@ -268,9 +268,9 @@ def _add_routes(app: FastAPI, desk: _Desk) -> None:
         given = getattr(body, wire.item)
         return await desk.answer(mine, functools.partial(desk.reset, mine, given), resets=True)
 
-    async def step(body: Any) -> Response:
+    async def step(body: Any, method: str = "step") -> Response:
         mine = getattr(body, handle)
-        return await desk.answer(mine, functools.partial(desk.step, mine, body.action))
+        return await desk.answer(mine, functools.partial(desk.step, mine, body.action, method))
 
     async def close(body: Any) -> Response:
         mine = getattr(body, handle)
@@ -281,11 +281,12 @@ def _add_routes(app: FastAPI, desk: _Desk) -> None:
     further = {name: (Any, value) for name, value in wire.reset.items()}
     # AgentGym's TextCraft starts with the first item where none is named.
     item = (int, 0) if wire.opens else number
-    _post(app, f"{prefix}/create", create, "Create", asked, optional=wire.create is None)
-    _post(app, f"{prefix}/reset", reset, "Reset", {handle: number, **further, wire.item: item})
-    _post(app, f"{prefix}/step", step, "Step", {handle: number, "action": text})
+    _post(app, f"{prefix}/create", create, asked, optional=wire.create is None)
+    _post(app, f"{prefix}/reset", reset, {handle: number, **further, wire.item: item})
+    for method in ("step", *wire.plays):
+        _post(app, f"{prefix}/{method}", functools.partial(step, method=method), {handle: number, "action": text})
     if wire.closes or not desk.upstream:
-        _post(app, f"{prefix}/close", close, "Close", {handle: number})
+        _post(app, f"{prefix}/close", close, {handle: number})
     for name, fact in desk.service.facts.items():
         app.add_api_route(f"{prefix}/{name}", functools.partial(_fact, fact), methods=["GET"], name=name)
     reads: dict[str, Callable[[int], Any]] = {"observation": desk.observation, "detail": desk.detail}
@@ -302,13 +303,15 @@ def _post(
     app: FastAPI,
     path: str,
     function: Callable[[Any], Awaitable[Response]],
-    name: str,
     fields: dict[str, Any],
     *,
     optional: bool = False,
 ) -> None:
     """A route whose body has some fields; FastAPI reads them from the annotations of the function."""
-    body: type[BaseModel] = create_model(f"{name}Body", __config__=ConfigDict(extra="ignore"), **fields)
+    name = path.rpartition("/")[2]
+    body: type[BaseModel] = create_model(
+        f"{name.title().replace('_', '')}Body", __config__=ConfigDict(extra="ignore"), **fields
+    )
 
     async def route(body: Any = None) -> Response:
         return await function(body)
@@ -316,7 +319,7 @@ def _post(
     route.__annotations__["body"] = body | None if optional else body
     if not optional:
         route.__defaults__ = None
-    app.add_api_route(path, route, methods=["POST"], name=name.lower())
+    app.add_api_route(path, route, methods=["POST"], name=name)
 
 
 def _get(app: FastAPI, path: str, read: Callable[[int], Any], desk: _Desk, handle: str) -> None:
