@@ -69,7 +69,7 @@ STACKS = ("first_layers", "layers")
 """Stacked layers in order; those that are frozen stand apart from those that are trained."""
 
 TRANSPOSED = "transposed_embedding"
-"""The output matrix of tied embeddings as `unstack` lays it beside them in bfloat16, see `layers.SummedInFloat32`."""
+"""The output matrix of tied embeddings as `unstack` lays it beside them in bfloat16."""
 FEW_ROWS = 8
 """Below so many hidden states a CPU makes logits faster from the embedding as it lies."""
 
@@ -161,10 +161,8 @@ def unstack(params: Params, config: DecoderConfig) -> Params:
     matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
     short = config.dtype == "bfloat16"
 
-    def laid(name: str, leaf: jax.Array) -> jax.Array | layers.Transposed | layers.SummedInFloat32:
-        if name not in matrices:
-            return leaf
-        return layers.SummedInFloat32(leaf) if short else layers.Transposed(leaf.T)
+    def laid(name: str, leaf: jax.Array) -> jax.Array | layers.Transposed:
+        return leaf if short or name not in matrices else layers.Transposed(leaf.T)
 
     apart = [
         {name: laid(name, leaf[i]) for name, leaf in stack.items()}

@@ -5,6 +5,7 @@ heads, `Dh` head dimension, `F` width of the feed-forward layer. Norms, rotary a
 """
 
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,26 +31,45 @@ class Transposed(struct.PyTreeNode):
         return x @ self.matrix.T if many else (self.matrix @ x.T).T
 
 
-class SummedInFloat32(struct.PyTreeNode):
-    """A bfloat16 matrix [In, Out] whose products a CPU leaves in f32 until they are rounded.
+@jax.custom_vjp
+def _bfloat16_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
+    """`x` [M, In] times `matrix` [In, Out], both bfloat16.
 
-    Only such products, of operands as they lie, take its bfloat16 instructions; the others are converted first.
+    A CPU has bfloat16 instructions for products that stay in f32 until they are rounded, of operands as they lie; it
+    converts all others first, which takes three to four times as long. So the backward pass lays operands out anew.
     """
 
-    matrix: jax.Array
+    def rounded(x, matrix):
+        return jnp.matmul(x, matrix, preferred_element_type=jnp.float32).astype(x.dtype)
 
-    def __rmatmul__(self, x: jax.Array) -> jax.Array:
-        """`x` [M, In] times the matrix: [M, Out]."""
+    return jax.lax.platform_dependent(x, matrix, cpu=rounded, default=jnp.matmul)
 
-        def rounded(x, matrix):
-            return jnp.matmul(x, matrix, preferred_element_type=jnp.float32).astype(x.dtype)
 
-        return jax.lax.platform_dependent(x, self.matrix, cpu=rounded, default=jnp.matmul)
+def _bfloat16_product_forward(x, matrix):
+    return _bfloat16_product(x, matrix), (x, matrix)
+
+
+def _bfloat16_product_backward(operands, cotangent):
+    x, matrix = operands
+    return _bfloat16_product(cotangent, _laid_out_transposed(matrix)), _bfloat16_product(
+        _laid_out_transposed(x), cotangent
+    )
+
+
+_bfloat16_product.defvjp(_bfloat16_product_forward, _bfloat16_product_backward)
+
+
+def _laid_out_transposed(matrix: jax.Array) -> jax.Array:
+    """The transpose of a matrix, on a CPU as a copy: a vector lies in one way only, and the barrier keeps it one."""
+
+    def copied(matrix):
+        return jax.lax.optimization_barrier(matrix.T.reshape(-1)).reshape(matrix.shape[::-1])
+
+    return jax.lax.platform_dependent(matrix, cpu=copied, default=jnp.transpose)
 
 
 Weights = Mapping[str, Any]
-"""The parameters of one layer by name, of the activations' type: arrays, matrices also as `Transposed` or
-`SummedInFloat32`."""
+"""The parameters of one layer by name, of the activations' type: arrays, matrices also as `Transposed`."""
 
 SCORES_AT_ONCE = 2**22
 """Most attention scores that `attend_by_rows` makes at a time: 16 MiB."""
@@ -218,9 +238,10 @@ def _product(weights: Weights, name: str, x: jax.Array) -> jax.Array:
     """`x` [..., In] times the matrix called `name` [In, Out], with its bias and its low-rank adapter if it has them."""
     # Rows of one matrix: for a gradient over two axes at once a CPU would copy what it multiplies.
     rows = x.reshape(-1, x.shape[-1])
-    product = rows @ weights[name]
+    times = _bfloat16_product if x.dtype == jnp.bfloat16 else operator.matmul
+    product = times(rows, weights[name])
     if f"{name}_bias" in weights:
         product += weights[f"{name}_bias"]
     if f"{name}_lora_a" in weights:
-        product += (rows @ weights[f"{name}_lora_a"]) @ weights[f"{name}_lora_b"]
+        product += times(times(rows, weights[f"{name}_lora_a"]), weights[f"{name}_lora_b"])
     return product.reshape(*x.shape[:-1], -1)

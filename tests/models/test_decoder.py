@@ -141,6 +141,19 @@ def test_bfloat16_activations_stay_close(params, tokens):
     assert np.mean(np.abs(np.asarray(hidden, np.float32) - exact)) < 0.05 * np.mean(np.abs(exact))
 
 
+def test_gradients_of_bfloat16_activations_stay_close(params, tokens):
+    def loss(params, dtype):
+        hidden = decoder.forward(params, dataclasses.replace(CONFIG, dtype=dtype), tokens)
+        return jnp.sum(jnp.square(decoder.logits(params, hidden)))
+
+    def close(exact, rounded):
+        assert rounded.dtype == jnp.float32
+        assert float(jnp.linalg.norm(rounded - exact)) < 0.03 * float(jnp.linalg.norm(exact))
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    jax.tree.map(close, gradient(params, "float32"), gradient(params, "bfloat16"))
+
+
 @pytest.mark.parametrize("cache", ["", "float32"])
 def test_bfloat16_steps_with_either_cache_stay_close_to_the_parallel_pass(params, tokens, extend, cache):
     """A cache of f32 holds the same keys and values: what a layer reads is rounded before it is written."""
