@@ -7,12 +7,14 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.command_checks import known, readable
+from agentrl_jax.command_checks import readable
 from agentrl_jax.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
 from agentrl_jax.errors import UserError
 
@@ -101,8 +103,6 @@ def evaluate(command: Eval) -> None:
         return
     if command.run is None:
         raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
-    if command.env is not None:
-        known(command.env, "--env")
     readable(command.levels)
     from agentrl_jax.evaluate.panel import evaluate_run
 
@@ -129,9 +129,15 @@ def evaluate(command: Eval) -> None:
         table.add_column(name, justify="right" if name else "left")
     for key, title in titles.items():
         if key in result:
-            rates = (f"{result[key][bound]:.1%}" for bound in ("mean", "low", "high"))
-            table.add_row(title, *rates, str(result[key]["n"]))
+            table.add_row(title, *_rates(result[key]))
+    for kind, part in result.get("categories", {}).items():
+        for key, interval in part.items():
+            table.add_row(f"{kind}: {titles[key]}", *_rates(interval))
     Console().print(table)
+
+
+def _rates(interval: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*(f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")), str(interval["n"]))
 
 
 def _eval_scripted(command: Eval) -> None:

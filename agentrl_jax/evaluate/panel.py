@@ -7,13 +7,14 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from agentrl_jax.command_checks import known
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
@@ -48,6 +49,7 @@ class Panel:
         config: the run's configuration.
         task: index of the task.
         seed: of levels and sampling.
+        kinds: of each of the task's levels, where they are of several.
     """
 
     program: RolloutProgram
@@ -56,6 +58,7 @@ class Panel:
     config: Config
     task: int
     seed: int
+    kinds: Sequence[str] | None = None
 
     @property
     def given(self) -> int:
@@ -136,7 +139,7 @@ def evaluate_run(
     Args:
         run: folder of the run.
         env: tag of another environment than that of the run's first task; options and levels of the run's task with
-            this tag hold, if there is one.
+            this tag hold, if there is one. Of a run on services one of its own.
         levels: file with levels, each played once.
         episodes: held-out levels; default `evaluation.episodes`.
         temperature: of the sampled evaluation; default `evaluation.temperature`.
@@ -145,7 +148,8 @@ def evaluate_run(
 
     Returns:
         env, iteration, episodes, seed, temperature; `success` and `success_greedy`, each {mean, low, high, n}; `return`
-        (raw, sampled); and, where they are known, `random` and `optimal`, exact on the same levels.
+        (raw, sampled); where they are known, `random` and `optimal`, exact on the same levels; and of a service with
+        items of several kinds `categories`, both successes of each.
 
     Raises:
         UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
@@ -155,8 +159,13 @@ def evaluate_run(
         raise UserError(f"--episodes is {episodes}, expected at least 1")
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
-    if config.served and (env is not None or levels is not None):
-        raise UserError(f"{run}: was trained on services, whose items it names; leave out --env and --levels")
+    if config.served and levels is not None:
+        raise UserError(f"{run}: was trained on services, whose items it names; leave out --levels")
+    if config.served and env not in (None, *(task.env for task in config.tasks)):
+        names = ", ".join(task.env for task in config.tasks)
+        raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
+    if env is not None and not config.served:
+        known(env, "--env")
     with contextlib.ExitStack() as stack:
         with refusals():
             iteration, params, panel = _panel_of_run(run, config, env, levels, stack)
@@ -198,6 +207,15 @@ def _evaluated(
     known = panel.baselines(episodes)
     if known is not None:
         result |= {"random": success_interval(known[0]), "optimal": success_interval(known[1])}
+    if panel.kinds is not None:
+        of = np.array(panel.kinds[:episodes])
+        result["categories"] = {
+            kind: {
+                "success": success_interval(sampled.success[of == kind]),
+                "success_greedy": success_interval(greedy.success[of == kind]),
+            }
+            for kind in sorted(set(of.tolist()))
+        }
     return result
 
 
@@ -212,15 +230,15 @@ def _panel_of_run(
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt
-    services = None
-    if config.served:
-        services = Services(config, lambda: Path(run))
-        stack.callback(services.close)
-    elif task.env not in tasks:
+    if task.env not in tasks:
         prompt = dataclasses.replace(prompt, max_actions=registry.spec(task.env).max_actions)
     if levels is not None:
         task = dataclasses.replace(task, levels=levels)
     config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
+    services = None
+    if config.served:
+        services = Services(config, lambda: Path(run))
+        stack.callback(services.close)
     world = worlds(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, members=1, slots=0)
     build.check_positions(policy.pretrained, world, engine)
@@ -231,5 +249,6 @@ def _panel_of_run(
         config=config,
         task=0,
         seed=config.evaluation.seed,
+        kinds=None if services is None else services.kinds([world.levels(0)]),
     )
     return policy.iteration, policy.params, panel

@@ -1,0 +1,85 @@
+"""Many instances of a service at once: errors, differences from one instance alone, speed and memory.
+
+    python benchmarks/load.py --env sciworld --instances 64 [--turns 10]
+
+Every instance plays an episode of random actions over HTTP, all at the same time. The same episodes are then played one
+after the other on a single instance in this process, and every answer is compared.
+"""
+
+import argparse
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from agentrl_jax.services.bridge import LocalPlace, Place, RemotePlace, Seat
+from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.client import ServiceClient
+from agentrl_jax.services.environment import Player
+from agentrl_jax.services.process import ServiceProcess
+from agentrl_jax.services.protocol import wire_of
+
+DEADLINE = 600.0
+
+
+def play(place: Place, player: Player, item: int, turns: int) -> tuple[Seat, float, list[tuple]]:
+    """The instance with an episode, when it began, and everything that was answered in it."""
+    end = time.monotonic() + DEADLINE
+    seat = place.open(item, end)
+    began, answers = time.monotonic(), [seat.first]
+    while len(answers) <= turns and not answers[-1].done:
+        answers.append(seat.step(player.act(answers[-1].observation), end))
+    return seat, began, [(answer.observation, answer.reward, answer.score, answer.done) for answer in answers]
+
+
+def memory(process: psutil.Process) -> float:
+    """MB of a process and its children that nobody else has."""
+    family = [process, *process.children(recursive=True)]
+    return sum(member.memory_full_info().uss for member in family) / 2**20
+
+
+def main() -> None:
+    """Prints what was found; exits with 1 where an answer differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="sciworld")
+    parser.add_argument("--instances", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=10)
+    given = parser.parse_args()
+    service, wire = get_service(given.env), wire_of(given.env)
+    chosen = [number * service.items // given.instances for number in range(given.instances)]
+    before = {child.pid for child in psutil.Process().children()}
+    with tempfile.TemporaryDirectory() as folder:
+        process = ServiceProcess(given.env, Path(folder) / "log", max_instances=given.instances)
+        url = process.url()
+        server = next(child for child in psutil.Process().children() if child.pid not in before)
+        empty = memory(server)
+        client = ServiceClient(url, wire, seconds=DEADLINE, connections=given.instances)
+        place, began = RemotePlace(client), time.monotonic()
+
+        def episode(item: int, place: Place = place) -> tuple[Seat, float, list[tuple]]:
+            return play(place, service.random(item, item), item, given.turns)
+
+        with ThreadPoolExecutor(given.instances) as pool:
+            together = list(pool.map(episode, chosen))
+        ended = time.monotonic()
+        held = memory(server) - empty
+        process.close()
+    local, differences = LocalPlace(service), 0
+    for item, (_, _, answers) in zip(chosen, together):
+        seat, _, alone = episode(item, local)
+        differences += alone != answers
+        seat.leave(good=True)
+    local.close()
+    steps = sum(len(answers) - 1 for _, _, answers in together)
+    print(
+        f"{given.env}: {given.instances} instances at once, {steps} steps; the last one was open after "
+        f"{max(at for _, at, _ in together) - began:.0f} s, the last answer came after {ended - began:.0f} s; "
+        f"{held:.0f} MB, {held / given.instances:.0f} MB each; {differences} episodes differ from those of one instance"
+    )
+    raise SystemExit(bool(differences))
+
+
+if __name__ == "__main__":
+    main()
