@@ -1,10 +1,11 @@
 """Writes the files beside it that `experiments/sciworld.yaml` reads: `python experiments/sciworld/prepare.py`.
 
 Items of one task, find-non-living-thing, four of five to train on and the rest held out, and a tokeniser whose merges
-are learned from what the simulator says along the gold paths of the training items. Needs Java.
+are learned from what the simulator says along the gold paths of some training items. Needs Java.
 """
 
 import json
+import random
 from pathlib import Path
 
 from agentrl_jax.services.environments.sciworld import SERVICE, item_table
@@ -20,7 +21,7 @@ WORDS = ("Action:", "Thought:")
 def split() -> tuple[list[int], list[int]]:
     """Items to train on, and held-out ones."""
     items = [row["item"] for row in item_table() if row["task_name"] == TASK]
-    held_out = items[::5]
+    held_out = sorted(random.Random(0).sample(items, len(items) // 5))  # every fifth would be those of two rooms
     return sorted({*items} - {*held_out}), held_out
 
 
@@ -43,7 +44,7 @@ def corpus(items: list[int]) -> str:
 def main() -> None:
     """Writes the files."""
     training, held_out = split()
-    (FOLDER / "tokenizer.json").write_text(build(corpus(training[::4]), VOCAB_SIZE, WORDS), encoding="utf-8")
+    (FOLDER / "tokenizer.json").write_text(build(corpus(training[::8]), VOCAB_SIZE, WORDS), encoding="utf-8")
     for name, items in (("sciworld_train", training), ("sciworld_test", held_out)):
         rows = [{"item_id": f"sciworld_{item}"} for item in items]
         (FOLDER / f"{name}.json").write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
