@@ -14,9 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.command_checks import readable
+from agentrl_jax.command_checks import known, readable
 from agentrl_jax.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
 from agentrl_jax.errors import UserError
+from agentrl_jax.services.catalogue import NAMES
 
 
 def presets(command: Presets) -> None:
@@ -103,6 +104,8 @@ def evaluate(command: Eval) -> None:
         return
     if command.run is None:
         raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
+    if command.env is not None and command.env not in NAMES:
+        known(command.env, "--env")
     readable(command.levels)
     from agentrl_jax.evaluate.panel import evaluate_run
 

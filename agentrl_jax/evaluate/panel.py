@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentrl_jax.command_checks import known
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
@@ -164,8 +163,6 @@ def evaluate_run(
     if config.served and env not in (None, *(task.env for task in config.tasks)):
         names = ", ".join(task.env for task in config.tasks)
         raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
-    if env is not None and not config.served:
-        known(env, "--env")
     with contextlib.ExitStack() as stack:
         with refusals():
             iteration, params, panel = _panel_of_run(run, config, env, levels, stack)

@@ -14,6 +14,9 @@ TEXT_SERVICES = {
 }
 """Modules of the environments in Python, which are imported when they are asked for."""
 
+NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
+"""Services that are no environments of `envs_jax`."""
+
 
 def get_service(name: str) -> Service:
     """The service called `name`: one of `TEXT_SERVICES`, another one of AgentGym, or an environment of `envs_jax`.
@@ -30,7 +33,7 @@ def get_service(name: str) -> Service:
 
     if name in registry.registered():
         return compiled_service(name)
-    known = (*TEXT_SERVICES, *INSTRUCTIONS, *registry.registered())
+    known = (*NAMES, *registry.registered())
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     raise ValueError(f"no environment is called {name!r}; {hint}")
