@@ -8,7 +8,8 @@ import json
 import random
 from pathlib import Path
 
-from agentrl_jax.services.environments.sciworld import SERVICE, item_table
+from agentrl_jax.services.environments.sciworld import SERVICE, find_item, item_table
+from agentrl_jax.services.environments.sciworld_players import Oracle
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.text.build_small_tokenizer import build
 
@@ -30,7 +31,7 @@ def corpus(items: list[int]) -> str:
     env, lines = SERVICE.make(False), []
     for item in items:
         answer = wire_of(SERVICE.name).first(env.reset(item))
-        player = SERVICE.oracle(item) if SERVICE.oracle else SERVICE.random(item, 0)
+        player = Oracle(*find_item(item))
         while not answer.done:
             lines.append(answer.observation)
             action = player.act(answer.observation)

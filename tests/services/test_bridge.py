@@ -165,7 +165,6 @@ def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
 
 
 def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
-
     service, wire = TEXTCRAFT, WIRES["textcraft"]
     actions = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")
     with running(create_app(service, wire)) as url:
@@ -208,7 +207,6 @@ def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
 
 def test_a_new_server_that_gives_old_handles_again_shows(serve):
     """Two episodes hold handles of a server that forgets all; neither goes on in an instance of the other."""
-
     service, _ = counting()
     config = BridgeConfig(items=ITEMS, seconds=20)
     with running(create_app(service, COMPILED)) as url:

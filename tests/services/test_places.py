@@ -1,20 +1,14 @@
 """Episodes are the same in this process and over HTTP, for every environment that can be served."""
 
-import importlib.util
-import shutil
 import time
 
 import pytest
+from needs import needs_java
 
 from agentrl_jax.services.bridge import LocalPlace, RemotePlace
 from agentrl_jax.services.catalogue import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.protocol import wire_of
-
-needs_java = pytest.mark.skipif(
-    importlib.util.find_spec("scienceworld") is None or shutil.which("java") is None,
-    reason="scienceworld or Java is not installed",
-)
 
 
 def told(place, player, item, turns):

@@ -1,11 +1,9 @@
 """SciWorld against values seen on AgentGym's server and against the package's own wrapper, and what becomes of Java."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +11,7 @@ import sys
 import httpx
 import psutil
 import pytest
+from needs import needs_java
 
 from agentrl_jax.services.environment import Answer, ItemError
 from agentrl_jax.services.environments.sciworld import (
@@ -26,11 +25,6 @@ from agentrl_jax.services.environments.sciworld import (
 from agentrl_jax.services.environments.sciworld_players import TEMPLATES, Oracle, Random
 from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator
 from agentrl_jax.services.protocol import WIRES
-
-needs_java = pytest.mark.skipif(
-    importlib.util.find_spec("scienceworld") is None or shutil.which("java") is None,
-    reason="scienceworld or Java is not installed",
-)
 
 BORDERS = {
     (0, 29): "boil",

@@ -1,6 +1,7 @@
 """The server's routes in every family, its limits, and what happens to instances."""
 
 import concurrent.futures
+import dataclasses
 import json
 import time
 
@@ -224,7 +225,6 @@ def test_documents_metrics_and_items(serve):
 
 
 def test_closing_the_server_closes_its_instances():
-
     service, made = counting()
     with running(create_app(service, COMPILED)) as url:
         for _ in range(5):
@@ -254,7 +254,6 @@ def test_every_wire_serves(serve, name):
 
 
 def test_a_server_ends_though_a_request_hangs():
-
     from agentrl_jax.services.server import app as module
 
     service, made = counting()
@@ -285,3 +284,19 @@ def test_an_instance_that_nobody_waits_for_is_closed_again(serve):
         time.sleep(0.05)
     assert made.opened == made.closed == 1
     assert httpx.get(f"{url}/list_envs").json() == []
+
+
+def test_a_further_route_that_plays_an_action(serve):
+    class Seen(Counting):
+        def step_visual(self, action):
+            return dataclasses.replace(self.step(action), info={"moves": 1, "inventory": "a stick"})
+
+    service, _ = counting(Seen)
+    url = serve(service, WIRES["sciworld"])
+    post(url, "create")
+    post(url, "reset", id=0, data_idx=7)
+    told = post(url, "step_visual", id=0, action="a").json()
+    assert told["observation"] == "8 a"
+    assert (told["moves"], told["inventory"], told["object_tree"]) == (1, "a stick", None)
+    assert post(url, "detail", id=0).status_code == 405
+    assert httpx.get(f"{url}/detail?id=0").json()["observation"] == "8 a"
