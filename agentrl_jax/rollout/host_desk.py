@@ -130,9 +130,10 @@ class HostDesk:
         rows = np.flatnonzero(np.asarray(mask)).tolist()
         for row in rows:  # what an aborted rollout has left behind under the same key
             self._forget(names[row])
+        opened: dict[Identity, _Episode] = {}
         late = threading.Event()
         outcomes = run_all(
-            [partial(self._start, names[row], seeds[row], late) for row in rows], self._deadline, self._workers
+            [partial(self._start, names[row], seeds[row], opened, late) for row in rows], self._deadline, self._workers
         )
         with self._lock:
             late.set()
@@ -140,6 +141,7 @@ class HostDesk:
         answers: dict[int, Sequence[int]] = {}
         for row, outcome in zip(rows, outcomes):
             group = names[row][:-1]
+            outcome = opened.get(names[row], outcome)  # it may have opened since the deadline
             if isinstance(outcome, BaseException):
                 self._failed(names[row], "reset", outcome)
                 continue
@@ -223,7 +225,9 @@ class HostDesk:
         self._answered(began)
         return result, *self._tokens(len(names), names, answers)
 
-    def _start(self, name: Identity, seed: int, late: threading.Event) -> _Episode:
+    def _start(
+        self, name: Identity, seed: int, opened: dict[Identity, _Episode], late: threading.Event
+    ) -> _Episode:
         env = self._tasks[_task(name)].make()
         try:
             text = env.reset(seed)
@@ -233,6 +237,7 @@ class HostDesk:
             with self._lock:
                 if late.is_set():
                     raise TimeoutError("nobody waits for this environment any more")
+                opened[name] = episode
             return episode
         except BaseException:
             env.close()

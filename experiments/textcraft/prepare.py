@@ -1,22 +1,41 @@
 """Writes the files beside it that `experiments/textcraft.yaml` reads: `python experiments/textcraft/prepare.py`.
 
-Goals to train on, four of five of depth 1 and two of three of depth 2; held out are the rest.
+Goals whose first text is short, so that a context of 384 tokens holds their episodes: half of those of depth 2 to train
+on and four of five of depth 1; held out are the rest, in their own words. Goals to train on also come with the words of
+all names exchanged (`recipes.book_of`): what has to be read cannot be known by heart.
 """
 
 import json
 from pathlib import Path
 
+from agentrl_jax.services.environments.textcraft.env import TextCraft
 from agentrl_jax.services.environments.textcraft.recipes import load_book
 
 FOLDER = Path(__file__).parent
+LONGEST = 640
+"""Characters of a first text."""
+WORDINGS = {1: 2, 2: 6}
+"""In how many wordings goals of each depth are trained on."""
 
 
 def split() -> tuple[list[int], list[int]]:
     """Items to train on, and held-out ones."""
     book = load_book()
-    by_depth = {depth: [i for i, goal in enumerate(book.goals) if book.depth[goal] == depth] for depth in (1, 2)}
-    held_out = by_depth[1][::5] + by_depth[2][::3]
-    return sorted({*by_depth[1], *by_depth[2]} - set(held_out)), held_out
+    short = [item for item in range(len(book.goals)) if _is_short(item)]
+    by_depth = {depth: [item for item in short if book.depth[book.goals[item]] == depth] for depth in (1, 2)}
+    held_out = by_depth[1][::5] + by_depth[2][::2]
+    items = [
+        goal + len(book.goals) * wording
+        for depth, goals in by_depth.items()
+        for goal in goals
+        if goal not in held_out
+        for wording in range(WORDINGS[depth])
+    ]
+    return sorted(filter(_is_short, items)), held_out
+
+
+def _is_short(item: int) -> bool:
+    return len(TextCraft().reset(item).observation) <= LONGEST
 
 
 def main() -> None:

@@ -115,19 +115,22 @@ def written(text: str) -> str:
     return _SPACE + text.replace(" ", "_")
 
 
-@functools.lru_cache(maxsize=256)
 def book_of(item: int) -> Book:
     """The recipes that an item is played with: those of the package, whose words variants from 1 on exchange.
 
     Variant k of a goal is item goal + 544 k. All words of all names change places, so that "oak planks" may read
     "iron door", and "planks" then "door": what has to be done is the same, and cannot be known by heart.
     """
+    return _variant(item // len(load_book().goals))
+
+
+@functools.lru_cache(maxsize=256)
+def _variant(number: int) -> Book:
     book = load_book()
-    variant = item // len(book.goals)
-    if not variant:
+    if not number:
         return book
     words = sorted({word for name in (*book.items, *book.tags) for word in spoken(name).split()})
-    others = random.Random(f"words {variant}").sample(words, len(words))
+    others = random.Random(f"words {number}").sample(words, len(words))
     return _renamed(book, dict(zip(words, others)))
 
 
