@@ -225,9 +225,7 @@ class HostDesk:
         self._answered(began)
         return result, *self._tokens(len(names), names, answers)
 
-    def _start(
-        self, name: Identity, seed: int, opened: dict[Identity, _Episode], late: threading.Event
-    ) -> _Episode:
+    def _start(self, name: Identity, seed: int, opened: dict[Identity, _Episode], late: threading.Event) -> _Episode:
         env = self._tasks[_task(name)].make()
         try:
             text = env.reset(seed)
