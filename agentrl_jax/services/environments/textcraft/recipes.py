@@ -121,14 +121,14 @@ def book_of(item: int) -> Book:
     Variant k of a goal is item goal + 544 k. All words of all names change places, so that "oak planks" may read
     "iron door", and "planks" then "door": what has to be done is the same, and cannot be known by heart.
     """
-    return _variant(item // len(load_book().goals))
+    book = load_book()
+    number = item // len(book.goals)
+    return _variant(number) if number else book
 
 
 @functools.lru_cache(maxsize=256)
 def _variant(number: int) -> Book:
     book = load_book()
-    if not number:
-        return book
     words = sorted({word for name in (*book.items, *book.tags) for word in spoken(name).split()})
     others = random.Random(f"words {number}").sample(words, len(words))
     return _renamed(book, dict(zip(words, others)))
