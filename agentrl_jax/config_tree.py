@@ -91,6 +91,9 @@ class ServiceConfig:
     score: Literal["auto", "sum", "last", "max"] = "auto"
     """What an episode is worth: its rewards together, its last score (as AgentGym has it), or its best one. auto: max
     where scores are of the whole episode, else sum."""
+    progress: NonNegative = 0.0
+    """In training, weight of how far an episode came (0 to 1), added to that; for services that can tell (textcraft).
+    It stays paid when an episode fails, so it is no shaping by a potential: keep it below 1, what success is worth."""
     observation_tokens: Size = 256
     """Most tokens of an observation; longer ones are cut, and counted (train/overflow)."""
     deadline: AboveZero = 60.0

@@ -225,6 +225,7 @@ class BridgeConfig:
         items: that seeds choose among.
         score: what an episode is worth.
         scale: what scores and rewards are multiplied by.
+        progress: what the whole of `Service.progress` is worth beside; 0 leaves it out.
         seconds: that a turn may take, with all attempts; less than the deadline of the callback.
         retries: instances that may be lost in a turn.
     """
@@ -232,6 +233,7 @@ class BridgeConfig:
     items: Sequence[int]
     score: ScoreRule = "sum"
     scale: float = 1.0
+    progress: float = 0.0
     seconds: float = 50.0
     retries: int = 3
 
@@ -243,10 +245,11 @@ class BridgedEnvironment:
         """Asks for nothing yet."""
         self._service, self._place, self._config = service, place, config
         self._seat: Seat | None = None
+        self._beside: ServiceEnvironment | None = None
         self._item = 0
         self._first, self._shown = Answer(""), ""
         self._played: list[tuple[str, Answer]] = []
-        self._paid = self._worth = 0.0
+        self._paid = self._worth = self._done = 0.0
         self._begun = False
         self._lost = self._told = 0
         self._lock = threading.Lock()
@@ -262,6 +265,13 @@ class BridgedEnvironment:
         with self._working():
             seat = self._attempts(self._enter)
         self._first, self._shown, self._begun = seat.first, seat.first.observation, True
+        if self._config.progress:
+            self._beside = self._service.make(False)
+            if self._beside.reset(self._item).observation != self._shown:
+                raise ServiceError(
+                    f"item {self._item} of {self._service.name} is another task on this server than here, so that "
+                    "nobody can tell how far it is; set env.progress to 0, or play on a server of `agentrl serve`"
+                )
         return self._shown
 
     def step(self, reply: str, actions: Sequence[str]) -> HostStep:
@@ -281,7 +291,7 @@ class BridgedEnvironment:
         self._shown = answer.observation
         return HostStep(
             answer.observation,
-            reward=self._earned(answer) * self._config.scale,
+            reward=self._earned(answer) * self._config.scale + self._gained(action),
             terminated=answer.done,
             success=self._service.solved(answer),
             valid=bool(action.strip()),
@@ -361,3 +371,11 @@ class BridgedEnvironment:
         self._worth = max(self._worth, answer.score) if self._config.score == "max" else answer.score
         earned, self._paid = self._worth - self._paid, self._worth
         return earned
+
+    def _gained(self, action: str) -> float:
+        """What a turn adds for the progress that it makes; less than nothing for a step back."""
+        if self._beside is None or self._service.progress is None:
+            return 0.0
+        self._beside.step(action)
+        before, self._done = self._done, self._service.progress(self._beside)
+        return self._config.progress * (self._done - before)

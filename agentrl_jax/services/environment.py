@@ -82,6 +82,8 @@ class Service:
         marked: replies put their action behind `Action:`.
         distinct: items before they are others of the same kind over again; 0 where all differ.
         full_score: score of a solved item, which rewards are divided by.
+        progress: how far an instance is with its item, 0 at the start and 1 when it is solved; None where nobody can
+            tell. It is asked of an instance that plays along beside the server's, in this process.
         category: what kind of item a number is, for tables of results; None where all are alike.
         facts: what a client may read by name without an instance, as JSON.
         table: what stands behind each item, as JSON; None where there is nothing to tell.
@@ -101,6 +103,7 @@ class Service:
     marked: bool = True
     distinct: int = 0
     full_score: float = 1.0
+    progress: Callable[[Any], float] | None = None
     category: Callable[[int], str] | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table: Callable[[], Any] | None = None

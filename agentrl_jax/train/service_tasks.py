@@ -137,6 +137,11 @@ class Services:
                     f"tasks.{index}.{name} is {getattr(config, name)!r}; expected numbers below {service.items}, at "
                     "least one"
                 )
+        if self._config.env.progress and service.progress is None:
+            raise ValueError(
+                f"env.progress is {self._config.env.progress:g}, and {config.env} cannot tell how far an episode is; "
+                "set it to 0"
+            )
         place, address = self._place(service, config, folder)
         return ServedTask(config, service, *items, place, address)
 
@@ -172,6 +177,7 @@ class Services:
             items=items,
             score=("max" if cumulative else "sum") if env.score == "auto" else env.score,
             scale=1.0 / service.full_score,
+            progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,
             retries=env.retries,
         )

@@ -1,5 +1,6 @@
 """Episodes over the bridge: what they are worth, and what becomes of them when instances are lost."""
 
+import dataclasses
 import threading
 import time
 
@@ -11,6 +12,7 @@ from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differ
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Answer
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
+from agentrl_jax.services.environments.textcraft.env import TextCraft
 from agentrl_jax.services.protocol import COMPILED, WIRES
 from agentrl_jax.services.server.app import create_app
 
@@ -133,6 +135,27 @@ def test_what_a_turn_is_worth(rule, worth):
     env, _ = bridged(kind=Scored, score=rule, scale=2.0)
     _, steps = play(env, ("0", "1", "2"))
     assert [step.reward for step in steps] == [2 * value for value in worth]
+
+
+def test_progress_is_paid_beside():
+    planks = ("get 1 acacia logs", "craft 4 acacia planks using 1 acacia logs")
+    plain = BridgedEnvironment(TEXTCRAFT, LocalPlace(TEXTCRAFT), BridgeConfig(items=(0,)))
+    paid = BridgedEnvironment(TEXTCRAFT, LocalPlace(TEXTCRAFT), BridgeConfig(items=(0,), progress=0.5))
+    assert plain.reset(0) == paid.reset(0)
+    steps = [(plain.step(f"Action: {action}", ()), paid.step(f"Action: {action}", ())) for action in planks]
+    assert [(one.reward, other.reward) for one, other in steps] == [(0.0, 0.25), (1.0, 1.25)]
+    assert [one.observation for one, _ in steps] == [other.observation for _, other in steps]
+
+
+def test_progress_is_not_told_of_another_task():
+    class Renumbered(TextCraft):
+        def reset(self, item):
+            return super().reset(item + 1)
+
+    other = dataclasses.replace(TEXTCRAFT, make=lambda upstream: Renumbered())
+    env = BridgedEnvironment(TEXTCRAFT, LocalPlace(other), BridgeConfig(items=(0,), progress=0.5))
+    with pytest.raises(ServiceError, match=r"item 0 of textcraft is another task .* set env\.progress to 0"):
+        env.reset(0)
 
 
 def test_replies_that_cannot_be_sent_are_answered_here():

@@ -53,6 +53,29 @@ def test_every_goal_is_crafted_by_the_oracle(book):
         assert len(own) <= len({str(recipe) for recipe in book.tree(goal)}) + 10
 
 
+def test_progress_counts_what_the_oracle_would_still_do(book):
+    env = at(book, "chest")  # eight planks of any kind, from two logs: four actions
+    planks = "craft 4 oak planks using 1 oak logs"
+    told = [env.progress()]
+    for action in ("get 5 stone", planks, "get 1 oak logs", planks, "get 1 oak logs", planks, "get 9 oak logs"):
+        env.step(action)
+        told.append(env.progress())
+    assert told == [0, 0, 0, 0, 0.25, 0.5, 0.75, 0.75]
+    assert env.step("craft 1 chest using 8 oak planks").done
+    assert env.progress() == 1
+    env.reset(book.goals.index("minecraft:bowl"))
+    assert env.progress() == 0
+
+
+def test_progress_can_be_lost(book):
+    env = at(book, "bowl")
+    for action in ("get 1 acacia logs", "craft 4 acacia planks using 1 acacia logs"):
+        env.step(action)
+    before = env.progress()
+    env.step("craft 1 stick using 2 acacia planks")
+    assert (before, env.progress()) == (pytest.approx(2 / 3), 0)
+
+
 def test_messages(book):
     env = at(book, "stick")
     assert texts(

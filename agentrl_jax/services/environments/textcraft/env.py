@@ -50,7 +50,7 @@ class TextCraft:
         self._given = book
         self._book = load_book() if book is None else book
         self._upstream = upstream
-        self._goal = ""
+        self._goal, self._item, self._way = "", 0, 0
         self._commands: list[str] = []
         self._inventory: dict[str, int] = {}
 
@@ -62,6 +62,10 @@ class TextCraft:
         """The item to craft, "minecraft:..."."""
         return self._goal
 
+    def progress(self) -> float:
+        """Share of the oracle's actions that what is carried makes needless: 0 at first, 1 when the goal is crafted."""
+        return 1.0 - min(len(Oracle(self._book, self._item, self._inventory).actions) / self._way, 1.0)
+
     def reset(self, item: int) -> Answer:
         """Shows commands and goal. Any integer is an item."""
         if self._given is None:
@@ -70,6 +74,7 @@ class TextCraft:
         variant, number = divmod(item, len(book.goals))
         draw = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
         self._goal, self._inventory = book.goals[number], {}
+        self._item, self._way = item, len(Oracle(book, item).actions)
         needed = book.tree(self._goal)
         names = dict.fromkeys(each.name for recipe in needed for each in recipe.ingredients)
         shown = {str(recipe) for recipe in needed}
@@ -178,6 +183,7 @@ SERVICE = Service(
     oracle=lambda item: Oracle(book_of(item), item),
     random=lambda item, seed: Random(seed),
     distinct=GOALS,
+    progress=lambda env: env.progress(),
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",
     views={"commands": "commands", "goal": "goal"},
     table=goal_table,

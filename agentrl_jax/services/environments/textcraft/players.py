@@ -2,6 +2,8 @@
 
 import random
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from agentrl_jax.services.environments.textcraft.recipes import Book, Recipe, spoken
 
@@ -13,13 +15,13 @@ class Oracle:
     not looked for.
     """
 
-    def __init__(self, book: Book, item: int):
-        """Plans for an item."""
+    def __init__(self, book: Book, item: int, carried: Mapping[str, int] = MappingProxyType({})):
+        """Plans for an item, from what is carried already."""
         self._book = book
         self._costs: dict[str, int] = {}
         gets: dict[str, int] = {}
         crafts: list[str] = []
-        self._need(book.goals[item % len(book.goals)], 1, {}, gets, crafts)
+        self._need(book.goals[item % len(book.goals)], 1, dict(carried), gets, crafts)
         self.actions = [f"get {count} {spoken(name)}" for name, count in gets.items()] + crafts
         """All actions in order."""
         self._left = iter(self.actions)
@@ -48,12 +50,15 @@ class Oracle:
     def _need(self, name: str, count: int, spare: dict[str, int], gets: dict[str, int], crafts: list[str]) -> str:
         """Plans for `count` of one item or tag, and returns the item that is meant."""
         ways = self._book.recipes.get(name, ())
-        if not ways:
-            gets[name] = gets.get(name, 0) + count
+        # Of a tag, what is there already.
+        best = min(ways, key=lambda way: (-min(spare.get(way.item, 0), count), self._way_cost(way)), default=None)
+        item = name if best is None else best.item
+        had = min(spare.get(item, 0), count)
+        spare[item] = spare.get(item, 0) - had
+        if best is None:
+            if count > had:
+                gets[name] = gets.get(name, 0) + count - had
             return name
-        best = min(ways, key=self._way_cost)
-        had = min(spare.get(best.item, 0), count)
-        spare[best.item] = spare.get(best.item, 0) - had
         for _ in range(-(-(count - had) // best.count)):
             taken = [(each.count, self._need(each.name, each.count, spare, gets, crafts)) for each in best.ingredients]
             used = ", ".join(f"{number} {spoken(item)}" for number, item in taken)
