@@ -140,6 +140,10 @@ class AlgoConfig:
     """Gradient steps per pass."""
     accumulation: Positive = 1
     """Parts in which a minibatch is computed; changes memory, not the result."""
+    row_lengths: Annotated[int, Field(ge=1, le=16)] = 1
+    """Lengths that the learner's program is compiled for, equal steps up to the longest row. Rows of a minibatch are
+    sorted, and each part is cut to the shortest length that holds it: less padding, more compilation, and the same
+    result. It takes more than one part to gain."""
 
     logprobs: Literal["parallel", "strict", "truncated", "masked"] = "parallel"
     """parallel: one forward pass; strict: values by replaying the rollout; truncated: parallel, importance-weighted;

@@ -49,6 +49,7 @@ BASE = LearnerConfig(
     epochs=1,
     minibatches=1,
     accumulation=1,
+    row_lengths=1,
     context_tokens=0,
     logprobs="parallel",
     importance_cap=2.0,

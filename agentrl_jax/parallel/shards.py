@@ -90,8 +90,11 @@ class Shards:
 
         A branch that puts parameters together asks this: a device that takes it alone would wait for ever.
         """
-        mine = jnp.any(x)
-        return jax.lax.pmax(mine.astype(jnp.int32), FSDP) > 0 if self._of_parts else mine
+        return self.most(jnp.any(x).astype(jnp.int32)) > 0
+
+    def most(self, x: jax.Array) -> jax.Array:
+        """Greatest i32[] on the devices that keep parts of the same parameters, for branches as in `any`."""
+        return jax.lax.pmax(x, FSDP) if self._of_parts else x
 
     def after(self, done: Any, tree: Any) -> Any:
         """`tree`, for loops with collectives in them that begin when `done` is there."""

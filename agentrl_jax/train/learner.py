@@ -102,6 +102,8 @@ def _learn(
         return order.reshape(-1, config.minibatches).T
 
     order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, rows // config.minibatches)
+    if config.row_lengths > 1:  # so that parts are of rows of a kind
+        order = jax.vmap(lambda chosen: chosen[jnp.argsort(-_lengths(batch)[chosen], stable=True)])(order)
 
     def step(state, chosen):
         part = jax.tree.map(lambda x: x[chosen], batch)
@@ -141,7 +143,8 @@ def _gradient(
 ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
     """Loss, gradient and metrics of one minibatch of n rows, in `accumulation` parts on each device.
 
-    The denominators are those of the whole minibatch, so neither parts nor devices change the result.
+    The denominators are those of the whole minibatch, so neither parts nor devices change the result. Each part is cut
+    to the shortest of `row_lengths` lengths that holds its rows, and left out where it holds nothing.
     """
     denominators = losses.count(batch.mask)
     mine = shards.local(batch)
@@ -156,11 +159,19 @@ def _gradient(
         (loss, (sums, peaks)), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
         return (loss, grads, sums), peaks
 
+    def up_to(length):
+        return lambda part: gradient_of(part.replace(tokens=part.tokens[:, :length]))
+
     shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], parts))
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
+    steps = range(1, config.row_lengths + 1)
+    lengths = [max(-(-batch.tokens.shape[1] * step // config.row_lengths), model.common + 1) for step in steps]
+    branches = [lambda _: zeros, *map(up_to, lengths)]
+
     def accumulate(total, part):
-        sums, peaks = jax.lax.cond(shards.any(part.mask), gradient_of, lambda _: zeros, part)
+        longest = shards.most(jnp.max(_lengths(part)))
+        sums, peaks = jax.lax.switch(jnp.sum(longest > jnp.array([0, *lengths[:-1]])), branches, part)
         return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 
     (added, peaks), _ = jax.lax.scan(accumulate, zeros, parts)
@@ -170,6 +181,11 @@ def _gradient(
     tokens = jnp.maximum(denominators.tokens, 1.0)
     metrics = {name: x / tokens for name, x in sums.items()} | shards.largest(peaks)
     return loss, grads, metrics
+
+
+def _lengths(batch: Batch) -> jax.Array:
+    """i32[N] tokens of each row up to the last one that is learned from; 0 where there is none."""
+    return jnp.max(jnp.where(batch.mask, batch.position + 1, 0), axis=1)
 
 
 def _loss(

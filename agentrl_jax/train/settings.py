@@ -39,6 +39,7 @@ class LearnerConfig:
         filter_zero: the other rules may keep groups whose score is 0.
         filter_members: members kept of each group; 0 for all.
         epochs, minibatches, accumulation: passes, gradient steps per pass, parts of a minibatch.
+        row_lengths: number of lengths that parts are cut to.
         logprobs: "parallel", "strict", "truncated" or "masked": where the log-probabilities of the policy loss come
             from.
         importance_cap: largest importance weight of "truncated" and "masked".
@@ -74,6 +75,7 @@ class LearnerConfig:
     epochs: int
     minibatches: int
     accumulation: int
+    row_lengths: int
     context_tokens: int
     logprobs: Literal["parallel", "strict", "truncated", "masked"]
     importance_cap: float

@@ -119,6 +119,12 @@ def test_the_whole_divergence_is_that_of_one_device(where):
     assert float(one[1]["actor/kl"]) > 1e-4
 
 
+def test_devices_cut_their_parts_alike():
+    """Each device has rows of its own lengths, and needs the parts of the parameters that others hold."""
+    one, spread = (step_on(*mesh, WHOLE, accumulation=2, row_lengths=3) for mesh in ((1, 1, 1), (4, 4, 1)))
+    assert_same_update(one, spread)
+
+
 @pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), slow(4, 4, 1)])
 def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
     """All episodes but one are silent; the one that speaks needs the parts of the parameters that others hold."""

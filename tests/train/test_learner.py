@@ -95,6 +95,23 @@ def test_parts_equal_the_whole(learn, aggregation):
         np.testing.assert_allclose(in_parts[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_parts_of_their_own_length_equal_the_whole(learn, minibatches, monkeypatch):
+    lengths = set()
+    score_tokens = actor_critic.score_tokens
+
+    def scored(params, model, tokens, *rest):
+        lengths.add(tokens.shape[1])
+        return score_tokens(params, model, tokens, *rest)
+
+    monkeypatch.setattr(actor_critic, "score_tokens", scored)
+    whole, cut = (learn(minibatches=minibatches, accumulation=2, row_lengths=count) for count in (1, 3))
+    assert len(lengths) == 3
+    assert_close(step_of(whole[0]), step_of(cut[0]))
+    for name, value in whole[1].items():
+        np.testing.assert_allclose(cut[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
 def test_padding_changes_nothing(learn, base):
     padded, _ = learn(make_trajectory(seen=SEEN + 4, said=SAID + 3))
     assert_close(step_of(base[0]), step_of(padded))
