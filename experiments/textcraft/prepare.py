@@ -1,9 +1,9 @@
 """Writes the files beside it that `experiments/textcraft.yaml` reads: `python experiments/textcraft/prepare.py`.
 
 Goals whose first text is short and whose oracle takes at most six actions, so that a context of 544 tokens holds eight
-turns of nearly all: half of those of depth 2 to train on and four of five of depth 1; held out are the rest, in their own
-words. Goals to train on also come with the words of
-all names exchanged (`recipes.book_of`): what has to be read cannot be known by heart.
+turns of nearly all: half of those of depth 2 to train on and four of five of depth 1; held out are the rest, in their
+own words. Goals to train on also come with the words of all names exchanged (`recipes.book_of`): what has to be read
+cannot be known by heart.
 """
 
 import json
