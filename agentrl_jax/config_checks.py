@@ -167,6 +167,10 @@ def validate(config: Config) -> None:
         f"imitation.levels is {config.imitation.levels} and imitation.steps is {config.imitation.steps}; "
         "set both above 0 to imitate, or both to 0",
     )
+    need(
+        config.imitation.noise == 0 or (config.served and config.imitation.plans == "optimal"),
+        f"imitation.noise is {config.imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0",
+    )
 
 
 def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:

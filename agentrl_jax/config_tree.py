@@ -236,6 +236,10 @@ class ImitationConfig:
     """Plans per gradient step."""
     lr: NonNegative = 1e-3
     """Learning rate of imitation."""
+    noise: Decay = 0.0
+    """Share of turns in which a random player acts, and from where the oracle goes on; only what the oracle does is
+    imitated (DART, Laskey et al. 2017, arXiv 1703.09327). For services that know what is best from anywhere:
+    textcraft."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Literal, Protocol, TypeVar
 
 from agentrl_jax.rollout.host_environment import HostStep
 from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.services.beside import play_along
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Answer, ItemError, Service, ServiceEnvironment
 from agentrl_jax.services.protocol import wire_of
@@ -266,12 +267,7 @@ class BridgedEnvironment:
             seat = self._attempts(self._enter)
         self._first, self._shown, self._begun = seat.first, seat.first.observation, True
         if self._config.progress:
-            self._beside = self._service.make(False)
-            if self._beside.reset(self._item).observation != self._shown:
-                raise ServiceError(
-                    f"item {self._item} of {self._service.name} is another task on this server than here, so that "
-                    "nobody can tell how far it is; set env.progress to 0, or play on a server of `agentrl serve`"
-                )
+            self._beside = play_along(self._service, self._item, self._shown)
         return self._shown
 
     def step(self, reply: str, actions: Sequence[str]) -> HostStep:

@@ -84,6 +84,8 @@ class Service:
         full_score: score of a solved item, which rewards are divided by.
         progress: how far an instance is with its item, 0 at the start and 1 when it is solved; None where nobody can
             tell. It is asked of an instance that plays along beside the server's, in this process.
+        advise: the action that the oracle would go on with from where an instance stands, likewise; None where there is
+            no oracle, or only one that has to play from the start.
         category: what kind of item a number is, for tables of results; None where all are alike.
         facts: what a client may read by name without an instance, as JSON.
         table: what stands behind each item, as JSON; None where there is nothing to tell.
@@ -104,6 +106,7 @@ class Service:
     distinct: int = 0
     full_score: float = 1.0
     progress: Callable[[Any], float] | None = None
+    advise: Callable[[Any], str] | None = None
     category: Callable[[int], str] | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table: Callable[[], Any] | None = None

@@ -15,6 +15,7 @@ from agentrl_jax.config import Config
 from agentrl_jax.offline.demonstrations import play_replies
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.services.beside import NoisyOracle
 from agentrl_jax.text.grammar import ParsedReply
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
@@ -23,18 +24,21 @@ from agentrl_jax.train.service_tasks import OPENINGS, Played, ServedTask, Servic
 
 def service_demonstrations(
     config: Config, services: Services, world: HostWorld, tokenizer: Tokenizer, key: jax.Array
-) -> Trajectory:
+) -> tuple[Trajectory, jax.Array]:
     """Plays `imitation.levels` training items of every task by script, and records what a rollout would.
 
     No item is drawn twice; where there are fewer, all are played. Left out are episodes of the oracle that do not solve
     their item in `prompt.max_turns`, and any with a reply of more than `prompt.reply_tokens`, a text that would have
     to be cut, or more tokens than `rollout.context_tokens`.
 
+    Returns:
+        E episodes, and which of their turns are to be imitated, bool[E, T]: all but those of `imitation.noise`.
+
     Raises:
         ValueError: a task has no oracle and needs one, or nothing is left.
     """
     turns, longest = config.prompt.max_turns, config.prompt.reply_tokens
-    chosen: list[tuple[int, int, np.ndarray, np.ndarray]] = []
+    chosen: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
     for index, task in enumerate(services.tasks):
         draw = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
         rows = draw.permutation(len(task.training))[: config.imitation.levels].tolist()
@@ -43,23 +47,27 @@ def service_demonstrations(
             said = [[*ids, tokenizer.end_of_turn_id] for ids in replies]
             wanted = episode.solved or config.imitation.plans == "random"
             if wanted and said and max(map(len, said)) <= longest:
-                chosen.append((index, row, *_padded(said, turns, longest)))
+                chosen.append((index, row, *_padded(said, turns, longest), ~_noise(config, task.training[row])))
     if not chosen:
         raise ValueError(
             f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
             f"replies of {longest} tokens; raise prompt.max_turns or prompt.reply_tokens"
         )
     script = _Script(*(np.array(column) for column in zip(*chosen)))
-    return _usable(config, _recorded(config, world, key, script))
+    trajectory = _recorded(config, world, key, script)
+    kept = _usable(config, trajectory)
+    return jax.tree.map(lambda x: x[kept], trajectory), jnp.asarray(script.imitated[kept])
 
 
 class _Script(NamedTuple):
-    """What is said in E episodes: task i[E], row of the task's items i[E], tokens i32[E, T, L] and length i32[E, T]."""
+    """What is said in E episodes: task i[E], row of the task's items i[E], tokens i32[E, T, L] and length i32[E, T],
+    and whether it is to be imitated, bool[E, T]."""
 
     task: np.ndarray
     row: np.ndarray
     tokens: np.ndarray
     length: np.ndarray
+    imitated: np.ndarray
 
 
 def _padded(said: Sequence[Sequence[int]], turns: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -77,17 +85,24 @@ def reply_text(config: Config, action: str) -> str:
 
 
 def _episodes(config: Config, task: ServedTask, rows: list[int]) -> list[Played]:
-    service = task.service
+    service, items = task.service, [task.training[row] for row in rows]
     if config.imitation.plans == "random":
+        return play_all(task, lambda item: service.random(item, config.seed + item), items, config)
+    if config.imitation.noise:
         return play_all(
-            task, lambda item: service.random(item, config.seed + item), [task.training[row] for row in rows], config
+            task, lambda item: NoisyOracle(service, item, _noise(config, item), config.seed + item), items, config
         )
     if service.oracle is None:
         raise ValueError(
             f"{task.config.label} has no oracle to imitate; set imitation.plans to random, which teaches the format "
             "only, or imitation.levels to 0"
         )
-    return play_all(task, service.oracle, [task.training[row] for row in rows], config)
+    return play_all(task, service.oracle, items, config)
+
+
+def _noise(config: Config, item: int) -> np.ndarray:
+    """In which turns of an item's demonstration a random player acts, bool[T]."""
+    return np.random.default_rng((config.seed, item)).random(config.prompt.max_turns) < config.imitation.noise
 
 
 def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script) -> Trajectory:
@@ -109,7 +124,8 @@ def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script)
     return jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)[:count]), *parts)
 
 
-def _usable(config: Config, trajectory: Trajectory) -> Trajectory:
+def _usable(config: Config, trajectory: Trajectory) -> np.ndarray:
+    """Numbers i[.] of the episodes that fit."""
     lost = int(np.sum(trajectory.failed))
     if lost:
         raise ValueError(f"{lost} of {len(trajectory.failed)} demonstrations failed in the service; try again")
@@ -122,4 +138,4 @@ def _usable(config: Config, trajectory: Trajectory) -> Trajectory:
             "no episode can be imitated without cutting its texts; raise env.observation_tokens or "
             "rollout.context_tokens"
         )
-    return jax.tree.map(lambda x: x[kept], trajectory)
+    return kept

@@ -142,6 +142,11 @@ class Services:
                 f"env.progress is {self._config.env.progress:g}, and {config.env} cannot tell how far an episode is; "
                 "set it to 0"
             )
+        if self._config.imitation.noise and service.advise is None:
+            raise ValueError(
+                f"imitation.noise is {self._config.imitation.noise:g}, and {config.env} has no oracle that can go on "
+                "from anywhere; set it to 0"
+            )
         place, address = self._place(service, config, folder)
         return ServedTask(config, service, *items, place, address)
 

@@ -34,9 +34,10 @@ def demonstration_rows(
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
     if isinstance(world, HostWorld):
         assert services is not None
-        trajectory = service_demonstrations(config, services, world, tokenizer, key)
+        trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
         limit = config.rollout.context_tokens
-        return assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
+        rows = assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
+        return rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
     trajectory = demonstrations(
         world,
         key,

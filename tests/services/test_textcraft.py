@@ -7,6 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from agentrl_jax.services.beside import NoisyOracle
+from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environments.textcraft.env import SERVICE, TextCraft, goal_table
 from agentrl_jax.services.environments.textcraft.players import Oracle, Random
 from agentrl_jax.services.environments.textcraft.recipes import book_of, load_book, make_book, spoken, written
@@ -74,6 +76,29 @@ def test_progress_can_be_lost(book):
     before = env.progress()
     env.step("craft 1 stick using 2 acacia planks")
     assert (before, env.progress()) == (pytest.approx(2 / 3), 0)
+
+
+def test_a_noisy_oracle_goes_on_from_where_chance_has_left_it():
+    noise = [True, False, True, True, *[False] * 16]
+    strayed = 0
+    for item in range(0, 544, 40):
+        player, env = NoisyOracle(SERVICE, item, noise, seed=item), SERVICE.make(False)
+        answer, best = env.reset(item), Oracle(book_of(item), item).actions
+        actions = []
+        while not answer.done:
+            expected = env.advice()
+            actions.append(player.act(answer.observation))
+            assert noise[len(actions) - 1] or actions[-1] == expected
+            answer = env.step(actions[-1])
+        assert len(actions) <= len(best) + 3
+        strayed += actions[: len(best)] != best
+    assert strayed > 7
+
+
+def test_a_noisy_oracle_does_not_play_another_task():
+    player = NoisyOracle(SERVICE, 0, [False], seed=0)
+    with pytest.raises(ServiceError, match=r"item 0 of textcraft is another task .* imitation\.noise to 0"):
+        player.act(SERVICE.make(False).reset(1).observation)
 
 
 def test_messages(book):

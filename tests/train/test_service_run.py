@@ -175,6 +175,8 @@ def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
         (("--prompt.stop_at_answer", "true"), "stop_at_answer"),
         (("--tasks.0.env", "FrozenLake", "--env.url", ""), "use compact or ragen"),
         (("--env.progress", "0.5"), "maze cannot tell how far an episode is"),
+        (("--imitation.noise", "0.3"), "for imitation.plans optimal"),
+        (("--imitation.noise", "0.3", "--imitation.plans", "optimal"), "no oracle that can go on from anywhere"),
         (("--env.url", "ftp://x"), "no address of a service"),
         (("--env.token_file", "nowhere", "--env.url", "http://127.0.0.1:9"), "nowhere"),
         (("--rollout.context_tokens", "50"), "context_tokens 50; expected at least"),

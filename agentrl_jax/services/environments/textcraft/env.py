@@ -66,6 +66,10 @@ class TextCraft:
         """Share of the oracle's actions that what is carried makes needless: 0 at first, 1 when the goal is crafted."""
         return 1.0 - min(len(Oracle(self._book, self._item, self._inventory).actions) / self._way, 1.0)
 
+    def advice(self) -> str:
+        """What the oracle would do next with what is carried."""
+        return Oracle(self._book, self._item, self._inventory).act("")
+
     def reset(self, item: int) -> Answer:
         """Shows commands and goal. Any integer is an item."""
         if self._given is None:
@@ -184,6 +188,7 @@ SERVICE = Service(
     random=lambda item, seed: Random(seed),
     distinct=GOALS,
     progress=lambda env: env.progress(),
+    advise=lambda env: env.advice(),
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",
     views={"commands": "commands", "goal": "goal"},
     table=goal_table,

@@ -1,0 +1,46 @@
+"""Instances that play along beside a server's, in this process, and tell what its protocol does not."""
+
+from collections.abc import Iterable
+
+from agentrl_jax.services.client import ServiceError
+from agentrl_jax.services.environment import Player, Service, ServiceEnvironment
+
+
+def play_along(service: Service, item: int, shown: str) -> ServiceEnvironment:
+    """An instance at the start of an item that a server has shown.
+
+    Raises:
+        ServiceError: the server has shown something else.
+    """
+    instance = service.make(False)
+    if instance.reset(item).observation != shown:
+        raise ServiceError(
+            f"item {item} of {service.name} is another task on this server than here, so that nobody can tell how far "
+            "it is; set env.progress and imitation.noise to 0, or play on a server of `agentrl serve`"
+        )
+    return instance
+
+
+class NoisyOracle:
+    """An oracle that goes on from wherever a random player has left it (DART, Laskey et al. 2017, arXiv 1703.09327)."""
+
+    def __init__(self, service: Service, item: int, noise: Iterable[bool], seed: int):
+        """Plays an item of a service that can advise; in turn t the random player of this seed acts if `noise[t]`."""
+        assert service.advise is not None
+        self._service, self._item, self._advise = service, item, service.advise
+        self._noise = iter(noise)
+        self._random: Player = service.random(item, seed)
+        self._beside: ServiceEnvironment | None = None
+
+    def act(self, observation: str) -> str:
+        """What the random player draws, or the oracle's advice.
+
+        Raises:
+            ServiceError: the item is another task on the server.
+        """
+        if self._beside is None:
+            self._beside = play_along(self._service, self._item, observation)
+        drawn = self._random.act(observation)
+        action = drawn if next(self._noise) else self._advise(self._beside)
+        self._beside.step(action)
+        return action

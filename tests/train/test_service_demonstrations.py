@@ -1,0 +1,54 @@
+"""What is imitated of demonstrations in which a random player acts now and then."""
+
+import jax
+import numpy as np
+
+from agentrl_jax.config import load_config
+from agentrl_jax.services.beside import NoisyOracle
+from agentrl_jax.train import build, service_demonstrations
+from agentrl_jax.train.service_tasks import Services, worlds
+from agentrl_jax.train.start import demonstration_rows
+
+CONFIG = """
+tasks: [{env: textcraft, groups: 2, items: 0-11, held_out: 12-13}]
+prompt: {style: bare, max_turns: 8, reply_tokens: 80}
+model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+env: {url: local, observation_tokens: 1400}
+rollout: {members: 2, context_tokens: 3000}
+algo: {preset: grpo}
+imitation: {levels: 12, steps: 1, batch: 2, noise: 0.4}
+train: {iterations: 1, validation_episodes: 2}
+evaluation: {episodes: 2}
+"""
+
+
+def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypatch):
+    path = tmp_path / "noisy.yaml"
+    path.write_text(CONFIG)
+    config = load_config(path)
+    imitated = {}
+
+    class Recorded(NoisyOracle):
+        def __init__(self, service, item, noise, seed):
+            super().__init__(service, item, noise, seed)
+            self.noise, self.turn, self.of_item = noise, 0, imitated.setdefault(item, {})
+
+        def act(self, observation):
+            action = super().act(observation)
+            if not self.noise[self.turn]:
+                self.of_item[self.turn] = f" {action}"
+            self.turn += 1
+            return action
+
+    monkeypatch.setattr(service_demonstrations, "NoisyOracle", Recorded)
+    tokenizer = build.load_tokenizer(config.model)
+    services = Services(config, lambda: tmp_path)
+    world, _ = worlds(config, tokenizer, services)
+    rows = jax.tree.map(np.asarray, demonstration_rows(config, world, tokenizer, services, jax.random.key(0)))
+    taught = []
+    for tokens, position, sampled, turn in zip(rows.tokens, rows.position, rows.sampled, rows.turn):
+        said = {t: tokens[position[sampled & (turn == t)]][:-1].tolist() for t in np.unique(turn[sampled]).tolist()}
+        taught.append({t: tokenizer.decode(ids) for t, ids in said.items()})
+    assert len(taught) > 3
+    assert all(turns in imitated.values() for turns in taught)
+    assert any(max(turns) >= len(turns) for turns in taught), "no turn of a random player is among them"
