@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from agentrl_jax.services.bridge import LocalPlace, Place, RemotePlace, Seat
 from agentrl_jax.services.catalogue import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environment import Player
+from agentrl_jax.services.places import LocalPlace, Place, RemotePlace, Seat
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
 

@@ -20,52 +20,12 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout import parsing
-from agentrl_jax.rollout.prefixes import open_rows, read_prefixes
+from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
+from agentrl_jax.rollout.reading import open_rows, read_chunked, read_prefixes
 from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import Message, World
-
-CONTEXTS = ("full", "single_turn")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """What fixes the shapes and the order of work of a rollout.
-
-    Attributes:
-        max_turns: T.
-        reply_tokens: L, the cap on one reply.
-        members: members of a group; its rows are contiguous and share the prefill of the first observation.
-        slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
-        wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
-        context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
-        stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
-        end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
-        chunk: observations are prefilled so many tokens at a time, as many times as the longest of them needs; 0 for
-            all of the width at once. Where texts differ much in length, most rows would be padding.
-        context_tokens: most tokens of a context; an episode whose next turn might need more ends as truncated. 0 for
-            as many as can occur.
-    """
-
-    max_turns: int
-    reply_tokens: int
-    members: int
-    slots: int
-    wait_share: float
-    context: str
-    stop_at_answer: bool
-    end_of_turn: tuple[int, ...]
-    chunk: int = 0
-    context_tokens: int = 0
-
-    def __post_init__(self):
-        if self.context not in CONTEXTS:
-            raise ValueError(f"context {self.context!r} is unknown; choose one of {', '.join(CONTEXTS)}")
-        if not 0 < self.wait_share <= 1:
-            raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
-        if not self.end_of_turn:
-            raise ValueError("end_of_turn names no stop token; give at least one")
 
 
 class LoopState(struct.PyTreeNode):
@@ -106,23 +66,6 @@ class LoopState(struct.PyTreeNode):
     next_episode: jax.Array
     trajectory: Trajectory
     stats: RolloutStats
-
-
-def cache_length(world: World, config: EngineConfig) -> int:
-    """Positions of the cache: the longest context that can occur.
-
-    Raises:
-        ValueError: not even a first turn fits `config.context_tokens`.
-    """
-    turns = config.max_turns if config.context == "full" else 1
-    prefix, turn = world.prefix.shape[1], world.observation_tokens + config.reply_tokens
-    longest = prefix + turns * turn
-    if config.context_tokens and prefix + turn > config.context_tokens:
-        raise ValueError(
-            f"context_tokens {config.context_tokens}; expected at least {prefix + turn} for the prefix ({prefix}), an "
-            f"observation ({world.observation_tokens}) and a reply ({config.reply_tokens})"
-        )
-    return min(longest, config.context_tokens or longest)
 
 
 def rollout(
@@ -371,33 +314,8 @@ class _Engine:
     def _read(
         self, cache: decoder.KVCache, tokens: jax.Array, start: jax.Array, length: jax.Array
     ) -> tuple[jax.Array, decoder.KVCache]:
-        """Runs the model on the first `length` i32[B] of `tokens` i32[B, O], which stand at `start` i32[B].
-
-        Returns the hidden state [B, D] of the last token that each row reads, and the cache.
-        """
-        size = self.config.chunk
-        if not 0 < size < tokens.shape[1]:
-            hidden, cache = decoder.extend(self.params, self.model, cache, tokens, start, length)
-            return _last(hidden, length), cache
-        tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
-
-        def read(number, cache):
-            part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
-            count = jnp.clip(length - number * size, 0, size)
-            hidden, cache = decoder.extend(self.params, self.model, cache, part, start + number * size, count)
-            return count, _last(hidden, count), cache
-
-        def go_on(carry):
-            number, last, cache = carry
-            count, hidden, cache = read(number, cache)
-            return number + 1, jnp.where(count[:, None] > 0, hidden, last), cache
-
-        hidden = jax.eval_shape(read, 0, cache)[1]
-        # Made of `length`, so that it varies over devices as what replaces it does.
-        nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
-        longest = jnp.max(length)
-        _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, go_on, (jnp.int32(0), nothing, cache))
-        return last, cache
+        """See `read_chunked`."""
+        return read_chunked(self.params, self.model, cache, tokens, start, length, self.config.chunk)
 
     def _refill(self, state: LoopState, over: jax.Array) -> tuple[LoopState, jax.Array]:
         """Gives the slots whose episode is over the next episodes, in the order of the slots."""
@@ -441,11 +359,6 @@ def _counters(episodes: int) -> RolloutStats:
     counted = {field.name: 0 for field in dataclasses.fields(RolloutStats)}
     counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
     return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})
-
-
-def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
-    """Hidden state [B, D] of the last real token of each row of a chunk [B, C, D]."""
-    return jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], axis=1)[:, 0]
 
 
 def _where(rows: jax.Array, new: Any, old: Any) -> Any:

@@ -18,7 +18,7 @@ from flax import struct
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.engine import EngineConfig
+from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory, TurnResult
 from agentrl_jax.rollout.world import Message, unplayed
 

@@ -20,7 +20,7 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
-from agentrl_jax.rollout.engine import EngineConfig, cache_length
+from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task, World

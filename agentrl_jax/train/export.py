@@ -12,7 +12,7 @@ from agentrl_jax.models.weights import peft_files, safetensors_out
 from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
-from agentrl_jax.rollout.engine import cache_length
+from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import RunPolicy, load_policy
 from agentrl_jax.train.run_folder import is_run, read_config

@@ -13,7 +13,7 @@ from agentrl_jax.algos import kl, losses, masked
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.engine import EngineConfig
+from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.batch import Batch, make_batch
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings

@@ -19,7 +19,7 @@ from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.world import CompiledWorld, common_prefix
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
 from agentrl_jax.train import build, state
@@ -135,7 +135,7 @@ def make_plan(
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.whole())
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, whole.decoder), policy)
     rows = made.engine.slots or made.episodes // programs.players
-    length = engine.cache_length(world, made.engine)
+    length = cache_length(world, made.engine)
     cache = jax.eval_shape(lambda: decoder.init_cache(whole.decoder, rows, length))
     heads = programs.cache_spec(whole.decoder)
     return Plan(

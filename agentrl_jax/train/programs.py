@@ -22,7 +22,8 @@ from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
 from agentrl_jax.parallel.mesh import FSDP, TENSOR
 from agentrl_jax.parallel.shards import Shards, on_mesh
-from agentrl_jax.rollout.engine import EngineConfig, rollout
+from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory

@@ -16,11 +16,12 @@ from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.host_environment import HostTask, host_task
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.world import CompiledWorld
-from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment, LocalPlace, Place, RemotePlace
+from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalogue import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Player, Service
 from agentrl_jax.services.items import load_items
+from agentrl_jax.services.places import LocalPlace, Place, RemotePlace
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.services.server.command import read_token

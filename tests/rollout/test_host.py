@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as Spec
 from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, on_mesh
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
 from agentrl_jax.rollout.host_environment import host_task
 from agentrl_jax.rollout.replay import replay_logprobs
@@ -89,7 +90,7 @@ class Stage:
 
     @staticmethod
     def config(slots=0):
-        return engine.EngineConfig(
+        return EngineConfig(
             max_turns=TURNS,
             reply_tokens=toy_agent.REPLY_TOKENS,
             members=MEMBERS,

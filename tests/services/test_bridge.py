@@ -8,11 +8,12 @@ import pytest
 from counting import Counting, counting
 from serving import running
 
-from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs, LocalPlace, RemotePlace
+from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Answer
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.environments.textcraft.env import TextCraft
+from agentrl_jax.services.places import LocalPlace, RemotePlace
 from agentrl_jax.services.protocol import COMPILED, WIRES
 from agentrl_jax.services.server.app import create_app
 

@@ -1,0 +1,63 @@
+"""What fixes the shapes and the order of work of a rollout, and the length of a context that follows from it."""
+
+import dataclasses
+
+from agentrl_jax.rollout.world import World
+
+CONTEXTS = ("full", "single_turn")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Shapes and order of work. Letters as in `rollout.engine`.
+
+    Attributes:
+        max_turns: T.
+        reply_tokens: L, the cap on one reply.
+        members: members of a group; its rows are contiguous and share the prefill of the first observation.
+        slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
+        wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
+        context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
+        stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
+        end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
+        chunk: observations are prefilled so many tokens at a time, as many times as the longest of them needs; 0 for
+            all of the width at once. Where texts differ much in length, most rows would be padding.
+        context_tokens: most tokens of a context; an episode whose next turn might need more ends as truncated. 0 for
+            as many as can occur.
+    """
+
+    max_turns: int
+    reply_tokens: int
+    members: int
+    slots: int
+    wait_share: float
+    context: str
+    stop_at_answer: bool
+    end_of_turn: tuple[int, ...]
+    chunk: int = 0
+    context_tokens: int = 0
+
+    def __post_init__(self):
+        if self.context not in CONTEXTS:
+            raise ValueError(f"context {self.context!r} is unknown; choose one of {', '.join(CONTEXTS)}")
+        if not 0 < self.wait_share <= 1:
+            raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
+        if not self.end_of_turn:
+            raise ValueError("end_of_turn names no stop token; give at least one")
+
+
+def cache_length(world: World, config: EngineConfig) -> int:
+    """Positions of the cache: the longest context that can occur.
+
+    Raises:
+        ValueError: not even a first turn fits `config.context_tokens`.
+    """
+    turns = config.max_turns if config.context == "full" else 1
+    prefix, turn = world.prefix.shape[1], world.observation_tokens + config.reply_tokens
+    longest = prefix + turns * turn
+    if config.context_tokens and prefix + turn > config.context_tokens:
+        raise ValueError(
+            f"context_tokens {config.context_tokens}; expected at least {prefix + turn} for the prefix ({prefix}), an "
+            f"observation ({world.observation_tokens}) and a reply ({config.reply_tokens})"
+        )
+    return min(longest, config.context_tokens or longest)

@@ -1,0 +1,96 @@
+"""What the model reads before it replies: the prefix of a task, once for all of its episodes, and observations.
+
+Letters: `B` rows, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an observation, `D` hidden size.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.models import decoder
+from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout.world import World
+
+
+def read_prefixes(params: decoder.Params, model: DecoderConfig, world: World) -> decoder.KVCache:
+    """Keys and values of P positions of every task's prefix, a row a task.
+
+    Args:
+        params: parameters of the policy from `decoder.unstack`.
+        model: its shape.
+        world: tells the prefixes.
+    """
+    tasks, length = world.prefix.shape
+    cache = decoder.init_cache(model, tasks, length)
+    if not length:
+        return cache
+    prefix, count = jnp.asarray(world.prefix), jnp.asarray(world.prefix_length)
+    return decoder.extend(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
+
+
+def open_rows(cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array, rows: jax.Array) -> decoder.KVCache:
+    """The cache, in which some rows begin with the prefix of their task.
+
+    Args:
+        cache: of B rows and S positions.
+        prefixes: from `read_prefixes`.
+        task: i32[B] task of each row.
+        rows: bool[B] rows that begin anew; the others keep every bit.
+    """
+
+    def write(buffer: jax.Array, prefix: jax.Array) -> jax.Array:
+        begun = jnp.where(rows[:, None, None, None], prefix[task], buffer[:, :, : prefix.shape[2]])
+        return jax.lax.dynamic_update_slice_in_dim(buffer, begun, 0, axis=2)
+
+    return jax.tree.map(write, cache, prefixes)
+
+
+def read_chunked(
+    params: decoder.Params,
+    model: DecoderConfig,
+    cache: decoder.KVCache,
+    tokens: jax.Array,
+    start: jax.Array,
+    length: jax.Array,
+    size: int,
+) -> tuple[jax.Array, decoder.KVCache]:
+    """Runs the model on the first tokens of every row, `size` of them at a time, as many times as the longest needs.
+
+    Args:
+        params: parameters of the policy from `decoder.unstack`.
+        model: its shape.
+        cache: of B rows.
+        tokens: i32[B, O].
+        start: i32[B] position of the first of them.
+        length: i32[B] tokens that count.
+        size: of a chunk; 0 for all O at once.
+
+    Returns:
+        The hidden state [B, D] of the last token that each row reads, and the cache.
+    """
+    if not 0 < size < tokens.shape[1]:
+        hidden, cache = decoder.extend(params, model, cache, tokens, start, length)
+        return _last(hidden, length), cache
+    tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
+
+    def read(number, cache):
+        part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
+        count = jnp.clip(length - number * size, 0, size)
+        hidden, cache = decoder.extend(params, model, cache, part, start + number * size, count)
+        return count, _last(hidden, count), cache
+
+    def go_on(carry):
+        number, last, cache = carry
+        count, hidden, cache = read(number, cache)
+        return number + 1, jnp.where(count[:, None] > 0, hidden, last), cache
+
+    hidden = jax.eval_shape(read, 0, cache)[1]
+    # Made of `length`, so that it varies over devices as what replaces it does.
+    nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
+    longest = jnp.max(length)
+    _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, go_on, (jnp.int32(0), nothing, cache))
+    return last, cache
+
+
+def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
+    """Hidden state [B, D] of the last real token of each row of a chunk [B, C, D]."""
+    return jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], axis=1)[:, 0]

@@ -1,0 +1,201 @@
+"""Where instances of a service are: behind a client, or in this process.
+
+A place hands out seats: instances at the start of an item's episode. It keeps those that come back good for other
+episodes. What an episode does with its seat, and what it does without one, is the bridge's (`services.bridge`).
+"""
+
+import contextlib
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.services.client import Lost, ServiceClient
+from agentrl_jax.services.environment import Answer, ItemError, Service, ServiceEnvironment
+from agentrl_jax.services.protocol import wire_of
+
+CLOSE_SECONDS, CLOSERS = 10.0, 16
+"""Seconds that closing all free instances may take, and how many are closed at once."""
+
+
+class Place(Protocol):
+    """Where instances of a service are: behind a client, or in this process. Safe in threads."""
+
+    def open(self, item: int, deadline: float) -> "Seat":
+        """An instance at the start of an item's episode; `Lost` where there is none by the deadline."""
+        ...
+
+
+class Seat(Protocol):
+    """One instance with an episode.
+
+    Attributes:
+        first: its first answer.
+    """
+
+    first: Answer
+
+    def step(self, action: str, deadline: float) -> Answer:
+        """Plays an action; `Lost` where the instance may not be trusted any more."""
+        ...
+
+    def leave(self, *, good: bool) -> None:
+        """Gives the instance back, for others to use if it is good. Returns at once."""
+        ...
+
+
+class RemotePlace:
+    """Instances behind a client, which are used again for other episodes.
+
+    A server that is started anew gives the same handles again, to other instances. When that shows, all handles from
+    before count as lost, so that no episode goes on in an instance of another.
+    """
+
+    def __init__(self, client: ServiceClient):
+        """Opens nothing yet."""
+        self._client = client
+        self._free: list[int] = []
+        self._known: set[int] = set()
+        self._epoch = 0
+        self._lock = threading.Lock()
+
+    def open(self, item: int, deadline: float) -> "_RemoteSeat":
+        """See `Place`. A free instance that the server has forgotten is dropped without a word."""
+        while (taken := self._take()) is not None:
+            handle, epoch = taken
+            try:
+                first = self._client.reset(handle, item, deadline=deadline)
+                self.check(epoch)
+                return _RemoteSeat(self, handle, epoch, first)
+            except BaseException as error:
+                self.drop(handle, epoch)
+                if not isinstance(error, Lost) or time.monotonic() >= deadline:
+                    raise
+        handle, epoch = self._create(item, deadline)
+        try:
+            return _RemoteSeat(self, handle, epoch, self._client.reset(handle, item, deadline=deadline))
+        except BaseException:
+            self.drop(handle, epoch)
+            raise
+
+    def step(self, handle: int, epoch: int, action: str, deadline: float) -> Answer:
+        """Plays an action in an instance of this server, not of one before it."""
+        self.check(epoch)
+        answer = self._client.step(handle, action, deadline=deadline)
+        self.check(epoch)
+        return answer
+
+    def check(self, epoch: int) -> None:
+        """Raises `Lost` for an instance of a server that has been started anew since."""
+        if epoch != self._epoch:
+            raise Lost(f"{self._client.url}: the server has been started anew")
+
+    def close(self) -> None:
+        """Closes the instances that nobody uses, and the connections."""
+        with self._lock:
+            free, self._free = self._free, []
+        run_all([functools.partial(self._client.shut, handle) for handle in free], CLOSE_SECONDS, CLOSERS)
+        self._client.close()
+
+    def keep(self, handle: int, epoch: int) -> None:
+        """Takes an instance back for later."""
+        with self._lock:
+            if epoch == self._epoch:
+                self._free.append(handle)
+
+    def drop(self, handle: int, epoch: int) -> None:
+        """Closes an instance on the side; whether that works does not matter."""
+        if epoch == self._epoch:
+            threading.Thread(target=self._client.shut, args=(handle,), daemon=True).start()
+
+    def _create(self, item: int, deadline: float) -> tuple[int, int]:
+        handle = self._client.create(item, deadline=deadline)
+        with self._lock:
+            if handle in self._known:
+                self._epoch += 1
+                self._free.clear()
+                self._known.clear()
+            self._known.add(handle)
+            return handle, self._epoch
+
+    def _take(self) -> tuple[int, int] | None:
+        with self._lock:
+            return (self._free.pop(), self._epoch) if self._free else None
+
+
+@dataclasses.dataclass
+class _RemoteSeat:
+    place: RemotePlace
+    handle: int
+    epoch: int
+    first: Answer
+
+    def step(self, action: str, deadline: float) -> Answer:
+        return self.place.step(self.handle, self.epoch, action, deadline)
+
+    def leave(self, *, good: bool) -> None:
+        (self.place.keep if good else self.place.drop)(self.handle, self.epoch)
+
+
+class LocalPlace:
+    """Instances in this process, without HTTP. One that raises counts as lost."""
+
+    def __init__(self, service: Service):
+        """Makes nothing yet."""
+        self._service = service
+        self._free: list[ServiceEnvironment] = []
+        self._lock = threading.Lock()
+
+    def open(self, item: int, deadline: float) -> "_LocalSeat":
+        """See `Place`."""
+        with self._lock:
+            env = self._free.pop() if self._free else None
+        env = self._service.make(False) if env is None else env
+        try:
+            with _as_lost():
+                return _LocalSeat(self, env, wire_of(self._service.name).first(env.reset(item)))
+        except BaseException:
+            env.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the instances that nobody uses."""
+        with self._lock:
+            free, self._free = self._free, []
+        for env in free:
+            env.close()
+
+    def keep(self, env: ServiceEnvironment) -> None:
+        """Takes an instance back for later."""
+        with self._lock:
+            self._free.append(env)
+
+
+@dataclasses.dataclass
+class _LocalSeat:
+    place: LocalPlace
+    env: ServiceEnvironment
+    first: Answer
+
+    def step(self, action: str, deadline: float) -> Answer:
+        with _as_lost():
+            return self.env.step(action)
+
+    def leave(self, *, good: bool) -> None:
+        if good:
+            self.place.keep(self.env)
+        else:
+            threading.Thread(target=self.env.close, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _as_lost() -> Iterator[None]:
+    try:
+        yield
+    except ItemError:
+        raise
+    except Exception as error:
+        raise Lost(f"{type(error).__name__}: {error}") from error
