@@ -24,6 +24,9 @@ class EngineConfig:
             all of the width at once. Where texts differ much in length, most rows would be padding.
         context_tokens: most tokens of a context; an episode whose next turn might need more ends as truncated. 0 for
             as many as can occur.
+
+    Raises:
+        ValueError: `context` is unknown, `wait_share` lies outside (0, 1], or `end_of_turn` is empty.
     """
 
     max_turns: int

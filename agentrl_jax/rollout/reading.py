@@ -1,6 +1,7 @@
 """What the model reads before it replies: the prefix of a task, once for all of its episodes, and observations.
 
-Letters: `B` rows, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an observation, `D` hidden size.
+Letters: `B` rows, `K` tasks, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an
+observation, `D` width.
 """
 
 import jax
@@ -17,7 +18,10 @@ def read_prefixes(params: decoder.Params, model: DecoderConfig, world: World) ->
     Args:
         params: parameters of the policy from `decoder.unstack`.
         model: its shape.
-        world: tells the prefixes.
+        world: tells the prefixes, i32[K, P] of K tasks.
+
+    Returns:
+        A cache of K rows and P positions.
     """
     tasks, length = world.prefix.shape
     cache = decoder.init_cache(model, tasks, length)
@@ -35,6 +39,9 @@ def open_rows(cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array
         prefixes: from `read_prefixes`.
         task: i32[B] task of each row.
         rows: bool[B] rows that begin anew; the others keep every bit.
+
+    Returns:
+        The cache, of B rows and S positions as before.
     """
 
     def write(buffer: jax.Array, prefix: jax.Array) -> jax.Array:
@@ -59,10 +66,10 @@ def read_chunked(
         params: parameters of the policy from `decoder.unstack`.
         model: its shape.
         cache: of B rows.
-        tokens: i32[B, O].
+        tokens: i32[B, O], of which a row's first `length` are read.
         start: i32[B] position of the first of them.
-        length: i32[B] tokens that count.
-        size: of a chunk; 0 for all O at once.
+        length: i32[B], at most O; a row with 0 reads nothing, and its hidden state means nothing.
+        size: tokens of a chunk; 0, or O and more, for all O at once.
 
     Returns:
         The hidden state [B, D] of the last token that each row reads, and the cache.

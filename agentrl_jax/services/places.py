@@ -82,7 +82,7 @@ class RemotePlace:
             raise
 
     def step(self, handle: int, epoch: int, action: str, deadline: float) -> Answer:
-        """Plays an action in an instance of this server, not of one before it."""
+        """Plays an action; `Lost` where the instance is gone or was one of a server before this."""
         self.check(epoch)
         answer = self._client.step(handle, action, deadline=deadline)
         self.check(epoch)
