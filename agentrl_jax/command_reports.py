@@ -108,6 +108,7 @@ def evaluate(command: Eval) -> None:
         known(command.env, "--env")
     readable(command.levels)
     from agentrl_jax.evaluate.panel import evaluate_run
+    from agentrl_jax.train.live import levels_line
 
     result = evaluate_run(
         command.run,
@@ -137,6 +138,7 @@ def evaluate(command: Eval) -> None:
         for key, interval in part.items():
             table.add_row(f"{kind}: {titles[key]}", *_rates(interval))
     Console().print(table)
+    Console().print(levels_line(result["env"], result["seen"]), highlight=False)
 
 
 def _rates(interval: Mapping[str, Any]) -> tuple[str, ...]:

@@ -191,7 +191,17 @@ def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:
                 not config.served or bool(value),
                 f"tasks.{index}.{name} is empty; name the items of {task.env}, e.g. 0-99, or an item file",
             )
+        need(
+            config.served or not task.validation,
+            f"tasks.{index}.validation is {task.validation!r}, but {task.env} is no service; leave it out",
+        )
         if config.served:
+            need(
+                bool(task.validation) == (config.train.validate_every > 0),
+                f"tasks.{index}.validation is {task.validation!r} and train.validate_every is "
+                f"{config.train.validate_every}; name items that are neither in items nor in held_out, or set "
+                "train.validate_every to 0 and name none",
+            )
             need(
                 bool(config.env.url) or task.env in TEXT_SERVICES,
                 f"tasks.{index}.env is {task.env}, which is compiled, beside services; give a batch either, or env.url",

@@ -33,7 +33,9 @@ class TaskConfig:
     items: str = ""
     """Items of a service to train on: numbers such as 0-399,450, or an item file in AgentGym's layout."""
     held_out: str = ""
-    """Items of a service for validation and evaluation, likewise."""
+    """Items of a service for the evaluation at the ends of a run, likewise."""
+    validation: str = ""
+    """Items of a service for validations during a run, likewise; none of `items` or `held_out`."""
     levels: str = ""
     """Level pack (.npy, int8[N,H,W]) or text levels, to draw from and to evaluate on; empty: the generator's levels."""
 

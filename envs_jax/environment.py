@@ -53,6 +53,8 @@ class TextEnvironment(environment.Environment):
       text of a state is `"".join(pieces[i])`. What the text says about the last action is read from the state.
     * `success(state, params) -> bool[]`: the task is solved in this state.
     * `state_hash(state, params) -> u32[2]`: equal for equal situations, whatever path led there.
+    * `level_hash(state, params) -> u32[2]`: of a state that was just reset, equal where the level counts as the same
+      one; `envs_jax.splits` divides levels into training, validation and test by it.
 
     Attributes:
         actions: names by action id, as the agent writes them.
@@ -80,6 +82,10 @@ class TextEnvironment(environment.Environment):
     def state_hash(self, state: Any, params: Any) -> jax.Array:
         """Returns u32[2], a hash of the described situation."""
         return hash_integers(self.describe(state, params))
+
+    def level_hash(self, state: Any, params: Any) -> jax.Array:
+        """Returns u32[2] of a state that was just reset: equal for levels that count as the same, see `splits`."""
+        return self.state_hash(state, params)
 
     def reset_to_level(self, level: jax.Array, params: Any) -> tuple[Any, Any]:
         """Returns (obs, state) at the start of a given level, i8[H, W]. Only grid environments have levels.

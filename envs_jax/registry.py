@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from envs_jax import bandit, frozen_lake, sokoban
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.sokoban import oracle as sokoban_oracle
+from envs_jax.splits import Split, split_key
 
 Factory = Callable[..., tuple[Any, Any]]
 Oracle = Callable[[Any, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -158,11 +160,37 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     return jnp.asarray(value, dtype)
 
 
-def draw_levels(env: TextEnvironment, params: Any, keys: jax.Array) -> np.ndarray:
-    """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] where the environment has no levels."""
-    if type(env).draw_level is TextEnvironment.draw_level:
+def draw_levels(env: TextEnvironment, params: Any, keys: jax.Array, split: Split = Split.ANY) -> np.ndarray:
+    """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] where the environment has no levels.
+
+    Raises:
+        ValueError: a key has no level of the split, see `splits.split_key`.
+    """
+    if not has_levels(env):
         return np.zeros((keys.shape[0], 0, 0), np.int8)
-    return np.asarray(jax.jit(jax.vmap(env.draw_level, in_axes=(0, None)))(keys, params))
+
+    levels, found = _draw(env, keys, params, jnp.int32(split))
+    if not np.all(found):
+        missing = int(np.sum(~np.asarray(found)))
+        raise ValueError(
+            f"{missing} of {keys.shape[0]} keys draw no level of the {split.name.lower()} split of {env.name}; "
+            "the space of levels is too small to hold levels out"
+        )
+    return np.asarray(levels)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(env: TextEnvironment, keys: jax.Array, params: Any, split: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key, found = split_key(env, key, params, split)
+        return env.draw_level(key, params), found
+
+    return jax.vmap(one)(keys)
+
+
+def has_levels(env: TextEnvironment) -> bool:
+    """Whether the environment draws levels as arrays, instead of making its states from a key alone."""
+    return type(env).draw_level is not TextEnvironment.draw_level
 
 
 def _sokoban_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:

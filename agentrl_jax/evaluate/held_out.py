@@ -1,16 +1,33 @@
-"""The held-out levels of a run: every task's panel, validations during learning and the evaluation at its ends."""
+"""The held-out levels of a run: validations during learning, and the evaluation at its ends."""
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
 from agentrl_jax.evaluate.panel import Panel, Params
+from agentrl_jax.evaluate.seen import level_ids, seen_levels
 from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train.programs import RolloutProgram
+from envs_jax.splits import Split
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """What the evaluation of a policy found.
+
+    Attributes:
+        success: on every level, over all tasks, "sampled" and "greedy".
+        levels: the levels' ids, see `level_ids`; of each task.
+    """
+
+    success: dict[str, list[bool]]
+    levels: list[list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,62 +36,85 @@ class HeldOut:
 
     Attributes:
         config: the run's.
-        panels: one a task, in their order.
+        panels: one a task, in their order, of test levels.
+        validations: likewise, of validation levels.
     """
 
     config: Config
     panels: tuple[Panel, ...]
+    validations: tuple[Panel, ...]
 
     @classmethod
     def of_run(
-        cls, config: Config, world: CompiledWorld | HostWorld, program: RolloutProgram, players: int = 1
+        cls,
+        config: Config,
+        world: CompiledWorld | HostWorld,
+        splits: LevelSplits,
+        program: RolloutProgram,
+        players: int = 1,
     ) -> "HeldOut":
         """Those of a run.
 
         Args:
             config: the run's.
             world: its tasks.
+            splits: how their levels are divided.
             program: rollout of single episodes.
             players: what the episodes of a dispatch have to be a multiple of.
         """
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
         chunk = -(-chunk // players) * players
         seed = config.evaluation.seed
-        tasks = range(len(config.tasks))
-        return cls(config, tuple(Panel(program, chunk, world, config, task, seed) for task in tasks))
+
+        def panels(split: Split) -> tuple[Panel, ...]:
+            return tuple(
+                Panel(program, chunk, world, config, task, levels, split, seed)
+                for task, levels in enumerate(splits.tasks)
+            )
+
+        return cls(config, panels(Split.TEST), panels(Split.VALIDATION))
 
     @property
     def levels(self) -> tuple[int, ...]:
         """Levels of the evaluation of each task."""
         return tuple(panel.number(self.config.evaluation.episodes) for panel in self.panels)
 
-    @property
-    def unseen(self) -> bool:
-        """No task draws its training levels from the same pack."""
-        return not any(panel.given for panel in self.panels)
-
-    def outcomes(self, params: Params) -> dict[str, list[bool]]:
-        """Success on every level of the evaluation, over all tasks, "sampled" and "greedy"."""
+    def outcomes(self, params: Params) -> Evaluated:
+        """Plays every level of the evaluation once sampled and once greedy."""
         temperatures = {"sampled": self.config.evaluation.temperature, "greedy": 0.0}
         wanted = self.config.evaluation.episodes
-
-        def played(temperature: float) -> list[bool]:
-            parts = [panel.play(params, panel.number(wanted), temperature).success for panel in self.panels]
-            return np.concatenate(parts).tolist()
-
-        return {how: played(temperature) for how, temperature in temperatures.items()}
+        success: dict[str, list[bool]] = {}
+        levels: list[list[str]] = []
+        for how, temperature in temperatures.items():
+            played = [panel.play(params, panel.number(wanted), temperature) for panel in self.panels]
+            success[how] = np.concatenate([trajectory.success for trajectory in played]).tolist()
+            levels = [level_ids(trajectory) for trajectory in played]
+        return Evaluated(success, levels)
 
     def validation(self, params: Params) -> dict[str, float]:
-        """Metrics of every task on the first of its levels, and the mean of their success."""
+        """Metrics of every task on its validation levels, and the mean of their success."""
         train, penalty = self.config.train, jnp.float32(self.config.prompt.format_penalty)
         row: dict[str, float] = {}
         success = []
-        for task, panel in zip(self.config.tasks, self.panels):
+        for task, panel in zip(self.config.tasks, self.validations):
             trajectory = panel.play(params, panel.number(train.validation_episodes), train.validation_temperature)
             metrics = trajectory_metrics(trajectory, (task.label,), 1, penalty)
             row |= {f"validation/{task.label}/{key}": float(value) for key, value in metrics.items()}
             success.append(row[f"validation/{task.label}/success"])
         return row | {"validation/success": float(np.mean(success))}
+
+    def seen(self, learned: set[str], levels: list[list[str]]) -> dict[str, dict[str, Any]]:
+        """What is known of the test levels of each task, by its label, see `seen.seen_levels`.
+
+        Args:
+            learned: ids of the levels that were learned from.
+            levels: ids of those that were played, of each task.
+        """
+        found = {}
+        for config, panel, played in zip(self.config.tasks, self.panels, levels):
+            task, boards = panel.world.tasks[panel.task], panel.boards(len(played))
+            found[config.label] = seen_levels(learned, played, panel.levels, task, boards)
+        return found
 
     def baselines(self) -> list[tuple[np.ndarray, np.ndarray] | None]:
         """Of each task success of random and of optimal play on its levels; None where it is not known."""

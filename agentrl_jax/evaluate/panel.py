@@ -16,19 +16,22 @@ import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.host_environment import HostTask
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
+from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
-from agentrl_jax.train.run_folder import read_config
+from agentrl_jax.train.run_folder import read_config, read_levels
 from agentrl_jax.train.service_tasks import Services, worlds
 from envs_jax import registry
+from envs_jax.splits import MAX_DRAWS, Split
 
 ATTEMPTS = 3
 """Times that a held-out episode is played whose environment breaks."""
@@ -47,6 +50,8 @@ class Panel:
         world: tasks of the program.
         config: the run's configuration.
         task: index of the task.
+        levels: how the task's levels are divided.
+        split: whose levels are played.
         seed: of levels and sampling.
         kinds: of each of the task's levels, where they are of several.
     """
@@ -56,17 +61,29 @@ class Panel:
     world: CompiledWorld | HostWorld
     config: Config
     task: int
+    levels: TaskLevels
+    split: Split
     seed: int
     kinds: Sequence[str] | None = None
 
     @property
-    def given(self) -> int:
-        """Levels that the task was given; 0 where they come from the generator."""
-        return self.world.levels(self.task)
+    def key(self) -> jax.Array:
+        """Key of levels and sampling, another one for each split: seeds of host environments follow from it alone."""
+        return jax.random.fold_in(jax.random.key(self.seed), int(self.split))
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """Rows of the task's pack that are played; None where levels are drawn."""
+        return self.levels.rows(self.split)
 
     def number(self, wanted: int) -> int:
         """Levels to play where `wanted` are asked for: a pack has no more than its own, and none counts twice."""
-        return min(wanted, self.given or wanted)
+        return wanted if self.rows is None else min(wanted, len(self.rows))
+
+    def settings(self, temperature: float) -> RolloutSettings:
+        """Those of a dispatch."""
+        split = self.levels.split(self.split)
+        return build.rollout_settings(self.config, self.world, self.chunk, temperature, split=split)
 
     def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
@@ -77,12 +94,11 @@ class Panel:
         Raises:
             UserError: environments break again and again.
         """
-        key = jax.random.key(self.seed)
-        settings = build.rollout_settings(self.config, self.world, self.chunk, temperature)
+        settings = self.settings(temperature)
         parts = []
         for first in range(0, episodes, self.chunk):
-            ids = build.evaluation_ids(first, self.chunk, self.task, self.given)
-            play = functools.partial(self.program, params, key, ids, settings)
+            ids = build.evaluation_ids(first, self.chunk, self.task, self.rows)
+            play = functools.partial(self.program, params, self.key, ids, settings)
             parts.append(self._whole(play, min(self.chunk, episodes - first)))
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
 
@@ -97,9 +113,12 @@ class Panel:
         if isinstance(self.world, HostWorld):
             self.world.desk.clear()  # episodes that the device ended
         if found.failed[:count].any():
+            why = "see whether the service is well"
+            if isinstance(self.world, CompiledWorld):
+                why = f"{MAX_DRAWS} draws held no level of the {self.split.name.lower()} split; use larger levels"
             raise UserError(
                 f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
-                f"{self.world.tasks[self.task].name} failed {ATTEMPTS} times; see whether the service is well"
+                f"{self.world.tasks[self.task].name} failed {ATTEMPTS} times; {why}"
             )
         return found
 
@@ -111,12 +130,20 @@ class Panel:
         oracle = registry.spec(task.name).oracle
         if oracle is None:
             return None
-        if self.given:
-            levels = np.asarray(task.env_params.levels)[:episodes]
-        else:
-            ids = build.evaluation_ids(0, episodes, self.task, 0)
-            levels = registry.draw_levels(task.env, task.env_params, key_law.level_key(jax.random.key(self.seed), ids))
+        levels = self.boards(episodes)
         return oracle(task.env_params, levels, self.config.prompt.max_actions)
+
+    def boards(self, episodes: int) -> np.ndarray:
+        """The first levels of a task, i8[n, H, W]; i8[n, 0, 0] where its levels are no boards."""
+        task = self.world.tasks[self.task]
+        if isinstance(task, HostTask):
+            return np.zeros((episodes, 0, 0), np.int8)
+        if self.rows is not None:
+            return np.asarray(task.env_params.levels)[self.rows[:episodes]]
+        return registry.draw_levels(task.env, task.env_params, self._keys(episodes), self.levels.split(self.split))
+
+    def _keys(self, episodes: int) -> jax.Array:
+        return key_law.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
 
 
 def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
@@ -146,9 +173,10 @@ def evaluate_run(
         report: told what goes on.
 
     Returns:
-        env, iteration, episodes, seed, temperature; `success` and `success_greedy`, each {mean, low, high, n}; `return`
-        (raw, sampled); where they are known, `random` and `optimal`, exact on the same levels; and of a service with
-        items of several kinds `categories`, both successes of each.
+        env, iteration, episodes, seed, temperature; `seen`, what `seen.seen_levels` tells of the levels; `success` and
+        `success_greedy`, each {mean, low, high, n}; `return` (raw, sampled); where they are known, `random` and
+        `optimal`, exact on the same levels; and of a service with items of several kinds `categories`, both successes
+        of each.
 
     Raises:
         UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
@@ -166,7 +194,8 @@ def evaluate_run(
     with contextlib.ExitStack() as stack:
         with refusals():
             iteration, params, panel = _panel_of_run(run, config, env, levels, stack)
-        return _evaluated(iteration, params, panel, episodes, temperature, seed, levels is not None, report)
+        learned = learned_levels(read_levels(run))
+        return _evaluated(iteration, params, panel, episodes, temperature, seed, levels is not None, learned, report)
 
 
 def _evaluated(
@@ -177,11 +206,12 @@ def _evaluated(
     temperature: float | None,
     seed: int | None,
     every_level: bool,
+    learned: set[str],
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     config = panel.config
     # Levels that are given are played once each.
-    wanted = panel.given if every_level else episodes or config.evaluation.episodes
+    wanted = panel.world.levels(panel.task) if every_level else episodes or config.evaluation.episodes
     episodes = panel.number(wanted)
     panel = dataclasses.replace(
         panel, seed=panel.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
@@ -201,6 +231,8 @@ def _evaluated(
         "success_greedy": success_interval(greedy.success),
         "return": mean_interval(np.asarray(sampled.returns, np.float64)),
     }
+    boards = panel.boards(episodes)
+    result["seen"] = seen_levels(learned, level_ids(sampled), panel.levels, panel.world.tasks[panel.task], boards)
     known = panel.baselines(episodes)
     if known is not None:
         result |= {"random": success_interval(known[0]), "optimal": success_interval(known[1])}
@@ -239,12 +271,17 @@ def _panel_of_run(
     world = worlds(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, members=1, slots=0)
     build.check_positions(policy.pretrained, world, engine)
+    divided = level_splits(world).tasks[0]
+    if levels is not None:
+        divided = TaskLevels("all levels of the file are played", np.zeros(world.levels(0)))
     panel = Panel(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, world, engine),
         chunk=config.train.validation_episodes,
         world=world,
         config=config,
         task=0,
+        levels=divided,
+        split=Split.TEST,
         seed=config.evaluation.seed,
         kinds=None if services is None else services.kinds([world.levels(0)]),
     )

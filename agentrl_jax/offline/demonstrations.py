@@ -12,11 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
-from agentrl_jax.rollout.world import CompiledWorld, World
+from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text.grammar import ParsedReply
 from agentrl_jax.text.prompt import reply as canonical_reply
 from envs_jax import registry
+from envs_jax.splits import Split
+
+MAX_BATCHES = 64
+"""Times that as many levels are drawn as are wanted, before too few of them are different."""
 
 
 def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> np.ndarray:
@@ -56,6 +61,7 @@ def check_imitable(world: CompiledWorld, reply_tokens: int, plans: str) -> None:
 
 def demonstrations(
     world: CompiledWorld,
+    splits: LevelSplits,
     key: jax.Array,
     *,
     plans: str,
@@ -65,26 +71,27 @@ def demonstrations(
     max_actions: int,
     context: str,
 ) -> Trajectory:
-    """Plans on `levels` levels of every task, as trajectories.
+    """Plans on training levels of every task, as trajectories.
 
     Args:
         world: compiled tasks.
+        splits: how their levels are divided.
         key: draws levels and random plans.
         plans: "optimal": shortest ones, found on the host; levels without one that fits are left out. "random": uniform
             random actions, uniform in number too, which show how a reply is written and nothing of which actions are
             good; any environment will do.
-        levels: levels per task.
+        levels: different levels per task with optimal plans; demonstrations per task with random ones.
         turns: T.
         reply_tokens: L.
         max_actions: primitive actions of an episode.
         context: "full" or "single_turn", as the learner will read it.
 
     Raises:
-        ValueError: no optimal plan fits, or as `check_imitable`.
+        ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
     check_imitable(world, reply_tokens, plans)
     limit = min(max_actions, turns * world.max_actions_per_turn)
-    found = (_optimal_plans if plans == "optimal" else _random_plans)(world, key, levels, limit)
+    found = (_optimal_plans if plans == "optimal" else _random_plans)(world, splits, key, levels, limit)
     actions = split_plans(found.actions, turns, world.max_actions_per_turn)
     rows = jnp.arange(len(actions), dtype=jnp.int32)
     ids = EpisodeIds(
@@ -98,6 +105,7 @@ def demonstrations(
         horizon=jnp.int32(turns),
         max_actions=jnp.int32(max_actions),
         env_params=found.env_params,
+        split=splits.of(Split.TRAIN),
     )
     play = jax.jit(functools.partial(demonstrate, world, reply_tokens, context=context))
     return play(key, settings, ids, jnp.asarray(actions))
@@ -112,29 +120,51 @@ class _Plans(NamedTuple):
     env_params: tuple[Any, ...]
 
 
-def _optimal_plans(world: CompiledWorld, key: jax.Array, levels: int, limit: int) -> _Plans:
-    actions: list[np.ndarray] = []
-    packs, tasks = [], []
-    for index, task in enumerate(world.tasks):
-        plan = registry.spec(task.name).plan
-        assert plan is not None
-        drawn = registry.draw_levels(
-            task.env, task.env_params, jax.random.split(jax.random.fold_in(key, index), levels)
-        )
-        plans = [plan(level) for level in drawn]
-        fits = {i: p for i, p in enumerate(plans) if p is not None and 0 < len(p) <= limit}
-        if not fits:
-            raise ValueError(f"no plan on {levels} levels of {task.name} fits {limit} actions; raise the limits")
-        actions += fits.values()
-        packs.append(drawn[list(fits)])
-        tasks.append(np.full(len(fits), index))
+def _optimal_plans(world: CompiledWorld, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
+    packs, plans = [], []
+    for index, (task, divided) in enumerate(zip(world.tasks, splits.tasks)):
+        boards, actions = _planned(task, divided, jax.random.fold_in(key, index), levels, limit)
+        packs.append(boards)
+        plans.append(actions)
     params = tuple(
         dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
     )
-    return _Plans(actions, np.concatenate(tasks), np.concatenate([np.arange(len(t)) for t in tasks]), params)
+    return _Plans(
+        [plan for actions in plans for plan in actions],
+        np.repeat(np.arange(len(plans)), [len(actions) for actions in plans]),
+        np.concatenate([np.arange(len(actions)) for actions in plans]),
+        params,
+    )
 
 
-def _random_plans(world: CompiledWorld, key: jax.Array, levels: int, limit: int) -> _Plans:
+def _planned(
+    task: Task, divided: TaskLevels, key: jax.Array, levels: int, limit: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The first different training levels i8[n, H, W] that the key draws whose optimal plan fits, and their plans."""
+    plan = registry.spec(task.name).plan
+    assert plan is not None
+    found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+    tried: set[bytes] = set()
+    for batch in range(MAX_BATCHES):
+        keys = jax.random.split(jax.random.fold_in(key, batch), levels)
+        for board in registry.draw_levels(task.env, task.env_params, keys, divided.split(Split.TRAIN)):
+            if board.tobytes() in tried or len(found) == levels:
+                continue
+            tried.add(board.tobytes())
+            actions = plan(board)
+            if actions is not None and 0 < len(actions) <= limit:
+                found[board.tobytes()] = board, actions
+        if len(found) == levels:
+            break
+    else:
+        raise ValueError(
+            f"imitation.levels is {levels}, but {MAX_BATCHES * levels} draws of {task.name} hold only {len(found)} "
+            f"different training levels with a plan of at most {limit} actions; lower it or raise the limits"
+        )
+    return np.stack([board for board, _ in found.values()]), [actions for _, actions in found.values()]
+
+
+def _random_plans(world: CompiledWorld, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
     draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
         draw.integers(task.env.num_actions, size=draw.integers(1, limit, endpoint=True))

@@ -10,6 +10,7 @@ from agentrl_jax.text.grammar import GrammarTable, PlainReply, ReplyGrammar, com
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
+from envs_jax.splits import Split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,7 @@ class HostTask:
         info_keys: names that `HostStep.info` may hold.
         levels: number of levels that an environment's seed counts, if it is given one of them; 0 where any seed makes a
             level of its own.
+        validation: how many of them, the last ones, are for validation; the others are for tests.
         baselines: success f64[n] of random and of scripted play on the first n levels; None where it is not known.
     """
 
@@ -89,7 +91,15 @@ class HostTask:
     observation_tokens: int
     info_keys: tuple[str, ...]
     levels: int = 0
+    validation: int = 0
     baselines: Callable[[int], tuple[np.ndarray, np.ndarray] | None] | None = None
+
+    @property
+    def splits(self) -> np.ndarray | None:
+        """The `envs_jax.splits.Split` of each level, i64[levels]; None where any seed makes one."""
+        if not self.levels:
+            return None
+        return np.repeat([Split.TEST, Split.VALIDATION], [self.levels - self.validation, self.validation])
 
 
 def host_task(
@@ -106,6 +116,7 @@ def host_task(
     response_words: int,
     info_keys: tuple[str, ...] = (),
     levels: int = 0,
+    validation: int = 0,
     baselines: Callable[[int], tuple[np.ndarray, np.ndarray] | None] | None = None,
 ) -> HostTask:
     """Puts prompt and grammar around a host environment.
@@ -123,6 +134,7 @@ def host_task(
         response_words: words of a reply that the prompt tells.
         info_keys: names that `HostStep.info` may hold.
         levels: see `HostTask`.
+        validation: likewise.
         baselines: likewise.
     """
     prompt = compile_prompt(
@@ -142,4 +154,4 @@ def host_task(
         tokenizer=tokenizer,
     )
     table = compile_grammar(grammar, tokenizer)
-    return HostTask(name, make, prompt, grammar, table, observation_tokens, info_keys, levels, baselines)
+    return HostTask(name, make, prompt, grammar, table, observation_tokens, info_keys, levels, validation, baselines)

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from envs_jax.splits import Split
+
 
 class RolloutSettings(struct.PyTreeNode):
     """Traced settings: changing one compiles nothing.
@@ -20,6 +22,7 @@ class RolloutSettings(struct.PyTreeNode):
         max_actions: i32[] primitive actions that an episode may execute.
         env_params: tuple with the environment parameters of each task.
         format_penalty: f32[] added to the return for every format error; only `resampling` reads it.
+        split: i32[K] or one for all tasks: the `envs_jax.splits.Split` that levels of compiled tasks are drawn from.
     """
 
     temperature: jax.Array
@@ -27,6 +30,7 @@ class RolloutSettings(struct.PyTreeNode):
     max_actions: jax.Array
     env_params: tuple[Any, ...]
     format_penalty: jax.Array | float = 0.0
+    split: jax.Array | int = int(Split.ANY)
 
 
 class EpisodeIds(struct.PyTreeNode):
@@ -75,7 +79,7 @@ class TurnResult(struct.PyTreeNode):
         terminated: bool[B] the environment's own end.
         truncated: bool[B] a limit of steps or actions was reached first.
         success: bool[B] the task is solved.
-        failed: bool[B] the environment itself broke (host environments); nothing is learned from the episode.
+        failed: bool[B] the environment itself broke, or had no level of the split; nothing is learned from the episode.
         info: numeric environment information, f32[B] each.
     """
 

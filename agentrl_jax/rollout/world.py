@@ -5,6 +5,7 @@ Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` act
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, T
 from agentrl_jax.text.grammar import GrammarTable, ParsedReply
 from agentrl_jax.text.prompt import Prompt, message
 from envs_jax.environment import TextEnvironment
+from envs_jax.splits import Split, split_key
 
 
 class Message(struct.PyTreeNode):
@@ -118,6 +120,7 @@ class EpisodeState(struct.PyTreeNode):
         noise_key: key[B].
         turn: i32[B] turns answered.
         used: i32[B] primitive actions executed.
+        no_level: bool[B] no level of the split was found, so that the episode is given up.
     """
 
     task: jax.Array
@@ -125,6 +128,7 @@ class EpisodeState(struct.PyTreeNode):
     noise_key: jax.Array
     turn: jax.Array
     used: jax.Array
+    no_level: jax.Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -187,19 +191,22 @@ class CompiledWorld:
     ) -> tuple[EpisodeState, Message]:
         """See `World.begin`; starting an episode touches nothing else, so every row is started."""
         level_keys = key_law.level_key(key, ids)
-        envs = tuple(
-            jax.vmap(lambda k, level, task=task, params=params: _reset(task.env, k, level, params))(
-                level_keys, ids.level
-            )
-            for task, params in zip(self.tasks, settings.env_params)
-        )
+        splits = jnp.broadcast_to(settings.split, len(self.tasks))
+        envs, found = [], []
+        for index, (task, params) in enumerate(zip(self.tasks, settings.env_params)):
+            reset = functools.partial(_reset, task.env, params=params, split=splits[index])
+            # Rows of other tasks need no level of this one.
+            started, has_level = jax.vmap(reset)(level_keys, ids.level, ids.task == index)
+            envs.append(started)
+            found.append(has_level)
         rows = ids.task.shape[0]
         state = EpisodeState(
             task=ids.task,
-            envs=envs,
+            envs=tuple(envs),
             noise_key=key_law.noise_key(key, ids, shared=self.shared_noise),
             turn=jnp.zeros(rows, jnp.int32),
             used=jnp.zeros(rows, jnp.int32),
+            no_level=~functools.reduce(operator.and_, found),
         )
         nothing = jnp.zeros(rows, jnp.float32)
         return state, self._message(settings, state, nothing, jnp.ones(rows, bool), jnp.zeros(rows, bool))
@@ -327,14 +334,17 @@ def write_messages(
     )
 
 
-def _reset(env: TextEnvironment, key: jax.Array, level: jax.Array, params: Any):
-    """State of a level: drawn by the key, or row `level` of the parameters' pack."""
+def _reset(
+    env: TextEnvironment, key: jax.Array, level: jax.Array, wanted: jax.Array, *, params: Any, split: jax.Array
+) -> tuple[Any, jax.Array]:
+    """State of a level, drawn by the key from a split or row `level` of the parameters' pack; bool[]: there was one."""
+    key, found = split_key(env, key, params, jnp.where(wanted & (level < 0), split, Split.ANY))
     drawn = env.reset_env(key, params)[1]
     pack = getattr(params, "levels", None)
     if pack is None or pack.shape[0] == 0:
-        return drawn
+        return drawn, found
     given = env.reset_to_level(pack[jnp.maximum(level, 0) % pack.shape[0]], params)[1]
-    return jax.tree.map(lambda a, b: jnp.where(level >= 0, a, b), given, drawn)
+    return jax.tree.map(lambda a, b: jnp.where(level >= 0, a, b), given, drawn), found
 
 
 def _info_shapes(task: Task) -> Mapping[str, Any]:
@@ -376,7 +386,7 @@ def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: E
         truncated=(used >= settings.max_actions) & ~done
         | env.is_truncated(after, params) & ~env.is_terminated(after, params),
         success=env.success(after, params),
-        failed=jnp.bool_(False),
+        failed=state.no_level,
         info=info,
     )
     envs = (*state.envs[:index], after, *state.envs[index + 1 :])

@@ -6,6 +6,7 @@ Letters: `S` seeds, `n` held-out levels.
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,8 +19,11 @@ from agentrl_jax.comparison_file import Comparison
 from agentrl_jax.config import Config, to_dict
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.world import common_prefix
 from agentrl_jax.train import build, run_keys, start
 from agentrl_jax.train.horizon import Horizon
@@ -27,6 +31,7 @@ from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.seeds import Seeds
 from agentrl_jax.train.state import TrainState, init_state
 from agentrl_jax.train.summary import machine
+from envs_jax.splits import Split
 
 Record = dict[str, Any]
 """What is known of an arm, as its file holds it: see `Arms.play`."""
@@ -59,8 +64,10 @@ class Arms:
         self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
         self.greedy = self._rollout(single)
         self.episode = self.alone.rollout("evaluation", self.model, self.world, single)
-        self.evaluation = self.seeds.each(self._successes)
-        self.held_out = HeldOut.of_run(config, self.world, self.episode)
+        self.evaluation = self.seeds.each(self._single)
+        self.splits = level_splits(self.world)
+        self.held_out = HeldOut.of_run(config, self.world, self.splits, self.episode)
+        self.imitated: list[set[str]] = [set() for _ in self.seeds.numbers]
         with jax.default_device(devices[0]):
             self.policies, self.base = self._begin()
 
@@ -92,7 +99,11 @@ class Arms:
         if steps:
             self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
             keys = [jax.random.key(number) for number in self.seeds.numbers]
-            rows = _stacked([start.demonstration_rows(config, self.world, self.tokenizer, None, key) for key in keys])
+            found = [
+                start.demonstration_rows(config, self.world, self.splits, self.tokenizer, None, key) for key in keys
+            ]
+            rows = _stacked([each for each, _ in found])
+            self.imitated = [set(levels) for _, levels in found]
             program = self.alone.imitation(self.model, optimise, batch=config.imitation.batch)
             rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
 
@@ -114,7 +125,8 @@ class Arms:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
             iteration); environment_steps likewise, those of the iteration; validation: {iteration, success} with
             success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] lists of names and
-            iterations; baselines: random and optimal success on the held-out levels; seconds; machine.
+            iterations; levels: [S] what `HeldOut.seen` tells of the test levels; baselines: random and optimal success
+            on them; seconds; machine.
         """
         config, began = self.comparison.arms[name], time.monotonic()
         with refusals():
@@ -123,23 +135,28 @@ class Arms:
         rows: list[dict[str, Any]] = []
         validation: dict[str, list[Any]] = {"iteration": [], "success": []}
         horizons = [Horizon(config) for _ in self.seeds.numbers]
-        record["start"] = self._outcomes(states)
+        learned = [set(levels) for levels in self.imitated]
+        record["start"], _ = self._outcomes(states)
         every, last = config.train.validate_every or config.train.iterations, config.train.iterations
         for iteration in range(last + 1):
             if iteration % every == 0 or iteration == last:
-                success = self._success(states, config.train.validation_episodes, config.train.validation_temperature)
+                number, heat = config.train.validation_episodes, config.train.validation_temperature
+                success, _ = self._success(states, self.held_out.validations, number, heat)
                 validation["iteration"].append(iteration)
                 validation["success"].append(success.mean(axis=1).tolist())
                 self._tell(name, iteration, last, success.mean(axis=1), time.monotonic() - began)
             if iteration < last:
-                states, row = self._iterate(config, iteration, states, update, horizons)
+                states, row, levels = self._iterate(config, iteration, states, update, horizons)
                 rows.append(row)
+                for known, hashes in zip(learned, levels):
+                    known.update(hexadecimal(hashes))
                 record["iteration"].append(iteration + 1)
+        record["end"], tested = self._outcomes(states)
         record |= {
             "metrics": {key: [_rounded(row[key]) for row in rows] for key in rows[0]},
             "validation": validation,
-            "end": self._outcomes(states),
             "alarms": [_alarms(rows, validation, index) for index in range(len(self.seeds.numbers))],
+            "levels": [self.held_out.seen(known, tested) for known in learned],
             "baselines": self._baselines,
             "seconds": time.monotonic() - began,
             "machine": machine(),
@@ -169,20 +186,22 @@ class Arms:
 
     def _iterate(
         self, config: Config, iteration: int, states: TrainState, update: Any, horizons: list[Horizon]
-    ) -> tuple[TrainState, dict[str, Any]]:
+    ) -> tuple[TrainState, dict[str, Any], np.ndarray]:
+        """The states after an iteration, its metrics, and the hashes u32[S, Gr, 2] of the levels that were played."""
         temperature = float(build.moving(config)["temperature"](iteration))
         turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.ROLLOUT, iteration))(self.seeds.keys)
-        episodes = self.ids.group.shape[0]
-        settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration)
+        episodes, split = self.ids.group.shape[0], self.splits.of(Split.TRAIN)
+        settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration, split=split)
         policies = states.params["policy"]
         rollout = self.rollouts[config.algo.max_rollouts]
         trajectories, stats = rollout(policies, (keys, turns), (self.base, self.ids, settings))
+        hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.members, 0])
         steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
         if config.algo.advantage == "remax":
             ids = jax.tree.map(lambda x: x[:: config.rollout.members], self.ids)
-            alone = build.rollout_settings(config, self.world, ids.group.shape[0], 0.0)
+            alone = build.rollout_settings(config, self.world, ids.group.shape[0], 0.0, split=split)
             of_groups, more = self.greedy(policies, (keys, turns), (self.base, ids, alone))
             greedy, steps = (of_groups,), steps + more.environment_steps
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
@@ -196,30 +215,39 @@ class Arms:
         }
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
-        return states, row
+        return states, row, hashes
 
-    def _successes(self, policy: Any, _: None, shared: Any) -> jax.Array:
-        """bool[n] of the same episodes for every seed."""
+    def _single(self, policy: Any, _: None, shared: Any) -> tuple[jax.Array, jax.Array]:
+        """Success bool[n] and hashes of the levels u32[n, 2] of the same episodes for every seed."""
         base, key, ids, settings = shared
-        return self.episode(_player(policy, base), key, ids, settings)[0].success
+        trajectory = self.episode(_player(policy, base), key, ids, settings)[0]
+        return trajectory.success, trajectory.turn.state_hash[:, 0]
 
-    def _success(self, states: TrainState, episodes: int, temperature: float) -> np.ndarray:
-        """Success bool[S, n] on the first n held-out levels of every task, the same for all seeds and arms."""
-        policies, key = states.params["policy"], jax.random.key(self.config.evaluation.seed)
-        parts = []
-        for panel in self.held_out.panels:
-            number = panel.number(episodes)
-            settings = build.rollout_settings(self.config, self.world, panel.chunk, temperature)
+    def _success(
+        self, states: TrainState, panels: Sequence[Panel], episodes: int, temperature: float
+    ) -> tuple[np.ndarray, list[list[str]]]:
+        """Success bool[S, n] on the first n levels of every task's panel, the same for all seeds, and their ids."""
+        policies = states.params["policy"]
+        parts, levels = [], []
+        for panel in panels:
+            number, settings = panel.number(episodes), panel.settings(temperature)
+            found = []
             for first in range(0, number, panel.chunk):
-                ids = build.evaluation_ids(first, panel.chunk, panel.task, panel.given)
-                played = np.asarray(self.evaluation(policies, None, (self.base, key, ids, settings)))
-                parts.append(played[:, : number - first])
-        return np.concatenate(parts, axis=1)
+                ids = build.evaluation_ids(first, panel.chunk, panel.task, panel.rows)
+                found.append(self.evaluation(policies, None, (self.base, panel.key, ids, settings)))
+            success, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
+            parts.append(success[:, :number])
+            levels.append(hexadecimal(hashes[0, :number]))
+        return np.concatenate(parts, axis=1), levels
 
-    def _outcomes(self, states: TrainState) -> dict[str, list[list[bool]]]:
+    def _outcomes(self, states: TrainState) -> tuple[dict[str, list[list[bool]]], list[list[str]]]:
         evaluation = self.config.evaluation
-        temperatures = {"sampled": evaluation.temperature, "greedy": 0.0}
-        return {how: self._success(states, evaluation.episodes, t).tolist() for how, t in temperatures.items()}
+        outcomes: dict[str, list[list[bool]]] = {}
+        levels: list[list[str]] = []
+        for how, temperature in {"sampled": evaluation.temperature, "greedy": 0.0}.items():
+            success, levels = self._success(states, self.held_out.panels, evaluation.episodes, temperature)
+            outcomes[how] = success.tolist()
+        return outcomes, levels
 
     @functools.cached_property
     def _baselines(self) -> dict[str, float]:

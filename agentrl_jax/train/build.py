@@ -35,6 +35,7 @@ from agentrl_jax.train.level_files import make_env
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState
 from envs_jax.environment import TextEnvironment
+from envs_jax.splits import Split
 
 ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
 """Layouts of a rollout by the names of the configuration."""
@@ -269,10 +270,10 @@ def training_ids(config: Config) -> EpisodeIds:
     )
 
 
-def evaluation_ids(first: int, episodes: int, task: int, pack: int) -> EpisodeIds:
-    """Episodes from `first` on of one task, one a level: the rows of its pack in order if it has `pack` > 0 rows."""
+def evaluation_ids(first: int, episodes: int, task: int, rows: np.ndarray | None = None) -> EpisodeIds:
+    """Episodes from number `first` on of one task, one a level: drawn ones, or `rows` i[.] of its pack in turn."""
     number = first + np.arange(episodes)
-    level = number % pack if pack else np.full(episodes, -1)
+    level = np.full(episodes, -1) if rows is None else rows[number % len(rows)]
     return episode_ids(group=number, member=np.zeros(episodes), task=np.full(episodes, task), level=level)
 
 
@@ -289,9 +290,14 @@ def rollout_settings(
     horizon: int | None = None,
     *,
     iteration: int = 0,
+    split: jax.Array | int = Split.ANY,
 ) -> RolloutSettings:
-    """Traced settings of a rollout of E episodes; the horizon is prompt.max_turns if left out."""
+    """Traced settings of a rollout of E episodes; the horizon is prompt.max_turns if left out.
+
+    `split` i32[K] is that of `LevelSplits.of`; left out, a key may draw any level.
+    """
     return RolloutSettings(
+        split=jnp.asarray(split, jnp.int32),
         format_penalty=jnp.float32(moving(config)["format_penalty"](iteration)),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),

@@ -119,14 +119,15 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
     Args:
         summary: as in summary.json: `success` and `success_greedy`, each an interval `{mean, low, high, n}` for any of
-            random, imitation (before RL), trained and optimal; `held_out`, whether RL has never drawn these levels;
-            `imitated`, whether RL started from imitation; optionally `paired`, intervals of differences by their label,
-            and `by_category`, the same of each kind of level.
+            random, imitation (before RL), trained and optimal; `held_out`, whether no level of the evaluation can
+            occur in training; `levels`, what is known of each task's levels, see `seen.seen_levels`; `imitated`,
+            whether RL started from imitation; optionally `paired`, intervals of differences by their label, and
+            `by_category`, the same of each kind of level.
 
     Returns:
         Something that a rich console prints.
     """
-    levels = "held-out levels" if summary["held_out"] else "the levels of the file, which RL has drawn too"
+    levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
     learners = {"random": "random", "imitation": start, "trained": "after RL", "optimal": "optimal"}
     table = Table(title=f"Success on {levels}, with 95 % intervals", title_justify="left")
@@ -145,7 +146,16 @@ def final_table(summary: Mapping[str, Any]) -> Group:
                 cells = (_rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
                 table.add_row(name, *cells, style=style)
     lines = [Text(f"{label}: {_points(interval)}") for label, interval in summary.get("paired", {}).items()]
-    return Group(table, *lines)
+    return Group(table, *lines, *(Text(levels_line(name, known)) for name, known in summary["levels"].items()))
+
+
+def levels_line(name: str, known: Mapping[str, Any]) -> str:
+    """One line on the levels of a task's evaluation; `known` is that of `seen.seen_levels`."""
+    images = f", {known['seen_images']} rotated or mirrored" if "seen_images" in known else ""
+    counts = (
+        f"{known['levels']} levels, {known['distinct_levels']} different, {known['seen_levels']} learned from{images}"
+    )
+    return f"{name}: {counts}" + ("" if known["held_out"] is True else f"; not held out: {known['held_out']}")
 
 
 def duration(seconds: float | None) -> str:

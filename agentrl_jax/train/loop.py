@@ -15,9 +15,11 @@ from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.evaluate.seen import learned_levels, level_ids
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.rollout.world import CompiledWorld, common_prefix
@@ -35,6 +37,7 @@ from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables, tables_by_category
 from agentrl_jax.train.totals import Totals
 from agentrl_jax.train.watch import Watch
+from envs_jax.splits import Split
 
 IMITATION_CHUNK = 25
 """Most gradient steps of imitation per dispatch and per row of metrics."""
@@ -96,6 +99,7 @@ class _Run:
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.services = Services(config, lambda: self.folder.path) if config.served else None
         self.world, held_out = worlds(config, self.tokenizer, self.services)
+        self.splits = level_splits(self.world)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
         self.optimise = build.build_optimiser(config)
         self.names = tuple(task.label for task in config.tasks)
@@ -119,7 +123,7 @@ class _Run:
             measured = dependence.for_run(config, self.tokenizer)
             self.dependence = self.programs.mutual_information(self.model, measured)
         episode = self.programs.rollout("evaluation", self.model, held_out, alone)
-        self.held_out = HeldOut.of_run(config, held_out, episode, self.programs.players)
+        self.held_out = HeldOut.of_run(config, held_out, level_splits(held_out), episode, self.programs.players)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.chunks and isinstance(self.world, CompiledWorld):
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
@@ -218,9 +222,13 @@ class _Run:
 
     def _imitate(self, state: TrainState) -> TrainState:
         config = self.config.imitation
-        self.view.note(f"{config.plans} plans on {config.levels} levels")
         with refusals():
-            rows = start.demonstration_rows(self.config, self.world, self.tokenizer, self.services, self.key)
+            rows, levels = start.demonstration_rows(
+                self.config, self.world, self.splits, self.tokenizer, self.services, self.key
+            )
+        self.view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
+        if not int(state.imitation_step):
+            self.folder.log_levels(0, "imitation", levels)
         program = self.programs.imitation(self.model, self.optimise, batch=config.batch)
         rates = jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
         key = jax.random.fold_in(self.key, run_keys.IMITATION)
@@ -247,7 +255,9 @@ class _Run:
         if isinstance(self.world, HostWorld):
             self.world.desk.take_report()  # what came before is no iteration's
         self.view.note("evaluating the start")
-        self.imitation_outcomes = self.held_out.outcomes(state.whole())
+        evaluated = self.held_out.outcomes(state.whole())
+        self.imitation_outcomes = evaluated.success
+        self.folder.log_levels(self.chunks, "test", [level for task in evaluated.levels for level in task])
         state = start.begin_learning(state, self.optimise, reference=build.needs_reference(self.config))
         state = jax.device_put(state, self._places(state))
         self._save(self.chunks, state)
@@ -256,7 +266,10 @@ class _Run:
     def _iterate(self, state: TrainState) -> TrainState:
         config, iteration = self.config, int(state.iteration)
         temperature, turns = float(self.temperature(iteration)), self.horizon.turns(iteration)
-        settings = build.rollout_settings(config, self.world, self._episodes, temperature, turns, iteration=iteration)
+        split = self.splits.of(Split.TRAIN)
+        settings = build.rollout_settings(
+            config, self.world, self._episodes, temperature, turns, iteration=iteration, split=split
+        )
         began = time.monotonic()
         stream = run_keys.after_roll_backs(self.key, self.roll_backs.count)
         key = run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration)
@@ -304,6 +317,8 @@ class _Run:
         seconds |= {"time/mutual_information": measured - rolled} if of_prompts else {}
         rate = counters["sampled_tokens"] / (learned - measured + rolled - began)
         self.folder.log({"step": step, **row, **seconds, "time/tokens_per_second": rate})
+        heads = jax.tree.map(lambda x: x[:: config.rollout.members], trajectory.replace(reply=None))
+        self.folder.log_levels(step, "rl", level_ids(heads))
         if self._due(config.train.trajectories_every, iteration + 1, config.train.iterations):
             texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
@@ -339,7 +354,9 @@ class _Run:
         if self.baseline is None:
             return ()
         ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], build.training_ids(self.config))
-        settings = build.rollout_settings(self.config, self.world, ids.group.shape[0], 0.0, turns)
+        settings = build.rollout_settings(
+            self.config, self.world, ids.group.shape[0], 0.0, turns, split=self.splits.of(Split.TRAIN)
+        )
         trajectory, stats = self.baseline(state.whole(), key, ids, settings)
         self.totals.count(total_stats(stats))
         return (trajectory,)
@@ -381,17 +398,20 @@ class _Run:
         return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
-        before = trained = self.imitation_outcomes
-        if self.config.train.iterations:
-            self.view.note(f"evaluating on {sum(self.held_out.levels)} levels")
-            trained = self.held_out.outcomes(state.whole())
+        before = self.imitation_outcomes
+        self.view.note(f"evaluating on {sum(self.held_out.levels)} levels")
+        evaluated = self.held_out.outcomes(state.whole())
+        trained = evaluated.success
+        seen = self.held_out.seen(learned_levels(self.folder.levels()), evaluated.levels)
         baselines, imitated = self.held_out.baselines(), self.chunks > 0
         kinds = None if self.services is None else self.services.kinds(self.held_out.levels)
         by_kind = {} if kinds is None else tables_by_category(kinds, before, trained, baselines, imitated=imitated)
         summary = {
             **success_tables(before, trained, baselines, imitated=imitated),
             "by_category": by_kind,
-            "held_out": self.held_out.unseen if self.services is None else self.services.unseen,
+            "held_out": all(task["held_out"] is True for task in seen.values()),
+            "seen_levels": sum(task["seen_levels"] for task in seen.values()),
+            "levels": seen,
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,
             "roll_backs": self.roll_backs.told(),

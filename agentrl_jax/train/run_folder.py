@@ -4,6 +4,7 @@
                          it holds a metric or a checkpoint
     metrics.jsonl        one row per step: chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, every so many iterations
+    levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.train.checkpoint
     curves.png, summary.json
@@ -137,6 +138,10 @@ class RunFolder:
         """Appends trajectories to trajectories.jsonl; each row has its `step`."""
         self._append("trajectories.jsonl", [{key: _plain(value) for key, value in row.items()} for row in rows])
 
+    def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
+        """Appends the ids of different levels that were played in a stage, see `agentrl_jax.evaluate.seen`."""
+        self._append("levels.jsonl", [{"step": step, "stage": stage, "levels": sorted(set(levels))}])
+
     def log_failures(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends episodes whose environment broke to failures.jsonl; each row has its `step`."""
         self._append("failures.jsonl", rows)
@@ -161,7 +166,7 @@ class RunFolder:
             step: that of the checkpoint; -1 drops everything.
         """
         self._close_files()
-        for name in ("metrics.jsonl", "trajectories.jsonl", "failures.jsonl"):
+        for name in ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl"):
             file = self.path / name
             if file.exists():
                 text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(file) if row["step"] <= step)
@@ -172,6 +177,10 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
         return read_metrics(self.path)
+
+    def levels(self) -> list[dict[str, Any]]:
+        """The rows of levels.jsonl so far."""
+        return read_levels(self.path)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json; a reader sees the old file or the new one, never half of one."""
@@ -207,6 +216,12 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl in the folder of a run so far; a run that goes on may be read too."""
     file = Path(path) / "metrics.jsonl"
+    return _rows(file) if file.exists() else []
+
+
+def read_levels(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of levels.jsonl in the folder of a run so far."""
+    file = Path(path) / "levels.jsonl"
     return _rows(file) if file.exists() else []
 
 

@@ -45,7 +45,8 @@ class ServedTask:
         config: of the task.
         service: what is played.
         training: items.
-        held_out: items.
+        held_out: items of the evaluation.
+        validation: items.
         place: where its instances are.
         address: in words.
     """
@@ -54,6 +55,7 @@ class ServedTask:
     service: Service
     training: tuple[int, ...]
     held_out: tuple[int, ...]
+    validation: tuple[int, ...]
     place: Place
     address: str
 
@@ -84,11 +86,6 @@ class Services:
         env = self._config.env
         self._worlds.append(HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
         return self._worlds[-1]
-
-    @property
-    def unseen(self) -> bool:
-        """No held-out item is trained on."""
-        return not any(set(task.training) & set(task.held_out) for task in self.tasks)
 
     def kinds(self, levels: Sequence[int]) -> list[str] | None:
         """The kind of every held-out item, `levels` of each task; None where a task's items are of one kind."""
@@ -131,13 +128,15 @@ class Services:
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]
         service = get_service(config.env)
-        items = (load_items(config.items, config.env), load_items(config.held_out, config.env))
-        for name, numbers in zip(("items", "held_out"), items):
+        names = ("items", "held_out", "validation") if config.validation else ("items", "held_out")
+        items = [load_items(getattr(config, name), config.env) for name in names]
+        for name, numbers in zip(names, items):
             if not numbers or max(numbers) >= service.items:
                 raise ValueError(
                     f"tasks.{index}.{name} is {getattr(config, name)!r}; expected numbers below {service.items}, at "
                     "least one"
                 )
+        training, held_out, validation = (tuple(numbers) for numbers in (*items, ())[:3])
         if self._config.env.progress and service.progress is None:
             raise ValueError(
                 f"env.progress is {self._config.env.progress:g}, and {config.env} cannot tell how far an episode is; "
@@ -149,7 +148,7 @@ class Services:
                 "from anywhere; set it to 0"
             )
         place, address = self._place(service, config, folder)
-        return ServedTask(config, service, *items, place, address)
+        return ServedTask(config, service, training, held_out, validation, place, address)
 
     def _place(self, service: Service, config: TaskConfig, folder: Callable[[], Path]) -> tuple[Place, str]:
         env = self._config.env
@@ -177,7 +176,7 @@ class Services:
 
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
-        service, items = task.service, task.held_out if held_out else task.training
+        service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
         cumulative = wire_of(service.name).cumulative
         bridge = BridgeConfig(
             items=items,
@@ -200,6 +199,7 @@ class Services:
             response_words=prompt.reply_tokens,
             info_keys=(RETRIES,),
             levels=len(items),
+            validation=len(task.validation) if held_out else 0,
             baselines=functools.partial(self.baselines, index),
         )
 

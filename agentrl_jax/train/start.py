@@ -4,10 +4,12 @@ import jax
 import optax
 
 from agentrl_jax.config import Config
+from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import demonstrations
 from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
@@ -17,14 +19,20 @@ from agentrl_jax.train.state import TrainState, with_reference
 
 
 def demonstration_rows(
-    config: Config, world: CompiledWorld | HostWorld, tokenizer: Tokenizer, services: Services | None, key: jax.Array
-) -> Sequences:
-    """The rows that a run imitates.
+    config: Config,
+    world: CompiledWorld | HostWorld,
+    splits: LevelSplits,
+    tokenizer: Tokenizer,
+    services: Services | None,
+    key: jax.Array,
+) -> tuple[Sequences, list[str]]:
+    """The rows that a run imitates, and the ids of the levels of its demonstrations.
 
     Args:
         config: the run's.
         world: its training episodes.
-        tokenizer: its tokeniser.
+        splits: how their levels are divided.
+        tokenizer: its tokenizer.
         services: where its tasks are; None for compiled ones.
         key: that of its seed.
 
@@ -32,14 +40,16 @@ def demonstration_rows(
         ValueError: as `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
+    limit = config.rollout.context_tokens
     if isinstance(world, HostWorld):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
-        limit = config.rollout.context_tokens
         rows = assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
-        return rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
+        rows = rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
+        return rows, level_ids(trajectory)
     trajectory = demonstrations(
         world,
+        splits,
         key,
         plans=config.imitation.plans,
         levels=config.imitation.levels,
@@ -48,7 +58,8 @@ def demonstration_rows(
         max_actions=config.prompt.max_actions,
         context=config.rollout.context,
     )
-    return assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", config.rollout.context_tokens)
+    rows = assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
+    return rows, level_ids(trajectory)
 
 
 def begin_learning(state: TrainState, optimise: optax.GradientTransformation, *, reference: bool) -> TrainState:

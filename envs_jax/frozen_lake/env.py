@@ -25,6 +25,7 @@ from envs_jax.frozen_lake.text import (
     display_codes,
     make_describe,
 )
+from envs_jax.splits import grid_hash
 
 
 @struct.dataclass
@@ -194,6 +195,10 @@ class FrozenLake(TextEnvironment):
     def state_hash(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
         """Returns u32[2], a hash of the display codes, whatever the observation format shows."""
         return hash_integers(self.codes(state))
+
+    def level_hash(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
+        """Returns u32[2], a hash of the board, equal for its rotations and mirror images."""
+        return grid_hash(self.codes(state))
 
     def get_obs(self, state: FrozenLakeState, params: Any = None, key: Any = None) -> jax.Array:
         """Returns the board as display codes, i8[H, W]."""

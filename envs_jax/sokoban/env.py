@@ -29,6 +29,7 @@ from envs_jax.sokoban.text import (
     check_symbols,
     make_describe,
 )
+from envs_jax.splits import grid_hash
 
 
 @struct.dataclass
@@ -246,6 +247,10 @@ class Sokoban(TextEnvironment):
     def state_hash(self, state: SokobanState, params: SokobanParams) -> jax.Array:
         """Returns u32[2], a hash of the board, walls included, whatever the observation format shows."""
         return hash_integers(self.codes(state))
+
+    def level_hash(self, state: SokobanState, params: SokobanParams) -> jax.Array:
+        """Returns u32[2], a hash of the board, equal for its rotations and mirror images."""
+        return grid_hash(self.codes(state))
 
     def get_obs(self, state: SokobanState, params: Any = None, key: Any = None) -> jax.Array:
         """Returns the board as cell codes, i8[H, W]."""

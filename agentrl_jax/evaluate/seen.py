@@ -1,0 +1,76 @@
+"""How many levels of an evaluation a run has learned from, counted by their content.
+
+A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, rl or test) and `levels`, the ids
+of the different levels. So the count does not rest on the rule that keeps splits apart, but tests it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agentrl_jax.rollout.level_splits import TaskLevels
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.world import Task
+from envs_jax import registry
+from envs_jax.splits import grid_images
+
+LEARNED = ("imitation", "rl")
+"""Stages whose levels change parameters."""
+
+
+def level_ids(trajectory: Trajectory) -> list[str]:
+    """The hash of the first state of every episode that was played, as 16 hexadecimal digits."""
+    return hexadecimal(np.asarray(trajectory.turn.state_hash[:, 0])[np.asarray(trajectory.num_turns) > 0])
+
+
+def hexadecimal(hashes: np.ndarray) -> list[str]:
+    """Hashes u32[n, 2] as text."""
+    return [f"{first:08x}{second:08x}" for first, second in hashes.tolist()]
+
+
+def learned_levels(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The levels that a run has learned from, of all its tasks, from the rows of levels.jsonl."""
+    return {level for row in rows if row["stage"] in LEARNED for level in row["levels"]}
+
+
+def seen_levels(
+    learned: set[str], levels: Sequence[str], divided: TaskLevels, task: Any, boards: np.ndarray
+) -> dict[str, Any]:
+    """What is known of the levels of one task's evaluation.
+
+    Args:
+        learned: ids of the levels that were learned from.
+        levels: ids of those that were played.
+        divided: how the task's levels are divided.
+        task: the task.
+        boards: the levels that were played, i8[n, H, W]; i8[n, 0, 0] where they are no boards.
+
+    Returns:
+        `held_out`: true, or why levels are not held out; `levels` played; `distinct_levels` among them; `seen_levels`,
+        how many of those played were learned from; of boards `seen_images`, how many were, rotated or mirrored.
+    """
+    found = {
+        "held_out": divided.too_small or True,
+        "levels": len(levels),
+        "distinct_levels": len(set(levels)),
+        "seen_levels": sum(level in learned for level in levels),
+    }
+    images = _seen_images(learned, task, boards)
+    return found if images is None else found | {"seen_images": images}
+
+
+def _seen_images(learned: set[str], task: Any, boards: np.ndarray) -> int | None:
+    """How many boards i8[n, H, W] of a task were learned from, rotated or mirrored; None where levels are no boards."""
+    if not isinstance(task, Task) or not registry.has_levels(task.env):
+        return None
+    images = np.stack([grid_images(board) for board in boards])
+
+    def state_hash(board: jax.Array) -> jax.Array:
+        return task.env.state_hash(task.env.reset_to_level(board, task.env_params)[1], task.env_params)
+
+    hashes = np.asarray(jax.jit(jax.vmap(state_hash))(jnp.asarray(images.reshape(-1, *images.shape[2:]))))
+    ids = np.array(hexadecimal(hashes)).reshape(images.shape[:2])
+    return int(np.isin(ids, list(learned)).any(axis=1).sum())

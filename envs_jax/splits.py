@@ -1,0 +1,114 @@
+"""Levels for training, validation and test: every level belongs to one of the three, by a hash of its content.
+
+A level drawn from a key and a split is a function of both: keys derived from the given one are tried in turn until one
+draws a level of the split. So no level that a policy is tested on can occur in its training, whatever the seeds, and
+the law of the levels of a split is that of the environment, given the split.
+
+Shapes: `N` keys or levels, `H` and `W` rows and columns of a grid.
+"""
+
+import enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs_jax.environment import TextEnvironment, hash_integers
+
+
+class Split(enum.IntEnum):
+    """Parts of the space of levels; ANY is the whole of it, where levels are not held out."""
+
+    ANY = -1
+    TRAIN = 0
+    VALIDATION = 1
+    TEST = 2
+
+
+SHARES = {Split.TRAIN: 0.8, Split.VALIDATION: 0.1, Split.TEST: 0.1}
+"""Shares of the contents, not of the draws: common levels weigh as much as rare ones."""
+
+MAX_DRAWS = 256
+"""Keys that are tried for a level; where a split has its share of the draws, one in 10^12 finds none."""
+
+_BOUNDS = tuple(int(2**32 * sum(list(SHARES.values())[: index + 1])) for index in range(2))
+_KEYS = 0x51E7
+"""Folded into a key before the number of the draw: generators fold small numbers into their keys themselves."""
+
+
+def split_of(level_hash: jax.Array) -> jax.Array:
+    """Returns the split of a level, i32[], from its `TextEnvironment.level_hash`, u32[2]."""
+    mixed = level_hash[0] ^ (level_hash[1] * jnp.uint32(0x9E3779B9))
+    # The finalizer of MurmurHash3: FNV leaves its high bits poorly mixed after few words.
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
+    mixed ^= mixed >> 16
+    return sum((mixed >= jnp.uint32(bound)).astype(jnp.int32) for bound in _BOUNDS)
+
+
+def split_key(env: TextEnvironment, key: jax.Array, params: Any, split: jax.Array | int) -> tuple[jax.Array, jax.Array]:
+    """Finds a key from which the environment draws a level of a split. Pure; can be compiled and vmapped.
+
+    Args:
+        env: the environment.
+        key: decides the result, together with `split`.
+        params: the environment's parameters.
+        split: i32[], a `Split`; with ANY the key itself is returned.
+
+    Returns:
+        A key for `reset_env` or `draw_level`, and bool[]: its level is of the split. It is false after `MAX_DRAWS`
+        draws without one, which callers count; the level is then of another split.
+    """
+    base = jax.random.fold_in(key, _KEYS)
+
+    def wrong(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
+        number, found = carry
+        return ~found & (number < MAX_DRAWS)
+
+    def draw(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        number, _ = carry
+        state = env.reset_env(jax.random.fold_in(base, number), params)[1]
+        return number + 1, split_of(env.level_hash(state, params)) == split
+
+    any_level = jnp.asarray(split) == Split.ANY
+    number, found = jax.lax.while_loop(wrong, draw, (jnp.int32(0), any_level))
+    return jnp.where(any_level, key, jax.random.fold_in(base, number - 1)), found
+
+
+def splits_of_levels(env: TextEnvironment, params: Any, levels: np.ndarray) -> np.ndarray:
+    """Returns the split i32[N] of each of N levels, i8[N, H, W]. Runs on the host."""
+
+    def one(level: jax.Array) -> jax.Array:
+        return split_of(env.level_hash(env.reset_to_level(level, params)[1], params))
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
+
+
+def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split, int]:
+    """Returns how many different levels of each split some draws from a fixed key hold. Runs on the host."""
+
+    def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        level_hash = env.level_hash(env.reset_env(key, params)[1], params)
+        return level_hash, split_of(level_hash)
+
+    hashes, splits = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(_KEYS), draws))
+    hashes, splits = np.asarray(hashes), np.asarray(splits)
+    return {split: len(np.unique(hashes[splits == split], axis=0)) for split in SHARES}
+
+
+def grid_hash(board: jax.Array) -> jax.Array:
+    """Hashes a board, i8[H, W], to u32[2], equal for its rotations and mirror images.
+
+    A policy that has seen a board has nearly seen its mirror image, so that both belong to the same split.
+    """
+    hashes = jax.vmap(hash_integers)(jnp.stack(grid_images(board)))
+    first = jnp.min(hashes[:, 0])
+    second = jnp.min(jnp.where(hashes[:, 0] == first, hashes[:, 1], jnp.uint32(0xFFFFFFFF)))
+    return jnp.stack([first, second])
+
+
+def grid_images(board: Any) -> list[Any]:
+    """Returns the images of a board [H, W] under rotations and mirrors that keep its shape: 8 of a square, else 4."""
+    turned = [board, board.T] if board.shape[0] == board.shape[1] else [board]
+    return [image[::down, ::right] for image in turned for down in (1, -1) for right in (1, -1)]

@@ -1,0 +1,99 @@
+"""Levels belong to one split by their content, and a key draws one of the split that is asked for."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs_jax
+from envs_jax import registry
+from envs_jax.splits import (
+    SHARES,
+    Split,
+    distinct_levels,
+    grid_hash,
+    grid_images,
+    split_key,
+    split_of,
+    splits_of_levels,
+)
+
+KEYS = jax.random.split(jax.random.key(3), 96)
+PARTS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
+
+
+@functools.cache
+def drawn(name: str, split: Split) -> np.ndarray:
+    env, params = envs_jax.make(name)
+    return registry.draw_levels(env, params, KEYS, split)
+
+
+@pytest.mark.parametrize("name", ["SimpleSokoban", "FrozenLake"])
+def test_no_board_nor_an_image_of_it_is_drawn_for_two_splits(name):
+    def images(split):
+        return {image.tobytes() for board in drawn(name, split) for image in grid_images(board)}
+
+    train, validation, test = map(images, PARTS)
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+    env, params = envs_jax.make(name)
+    for split in PARTS:
+        assert (splits_of_levels(env, params, drawn(name, split)) == split).all()
+
+
+def test_the_level_of_a_key_is_a_function_of_key_and_split_alone():
+    env, params = envs_jax.make("FrozenLake")
+    for split in PARTS:
+        some = registry.draw_levels(env, params, KEYS[5:9], split)
+        np.testing.assert_array_equal(some, drawn("FrozenLake", split)[5:9])
+    np.testing.assert_array_equal(
+        drawn("FrozenLake", Split.ANY), np.asarray(jax.vmap(lambda key: env.draw_level(key, params))(KEYS))
+    )
+
+
+def test_shares_of_the_contents_are_as_told():
+    hashes = jax.random.bits(jax.random.key(0), (20_000, 2), jnp.uint32)
+    shares = np.bincount(np.asarray(jax.vmap(split_of)(hashes)), minlength=3) / len(hashes)
+    np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.01)
+    # Neighbours, such as hashes of short texts are, are spread over the splits too.
+    near = jnp.stack([jnp.arange(2000, dtype=jnp.uint32), jnp.zeros(2000, jnp.uint32)], axis=1)
+    shares = np.bincount(np.asarray(jax.vmap(split_of)(near)), minlength=3) / len(near)
+    np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.03)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4)])
+def test_images_of_a_board_share_their_hash_and_other_boards_do_not(shape):
+    board = jnp.arange(np.prod(shape), dtype=jnp.int8).reshape(shape)
+    hashes = np.stack([grid_hash(image) for image in grid_images(board)])
+    assert len(hashes) == (8 if shape[0] == shape[1] else 4)
+    assert (hashes == hashes[0]).all()
+    assert (np.asarray(grid_hash(board.at[0, 0].set(7))) != hashes[0]).any()
+
+
+def test_a_space_without_levels_of_a_split_is_told_by_the_flag():
+    env, params = envs_jax.make("Bandit")
+    counts = distinct_levels(env, params, 64)
+    assert sum(counts.values()) == 2
+    empty = next(split for split, count in counts.items() if not count)
+    chex.assert_equal(bool(split_key(env, jax.random.key(0), params, empty)[1]), False)
+
+
+def test_levels_of_a_pack_are_divided_too():
+    env, params = envs_jax.make("FrozenLake")
+    pack = drawn("FrozenLake", Split.ANY)
+    params = env.use_levels(params, pack)
+    of_pack = splits_of_levels(env, params, pack)
+    for split in PARTS:
+        rows = {board.tobytes() for board in pack[of_pack == split]}
+        assert {board.tobytes() for board in registry.draw_levels(env, params, KEYS[:32], split)} <= rows
+
+
+def test_too_small_a_space_is_refused_by_name():
+    env, params = envs_jax.make("FrozenLake")
+    pack = drawn("FrozenLake", Split.TEST)[:1]
+    with pytest.raises(ValueError, match="no level of the train split"):
+        registry.draw_levels(env, env.use_levels(params, pack), KEYS[:2], Split.TRAIN)
