@@ -114,16 +114,15 @@ def make_batch(
     # No token of an episode that was filtered out, or whose environment broke, is trained.
     length = jnp.where(groups.intact.reshape(-1, 1), kept.reply.length, 0)
     learnable = kept.replace(reply=kept.reply.replace(length=length))
-    rows = assemble(
-        learnable, _normalised(rewards, kept, config), config.context, config.reward_placement, config.context_tokens
-    )
+    rows = assemble(learnable, config.context, config.context_tokens)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
     order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
-    played = _Played(groups, rewards, kept.played, _anchors(kept, config), baseline)
+    earned = _normalised(rewards, kept, config)
+    played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order)
     batch, of_rows = _prepare(
         state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
     )
@@ -157,13 +156,23 @@ class _Groups(NamedTuple):
 
 
 class _Played(NamedTuple):
-    """What estimators read of the kept episodes: see `Evidence`."""
+    """What estimators read of the kept episodes.
+
+    Attributes:
+        groups, turn_rewards, played, state, baseline: see `Evidence`.
+        earned: f32[E, T] what each turn has earned, normalised.
+        length: i32[E, T] tokens of each turn that are learned from.
+        order: i32[N] number of each row among those of the kept episodes, as `assemble` made them.
+    """
 
     groups: _Groups
+    earned: jax.Array
+    length: jax.Array
     turn_rewards: jax.Array
     played: jax.Array
     state: jax.Array
     baseline: jax.Array | None
+    order: jax.Array
 
 
 def _groups_of(trajectory: Trajectory, rewards: jax.Array, members: int) -> _Groups:
@@ -300,23 +309,35 @@ def _prepare(
     if importance is not None:
         metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask)[0]
         metrics["rollout/importance_truncated"] = masked.moments(truncated.astype(jnp.float32), mask)[0]
-    rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
+    # Advantages belong to episodes, and an episode's turns may be rows of their own: estimators see it in one piece.
+    episodes, turns = played.length.shape
+    in_place = jnp.argsort(played.order)
+
+    def by_episode(x):
+        return x[in_place].reshape(episodes, -1)
+
+    def by_row(x):
+        return x.reshape(mask.shape)[played.order]
+
+    of_episode = by_episode(mask)
+    slots = jnp.arange(of_episode.shape[1])
+    last = jnp.arange(turns) * (len(slots) // turns) + played.length - 1
+    last = jnp.where(played.length > 0, last, -1)
+    rewards = reward_rules.place_rewards(played.earned, last, len(slots), config.reward_placement)
     if config.kl_where == "reward":
         if estimated:
             divergence = kl.estimate(old_logprob, ref_logprob, config.kl_kind)
         divergence = jnp.where(mask, divergence, 0.0)
-        rewards -= settings.kl_coef * divergence
+        rewards -= settings.kl_coef * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
         if not estimated:
             metrics["actor/kl"] = metrics["actor/reward_kl_penalty"]
-    slots = jnp.arange(mask.shape[1])
     evidence = Evidence(
         rewards=rewards,
-        values=value,
-        mask=mask,
-        turn=rows.turn,
-        turn_end=jnp.any(rows.turn_last[:, :, None] == slots, axis=1),
-        episode=rows.episode,
+        values=by_episode(value),
+        mask=of_episode,
+        turn=by_episode(rows.turn),
+        turn_end=jnp.any(last[:, :, None] == slots, axis=1),
         scores=played.groups.scores,
         intact=played.groups.intact,
         baseline=played.baseline,
@@ -327,9 +348,9 @@ def _prepare(
     numbers = EstimatorSettings(
         **{name: getattr(settings, name) for name in ("gamma", "lam", "turn_gamma", "step_weight", "history_power")}
     )
-    advantage, target = estimate(evidence, config.estimator, numbers)
-    earned = jnp.sum(rewards, axis=1)
-    metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, has_tokens).items()}
+    advantage, target = (by_row(x) for x in estimate(evidence, config.estimator, numbers))
+    earned, trained = jnp.sum(rewards, axis=1), jnp.any(of_episode, axis=1)
+    metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, trained).items()}
     metrics |= {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
     if config.has_critic:
         metrics |= {f"critic/value_{k}": x for k, x in diagnostics.masked_stats(value, mask).items()}

@@ -35,8 +35,7 @@ def demonstration_rows(
     if isinstance(world, HostWorld):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
-        limit = config.rollout.context_tokens
-        rows = assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
+        rows = assemble(trajectory, config.rollout.context, config.rollout.context_tokens)
         return rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
     trajectory = demonstrations(
         world,
@@ -48,7 +47,7 @@ def demonstration_rows(
         max_actions=config.prompt.max_actions,
         context=config.rollout.context,
     )
-    return assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", config.rollout.context_tokens)
+    return assemble(trajectory, config.rollout.context, config.rollout.context_tokens)
 
 
 def begin_learning(state: TrainState, optimise: optax.GradientTransformation, *, reference: bool) -> TrainState:

@@ -154,8 +154,8 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     last = short.turn.truncated[np.arange(64), fits - 1]
     np.testing.assert_array_equal(last[cut], True)
     np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
-    rows = assemble(short, short.turn.reward, "full", "turn", limit)
-    roomy = assemble(short, short.turn.reward, "full", "turn")
+    rows = assemble(short, "full", limit)
+    roomy = assemble(short, "full")
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit
