@@ -61,7 +61,7 @@ class AlgoConfig:
     spread_weighted: bool = False
     """Groups weigh by the standard deviation of their returns."""
     length_weighted: bool = False
-    """Rows weigh by the inverse of their length."""
+    """Episodes weigh by the inverse of the number of their sampled tokens."""
     objective: Literal["clip", "gspo", "cispo"] = "clip"
     """clip: PPO's surrogate; gspo: one ratio a row; cispo: clipped weights, no token without a gradient."""
     clip_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
@@ -97,7 +97,7 @@ class AlgoConfig:
     reward_placement: Literal["episode", "turn"] = "episode"
     """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
     reward_normalisation: Literal["identity", "mean", "mean_std", "asym_clip"] = "identity"
-    """Normalisation of returns inside their group before advantages are computed."""
+    """Normalisation of returns inside their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"
     """Which returns are normalised together: those of a group, of a task, or all."""
     filter_rule: Literal["fraction", "top_p", "top_p_softmax", "top_k", "min_p"] = "fraction"

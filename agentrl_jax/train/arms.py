@@ -68,11 +68,11 @@ class Arms:
         return build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
-        """(policies, (keys, horizons), (base, ids, settings)) -> trajectories, counters."""
+        """(policies, (keys, horizons, ids), (base, settings)) -> trajectories, counters."""
         program = self.alone.rollout(f"rollout {rounds}", self.model, self.world, engine, rounds=rounds)
 
         def play(policy, mine, shared):
-            (key, horizon), (base, ids, settings) = mine, shared
+            (key, horizon, ids), (base, settings) = mine, shared
             trajectory, stats = program(_player(policy, base), key, ids, settings.replace(horizon=horizon))
             return trajectory, jax.tree.map(jnp.sum, stats)
 
@@ -177,13 +177,15 @@ class Arms:
         settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration)
         policies = states.params["policy"]
         rollout = self.rollouts[config.algo.max_rollouts]
-        trajectories, stats = rollout(policies, (keys, turns), (self.base, self.ids, settings))
+        ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
+        trajectories, stats = rollout(policies, (keys, turns, ids), (self.base, settings))
         steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
         if config.algo.advantage == "remax":
-            ids = jax.tree.map(lambda x: x[:: config.rollout.members], self.ids)
-            alone = build.rollout_settings(config, self.world, ids.group.shape[0], 0.0)
-            of_groups, more = self.greedy(policies, (keys, turns), (self.base, ids, alone))
+            # Those of the trajectories: resampling may have put groups on other levels.
+            ids = jax.tree.map(lambda x: x[:, :: config.rollout.members], trajectories.ids)
+            alone = build.rollout_settings(config, self.world, ids.group.shape[1], 0.0)
+            of_groups, more = self.greedy(policies, (keys, turns, ids), (self.base, alone))
             greedy, steps = (of_groups,), steps + more.environment_steps
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
         numbers = build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration)

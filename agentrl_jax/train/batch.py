@@ -121,7 +121,7 @@ def make_batch(
     order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
-    earned = _normalised(rewards, kept, config)
+    earned = _normalised(rewards, kept, groups.intact, config)
     played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order)
     batch, of_rows = _prepare(
         state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
@@ -224,8 +224,20 @@ def _filtered_by(trajectory: Trajectory, groups: _Groups, config: LearnerConfig)
     return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
 
 
-def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
-    """Rewards [E, T]; under a normalisation the whole normalised return stands at the last turn."""
+def _normalised(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, config: LearnerConfig) -> jax.Array:
+    """Rewards [E, T]; under a normalisation the whole normalised return stands at the last turn.
+
+    Returns are compared with those of the episodes that are learned from and with no others, as by every estimator:
+    one whose environment broke and one that a filter left out are alike, and whether a filter takes groups out of the
+    arrays or masks them changes nothing. RAGEN normalises before it filters; inside groups, of which its filters keep
+    all members, that is the same.
+
+    Args:
+        rewards: f32[E, T].
+        trajectory: E episodes.
+        counts: bool[Gr, M] episodes that are learned from.
+        config: how.
+    """
     if config.reward_normalisation == "identity":
         return rewards
     groups = rewards.shape[0] // config.members
@@ -234,9 +246,9 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfi
         "task": trajectory.ids.task,
         "batch": jnp.zeros(rewards.shape[0], jnp.int32),
     }[config.reward_grouping]
-    # Episodes whose environment broke stand in a group of their own, where no other is compared with them.
+    # The others stand in a group of their own, where none that counts is compared with them.
     segments = max(groups, len(config.task_names)) + 1
-    group = jnp.where(trajectory.failed, segments - 1, compared)
+    group = jnp.where(counts.reshape(-1), compared, segments - 1)
     scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, segments, config.reward_normalisation)
     last = jnp.arange(rewards.shape[1]) == trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)

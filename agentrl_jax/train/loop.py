@@ -18,7 +18,7 @@ from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostWorld
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.rollout.world import CompiledWorld, common_prefix
 from agentrl_jax.train import build, dependence, guards, run_keys, start
@@ -261,7 +261,7 @@ class _Run:
         stream = run_keys.after_roll_backs(self.key, self.roll_backs.count)
         key = run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration)
         trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
-        greedy = self._greedy(state, key, turns)
+        greedy = self._greedy(state, key, trajectory.ids, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
         of_services = self._of_services(self.chunks + iteration + 1, trajectory, rolled - began)
@@ -334,11 +334,18 @@ class _Run:
         guards.check_services(found["env/failed_share"], self.config.env.max_failed, where, last, self._kept())
         return found
 
-    def _greedy(self, state: TrainState, key: jax.Array, turns: int) -> tuple[Trajectory, ...]:
-        """One greedy episode a group, on the group's level, where the learning rule reads it."""
+    def _greedy(self, state: TrainState, key: jax.Array, played: EpisodeIds, turns: int) -> tuple[Trajectory, ...]:
+        """One greedy episode a group, where the learning rule reads it.
+
+        Args:
+            state: of the policy.
+            key: of the rollout.
+            played: the groups that are learned from, of which resampling may have put some on other levels.
+            turns: that may be played.
+        """
         if self.baseline is None:
             return ()
-        ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], build.training_ids(self.config))
+        ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], played)
         settings = build.rollout_settings(self.config, self.world, ids.group.shape[0], 0.0, turns)
         trajectory, stats = self.baseline(state.whole(), key, ids, settings)
         self.totals.count(total_stats(stats))

@@ -314,6 +314,30 @@ def test_returns_are_normalised_among_those_that_belong_together(grouping):
         np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centred[source], atol=1e-5)
 
 
+@pytest.mark.parametrize("dropped", ["broken", "filtered", "filtered group"])
+@pytest.mark.parametrize("grouping", ["state", "batch"])
+def test_returns_are_normalised_among_those_that_are_learned_from(grouping, dropped):
+    """Whether an environment broke or a filter left members out, nobody is compared with them."""
+    changes = {
+        "filtered": {"filter_members": 3},
+        "filtered group": {"filter_rule": "top_k"},
+        "broken": {},
+    }[dropped]
+    config = rule(
+        advantage="reward_to_go", whiten=False, reward_normalisation="mean", reward_grouping=grouping, **changes
+    )
+    failed = MET.turn.failed.at[1, 0].set(dropped == "broken")
+    batch = batch_of(config, MET.replace(turn=MET.turn.replace(failed=failed)), settings(filter_value=3.0))
+    mask = np.asarray(batch.mask)
+    learned = np.isin(np.arange(EPISODES), np.asarray(batch.source)[mask.any(axis=1)])
+    assert 0 < EPISODES - learned.sum() <= GROUPS
+    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    label = np.arange(EPISODES) // MEMBERS if grouping == "state" else np.zeros(EPISODES, int)
+    centred = [earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)]
+    for row, source in enumerate(np.asarray(batch.source)):
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centred[source], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "values"),
     [
