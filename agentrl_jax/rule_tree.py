@@ -119,7 +119,8 @@ class AlgoConfig:
     """Members that are kept of each group, those whose returns vary most; 0: all."""
     max_rollouts: Positive = 1
     """Most rollouts of an iteration: groups whose members all earn the same are drawn anew, on other levels, until
-    every group varies (DAPO's dynamic sampling); 1: none is. train/success then speaks of all that was played."""
+    every group varies (DAPO's dynamic sampling); 1: none is. Metrics, alarms and the adaptive horizon speak of all
+    that was played, rollout/chosen_* of what is learned from."""
     horizon: Literal["fixed", "stepwise", "adaptive"] = "fixed"
     """Turns of an episode in training. fixed: prompt.max_turns; stepwise: each of horizons for horizon_every iterations
     (ScalingInter-RL); adaptive: the next one when success or the spread within groups stands still. Evaluations play

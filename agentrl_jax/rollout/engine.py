@@ -356,7 +356,7 @@ def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
 
 def _counters(episodes: int) -> RolloutStats:
     """Those of a rollout that has read its first observations; what its trajectory tells is counted at its end."""
-    counted = {field.name: 0 for field in dataclasses.fields(RolloutStats)}
+    counted = {field.name: 0 for field in dataclasses.fields(RolloutStats) if field.name != "measured"}
     counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
     return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})
 

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from agentrl_jax.algos.masked import Mean
+
 
 class RolloutSettings(struct.PyTreeNode):
     """Traced settings: changing one compiles nothing.
@@ -160,6 +162,8 @@ class RolloutStats(struct.PyTreeNode):
         solved: so many of the others solved their task.
         environment_steps: primitive actions executed.
         rounds: times that E episodes were played, more than one under `resampling`.
+        measured: under `resampling`, sums of the metrics of all episodes played by name, see `train.measures.measure`;
+            empty otherwise, where the trajectory has all of them.
     """
 
     decode_steps: jax.Array
@@ -171,3 +175,4 @@ class RolloutStats(struct.PyTreeNode):
     solved: jax.Array
     environment_steps: jax.Array
     rounds: jax.Array
+    measured: dict[str, Mean] = struct.field(default_factory=dict)

@@ -69,7 +69,10 @@ class Arms:
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
         """(policies, (keys, horizons, ids), (base, settings)) -> trajectories, counters."""
-        program = self.alone.rollout(f"rollout {rounds}", self.model, self.world, engine, rounds=rounds)
+        names = tuple(task.label for task in self.config.tasks)
+        program = self.alone.rollout(
+            f"rollout {rounds}", self.model, self.world, engine, rounds=rounds, task_names=names
+        )
 
         def play(policy, mine, shared):
             (key, horizon, ids), (base, settings) = mine, shared
@@ -192,10 +195,9 @@ class Arms:
         states, metrics = update(states, (trajectories, keys, greedy), (self.base, settings.temperature, numbers))
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
         row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
-        row |= {
-            "rollout/horizon": turns,
-            "train/success": np.asarray(stats.solved / np.maximum(stats.episodes - stats.failed, 1)),
-        }
+        row["rollout/horizon"] = turns
+        # What resampling kept is no fair sample of the policy's episodes.
+        row |= {key: np.asarray(mean.value) for key, mean in jax.device_get(stats.measured).items()}
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
         return states, row

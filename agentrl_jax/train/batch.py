@@ -21,8 +21,8 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import Sequences, assemble
-from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.train.measures import Groups, groups_of, measure
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.strict import Replayer
@@ -94,21 +94,18 @@ def make_batch(
         ValueError: the kept rows cannot be divided into minibatches, parts and devices.
     """
     rewards = _rewards(trajectory, settings)
-    groups = _groups_of(trajectory, rewards, config.members)
-    metrics = trajectory_metrics(trajectory, config.task_names, config.members, settings.format_penalty)
-    metrics = {f"train/{name}": x for name, x in metrics.items()}
-    metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
-
-    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.reply.tokens, trajectory.sampled)))
-    repeated = diagnostics.repeated_share(said.reshape(*groups.intact.shape, 2), groups.intact)
-    metrics["rollout/repeated_share"] = repeated
+    groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.members)
+    means = measure(trajectory, groups, config.task_names, settings.format_penalty)
+    metrics = {name: x.value for name, x in means.items()}
     chosen, episodes = _chosen(trajectory, groups, settings, config)
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
     )
-    groups = _groups_of(kept, rewards, config.members)
+    groups = groups_of(kept, jnp.sum(rewards, axis=1), config.members)
     groups = groups._replace(intact=groups.intact & chosen.reshape(groups.intact.shape))
     metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
+    solved = kept.success.astype(jnp.float32).reshape(groups.intact.shape)
+    metrics["rollout/chosen_success"] = masked.mean(solved, groups.intact).value
     metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.intact, axis=1))
 
     # No token of an episode that was filtered out, or whose environment broke, is trained.
@@ -148,13 +145,6 @@ def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
     return trajectory.turn.state_hash
 
 
-class _Groups(NamedTuple):
-    """What is compared inside groups: returns with penalties f32[Gr, M], and bool[Gr, M] whether each counts."""
-
-    scores: jax.Array
-    intact: jax.Array
-
-
 class _Played(NamedTuple):
     """What estimators read of the kept episodes.
 
@@ -165,7 +155,7 @@ class _Played(NamedTuple):
         order: i32[N] number of each row among those of the kept episodes, as `assemble` made them.
     """
 
-    groups: _Groups
+    groups: Groups
     earned: jax.Array
     length: jax.Array
     turn_rewards: jax.Array
@@ -175,15 +165,8 @@ class _Played(NamedTuple):
     order: jax.Array
 
 
-def _groups_of(trajectory: Trajectory, rewards: jax.Array, members: int) -> _Groups:
-    intact = ~trajectory.failed.reshape(-1, members)
-    # One that is left of several has nobody to be compared with.
-    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(members, 2)
-    return _Groups(jnp.sum(rewards, axis=1).reshape(-1, members), intact & enough)
-
-
 def _chosen(
-    trajectory: Trajectory, groups: _Groups, settings: UpdateSettings, config: LearnerConfig
+    trajectory: Trajectory, groups: Groups, settings: UpdateSettings, config: LearnerConfig
 ) -> tuple[jax.Array, jax.Array]:
     """Which episodes are learned from, bool[Gr, M], and the numbers i32[.] of those that rows are made of.
 
@@ -210,7 +193,7 @@ def _chosen(
     return chosen, (kept[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
 
 
-def _filtered_by(trajectory: Trajectory, groups: _Groups, config: LearnerConfig) -> tuple[jax.Array, jax.Array]:
+def _filtered_by(trajectory: Trajectory, groups: Groups, config: LearnerConfig) -> tuple[jax.Array, jax.Array]:
     """What groups are ranked by, f32[Gr, M], and which members count."""
     if config.filter_kind in ("std", "mean"):
         return groups

@@ -26,7 +26,7 @@ from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
-from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.train.programs import Programs, played_metrics, total_stats
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.service_report import failure_rows, service_metrics
@@ -109,7 +109,9 @@ class _Run:
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
         build.check_positions(self.pretrained.config if self.pretrained else None, self.world, engine)
-        self.rollout = self.programs.rollout("rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts)
+        self.rollout = self.programs.rollout(
+            "rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts, task_names=self.names
+        )
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         remax = config.algo.advantage == "remax"
@@ -276,9 +278,7 @@ class _Run:
         learned = time.monotonic()
 
         counters = total_stats(stats)
-        if counters["rounds"] > self.programs.players:
-            # What was kept is no fair sample of the policy's episodes.
-            metrics["train/success"] = counters["solved"] / max(counters["episodes"] - counters["failed"], 1)
+        metrics |= played_metrics(stats)  # what resampling kept is no fair sample of the policy's episodes
         row = {
             "stage": "rl",
             "iteration": iteration + 1,
