@@ -96,6 +96,11 @@ class AlgoConfig:
     """Give the advantages of the batch mean 0 and variance 1."""
     reward_placement: Literal["episode", "turn"] = "episode"
     """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
+    bootstrap_truncated: bool = False
+    """With a critic: the target at the end of an episode that was cut off (by prompt.max_turns, a limit of actions or
+    rollout.context_tokens) goes on with the critic's value of the observation that came last, instead of 0 (Pardo et
+    al. 2018, arXiv 1712.00378). For limits that only save time. Where the limit belongs to the task, and the prompt
+    shows what is left of it, its end is an end like any other, and false is right."""
     reward_normalisation: Literal["identity", "mean", "mean_std", "asym_clip"] = "identity"
     """Normalisation of returns inside their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"

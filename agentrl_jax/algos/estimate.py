@@ -80,6 +80,7 @@ class Evidence(struct.PyTreeNode):
         turn_rewards: f32[E, T].
         state: u32[E, T, 2] anchor state of each turn, see `anchors`.
         played: bool[E, T].
+        final_value: f32[E] the critic's where an episode was cut off, see `advantages`; 0 for those that ended.
     """
 
     rewards: jax.Array
@@ -93,6 +94,7 @@ class Evidence(struct.PyTreeNode):
     turn_rewards: jax.Array
     state: jax.Array
     played: jax.Array
+    final_value: jax.Array | float = 0.0
 
 
 def estimate(evidence: Evidence, rule: EstimatorRule, settings: EstimatorSettings) -> tuple[jax.Array, jax.Array]:
@@ -107,10 +109,18 @@ def estimate(evidence: Evidence, rule: EstimatorRule, settings: EstimatorSetting
     """
     e, target = evidence, jnp.zeros_like(evidence.rewards)
     if rule.advantage == "gae":
-        advantage, target = advantages.gae(e.rewards, e.values, e.mask, gamma=settings.gamma, lam=settings.lam)
+        advantage, target = advantages.gae(
+            e.rewards, e.values, e.mask, gamma=settings.gamma, lam=settings.lam, final_value=e.final_value
+        )
     elif rule.advantage == "turn_gae":
         advantage, target = advantages.turn_gae(
-            e.rewards, e.values, e.mask, e.turn_end, gamma=settings.gamma, lam=settings.lam
+            e.rewards,
+            e.values,
+            e.mask,
+            e.turn_end,
+            gamma=settings.gamma,
+            lam=settings.lam,
+            final_value=e.final_value,
         )
     elif rule.advantage == "bi_level_gae":
         advantage, target = advantages.bi_level_gae(
@@ -121,6 +131,7 @@ def estimate(evidence: Evidence, rule: EstimatorRule, settings: EstimatorSetting
             gamma=settings.gamma,
             lam=settings.lam,
             turn_gamma=settings.turn_gamma,
+            final_value=e.final_value,
         )
     elif rule.advantage == "reward_to_go":
         advantage, _ = advantages.gae(e.rewards, jnp.zeros_like(e.values), e.mask, gamma=settings.gamma, lam=1.0)

@@ -3,6 +3,8 @@
 Letters: `E` episodes, `T` turns, `L` tokens of a reply, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -90,3 +92,45 @@ def assemble(trajectory: Trajectory, context: str, limit: int = 0) -> Sequences:
         turn=flat(jnp.broadcast_to(rows(numbers)[..., None], reply.shape)),
         episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),
     )
+
+
+class FinalStates(NamedTuple):
+    """What the policy would have read next in episodes that were truncated.
+
+    Attributes:
+        tokens: i32[E, S] the context up to the last observation, padded on the right.
+        position: i32[E, 1] where the next token would stand; 1 where the episode was not truncated.
+        known: bool[E, 1] it was.
+    """
+
+    tokens: jax.Array
+    position: jax.Array
+    known: jax.Array
+
+
+def final_states(trajectory: Trajectory, context: str, limit: int = 0) -> FinalStates:
+    """The states that truncated episodes ended in, as rows of the same context as `assemble` makes.
+
+    Args:
+        trajectory: E episodes.
+        context: see `assemble`.
+        limit: likewise; the last observation may go beyond it.
+    """
+    turns = trajectory.observation_length.shape[1]
+    known = trajectory.final_observation_length > 0
+    # One turn more, which has been read and not answered.
+    longer = jax.tree.map(
+        lambda x: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)),
+        {name: getattr(trajectory, name) for name in ("observation", "observation_length", "reply", "turn")},
+    )
+    here = (jnp.arange(turns + 1) == trajectory.num_turns[:, None]) & known[:, None]
+    final, final_length = trajectory.final_observation[:, None], trajectory.final_observation_length[:, None]
+    longer["observation"] = jnp.where(here[..., None], final, longer["observation"])
+    longer["observation_length"] = jnp.where(here, final_length, longer["observation_length"])
+    unanswered = trajectory.replace(**longer, num_turns=trajectory.num_turns + known)
+    rows = assemble(unanswered, context, limit + final.shape[-1] if limit else 0)
+    number = jnp.arange(len(known))
+    if context == "single_turn":
+        number = number * (turns + 1) + jnp.minimum(trajectory.num_turns, turns)
+    position = jnp.where(known, rows.length[number], 1)
+    return FinalStates(rows.tokens[number], position[:, None], known[:, None])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.masked import Mean
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
 def trajectory_metrics(
@@ -32,11 +32,11 @@ def trajectory_means(
         format_penalty: f32[] per turn with a format error.
 
     Returns:
-        success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn),
-        valid_format (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed,
-        overflow, pass@M; numeric environment information as its mean per turn, and non-zero/... as the mean over the
-        episodes where it is not 0. First over all episodes, then under each task's name if there are several tasks,
-        with "episodes".
+        success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn), valid_format (share
+        of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated and by
+        cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as its
+        mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes, then
+        under each task's name if there are several tasks, with "episodes".
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
     metrics = _over(trajectory, everything, members, format_penalty)
@@ -78,7 +78,10 @@ def _over(
         "ended": per_turn(trajectory.reply.ended),
         "failed": mean(trajectory.failed, chosen),
         "overflow": mean(trajectory.overflow),
+        "truncated": mean(trajectory.truncation > 0),
     }
+    for index, cause in enumerate(TRUNCATIONS):
+        metrics[f"truncated_{cause}"] = mean(trajectory.truncation == 1 + index)
     for name, values in turn.info.items():
         per_episode = jnp.sum(jnp.where(played, values, 0.0), axis=1) / jnp.maximum(trajectory.num_turns, 1)
         metrics[name] = mean(per_episode)

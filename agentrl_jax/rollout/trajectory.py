@@ -12,6 +12,10 @@ from flax import struct
 
 from agentrl_jax.algos.masked import Mean
 
+TRUNCATIONS = ("turns", "actions", "context")
+"""Why an episode ends before its environment does: the turns of `RolloutSettings.horizon` are played, a limit of
+actions or steps is reached (`RolloutSettings.max_actions`, or one of the environment's own), or its context is full."""
+
 
 class RolloutSettings(struct.PyTreeNode):
     """Traced settings: changing one compiles nothing.
@@ -105,6 +109,10 @@ class Trajectory(struct.PyTreeNode):
         ids: `EpisodeIds`.
         level_key: u32[E, 2] data of the key that made the level.
         overflow: bool[E] an observation did not fit its O tokens and was cut.
+        truncation: i32[E] what ended the episode before the environment did: 0 where nothing has, else 1 + the index in
+            `TRUNCATIONS`. An episode that broke is not truncated.
+        final_observation: i32[E, O] and final_observation_length i32[E]: where the episode was truncated, what the next
+            reply would have answered; length 0 elsewhere.
     """
 
     prompt: jax.Array
@@ -117,6 +125,9 @@ class Trajectory(struct.PyTreeNode):
     ids: EpisodeIds
     level_key: jax.Array
     overflow: jax.Array
+    truncation: jax.Array
+    final_observation: jax.Array
+    final_observation_length: jax.Array
 
     @property
     def sampled(self) -> jax.Array:

@@ -20,7 +20,7 @@ from agentrl_jax.algos.estimate import EstimatorSettings, Evidence, estimate
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import Sequences, assemble
+from agentrl_jax.rollout.context import FinalStates, Sequences, assemble, final_states
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.measures import Groups, groups_of, measure
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
@@ -119,7 +119,11 @@ def make_batch(
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
     earned = _normalised(rewards, kept, groups.intact, config)
-    played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order)
+    final = None
+    if config.bootstrap_truncated:
+        final = final_states(kept, config.context, config.context_tokens)
+        final = final._replace(known=final.known & groups.intact.reshape(-1, 1))
+    played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order, final)
     batch, of_rows = _prepare(
         state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
     )
@@ -153,6 +157,7 @@ class _Played(NamedTuple):
         earned: f32[E, T] what each turn has earned, normalised.
         length: i32[E, T] tokens of each turn that are learned from.
         order: i32[N] number of each row among those of the kept episodes, as `assemble` made them.
+        final: states that the episodes were truncated in; None where nothing reads them.
     """
 
     groups: Groups
@@ -163,6 +168,7 @@ class _Played(NamedTuple):
     state: jax.Array
     baseline: jax.Array | None
     order: jax.Array
+    final: FinalStates | None
 
 
 def _chosen(
@@ -259,6 +265,13 @@ def _prepare(
     if config.has_critic:
         value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
         params, reference = shards.after(value, (params, reference))
+    final_value = jnp.zeros(played.length.shape[0])
+    if played.final is not None:
+        tokens, position, known = shards.local(_padded(played.final, config, shards))
+        of_rows = in_parts(lambda *r: actor_critic.values(params, model, *r), known, (tokens, position))
+        of_final = shards.replicate(of_rows)[: len(final_value), 0]
+        final_value = jnp.where(played.final.known[:, 0], of_final, 0.0)
+        params, reference = shards.after(final_value, (params, reference))
 
     def by_forward(policy):
         tempered = (*mine, my_temperature)
@@ -339,6 +352,7 @@ def _prepare(
         turn_rewards=played.turn_rewards,
         state=played.state,
         played=played.played,
+        final_value=final_value,
     )
     numbers = EstimatorSettings(
         **{name: getattr(settings, name) for name in ("gamma", "lam", "turn_gamma", "step_weight", "history_power")}
@@ -347,6 +361,8 @@ def _prepare(
     earned, trained = jnp.sum(rewards, axis=1), jnp.any(of_episode, axis=1)
     metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, trained).items()}
     metrics |= {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
+    if played.final is not None:
+        metrics["critic/final_value_mean"] = masked.mean(final_value, played.final.known[:, 0]).value
     if config.has_critic:
         metrics |= {f"critic/value_{k}": x for k, x in diagnostics.masked_stats(value, mask).items()}
         metrics |= {f"critic/return_{k}": x for k, x in diagnostics.masked_stats(target, mask).items()}
@@ -382,6 +398,13 @@ def _in_parts(
 
     split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (mask, *rows))
     return jax.lax.map(of_part, split).reshape(mask.shape)
+
+
+def _padded(final: FinalStates, config: LearnerConfig, shards: Shards) -> FinalStates:
+    """As many rows as parts and devices can share, which they need not be able to with one row an episode."""
+    more = -len(final.known) % (config.minibatches * config.accumulation * shards.count)
+    padded = FinalStates(*(jnp.pad(x, ((0, more), (0, 0))) for x in final))
+    return padded._replace(position=jnp.maximum(padded.position, 1))
 
 
 def _check_division(rows: int, config: LearnerConfig, shards: Shards) -> None:

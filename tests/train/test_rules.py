@@ -207,6 +207,41 @@ def of_slots(x, batch, config):
     return found.reshape(EPISODES, -1)
 
 
+def token_before(tokens, position):
+    return jnp.take_along_axis(tokens, position - 1, axis=1).astype(jnp.float32)
+
+
+# Two of three episodes were cut off after having read something that is still to be answered.
+FINAL_LENGTH = np.arange(EPISODES) % 3
+FINAL = np.random.default_rng(7).integers(0, 19, (EPISODES, MET.observation.shape[-1]))
+CUT_OFF = MET.replace(
+    truncation=jnp.asarray(FINAL_LENGTH > 0, jnp.int32),
+    final_observation=jnp.asarray(FINAL, jnp.int32),
+    final_observation_length=jnp.asarray(FINAL_LENGTH, jnp.int32),
+)
+
+
+@pytest.mark.parametrize("context", ["full", "single_turn"])
+def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_observation(context, monkeypatch):
+    monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
+    config = rule(whiten=False, context=context, bootstrap_truncated=True, filter_ratio=0.5, accumulation=2)
+    program = jax.jit(
+        lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, MODEL, config, Shards(), None, None)
+    )
+    batch, metrics = program(settings(gamma=0.5))
+    target = of_slots(batch.target, batch, config)
+    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    value = np.cos(FINAL[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
+    trained = np.isfinite(target).any(axis=1)
+    assert trained.sum() == EPISODES // 2
+    for episode in np.flatnonzero(trained):
+        tokens = target[episode][np.isfinite(target[episode])]
+        to_come = 0.5 ** np.arange(len(tokens))[::-1]
+        np.testing.assert_allclose(tokens, to_come * (earned[episode] + 0.5 * value[episode]), atol=1e-5)
+    known = trained & (FINAL_LENGTH > 0)
+    assert float(metrics["critic/final_value_mean"]) == pytest.approx(value[known].mean(), abs=1e-5)
+
+
 CUT = {
     "gae": {"advantage": "gae", "kl_where": "reward"},
     "gae by turn": {"advantage": "gae", "reward_placement": "turn", "filter_ratio": 0.5},
@@ -214,6 +249,8 @@ CUT = {
     "turn_gae at the end": {"advantage": "turn_gae", "filter_members": 2},
     "bi_level_gae": {"advantage": "bi_level_gae", "reward_placement": "turn", "kl_where": "reward"},
     "bi_level_gae at the end": {"advantage": "bi_level_gae", "reward_normalisation": "mean_std"},
+    "gae that goes on": {"advantage": "gae", "bootstrap_truncated": True, "filter_members": 3},
+    "turn_gae that goes on": {"advantage": "turn_gae", "bootstrap_truncated": True, "kl_where": "reward"},
     "reward_to_go": {"advantage": "reward_to_go", "reward_placement": "turn", "kl_where": "reward", "whiten": True},
     "grpo": {"advantage": "grpo", "length_weighted": True},
     "rloo": {"advantage": "rloo", "spread_weighted": True},
@@ -226,17 +263,13 @@ CUT = {
 @pytest.mark.parametrize("changes", CUT.values(), ids=CUT)
 def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypatch):
     """Critic and reference that read a token alone are the same in both contexts, and so is all that follows."""
-
-    def token(tokens, position):
-        return jnp.take_along_axis(tokens, position, axis=1).astype(jnp.float32)
-
-    monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token(*row)))
-    monkeypatch.setattr(actor_critic, "logprobs", lambda params, model, *row: -3.0 + jnp.sin(token(*row[:2])))
+    monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
+    monkeypatch.setattr(actor_critic, "logprobs", lambda params, model, *row: -3.0 + jnp.sin(token_before(*row[:2])))
     config = rule(**{"whiten": False} | changes)
     numbers = settings(gamma=0.8, lam=0.7, turn_gamma=0.6, kl_coef=0.3)
     state = fresh_state(model_of(config), reference=True)
     failed = MET.turn.failed.at[EPISODES - 1, 0].set(True)
-    trajectory = MET.replace(turn=MET.turn.replace(failed=failed))
+    trajectory = CUT_OFF.replace(turn=MET.turn.replace(failed=failed))
 
     greedy = GREEDY if config.advantage == "remax" else None
 
