@@ -82,6 +82,11 @@ def _check_estimator(algo: AlgoConfig, members: int, need: Callable[[bool, str],
         _unread(algo, ("gamma",), this, need)
     if name not in WITH_CRITIC:
         _unread(algo, ("lam", "value_coef", "value_clip"), this, need)
+    need(
+        not algo.bootstrap_truncated or name in WITH_CRITIC,
+        f"algo.bootstrap_truncated is true, but {this} has no critic whose value could stand for what was cut off; use "
+        "false, or algo.advantage gae",
+    )
     if name not in ("grpo", "gigpo"):
         _unread(algo, ("grpo_std",), this, need)
     if name not in ("bi_level_gae", "gigpo"):

@@ -61,7 +61,7 @@ class AlgoConfig:
     spread_weighted: bool = False
     """Groups weigh by the standard deviation of their returns."""
     length_weighted: bool = False
-    """Rows weigh by the inverse of their length."""
+    """Episodes weigh by the inverse of the number of their sampled tokens."""
     objective: Literal["clip", "gspo", "cispo"] = "clip"
     """clip: PPO's surrogate; gspo: one ratio a row; cispo: clipped weights, no token without a gradient."""
     clip_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
@@ -96,8 +96,13 @@ class AlgoConfig:
     """Give the advantages of the batch mean 0 and variance 1."""
     reward_placement: Literal["episode", "turn"] = "episode"
     """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
+    bootstrap_truncated: bool = False
+    """With a critic: the target at the end of an episode that was cut off (by prompt.max_turns, a limit of actions or
+    rollout.context_tokens) goes on with the critic's value of the observation that came last, instead of 0 (Pardo et
+    al. 2018, arXiv 1712.00378). For limits that only save time. Where the limit belongs to the task, and the prompt
+    shows what is left of it, its end is an end like any other, and false is right."""
     reward_normalisation: Literal["identity", "mean", "mean_std", "asym_clip"] = "identity"
-    """Normalisation of returns inside their group before advantages are computed."""
+    """Normalisation of returns inside their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"
     """Which returns are normalised together: those of a group, of a task, or all."""
     filter_rule: Literal["fraction", "top_p", "top_p_softmax", "top_k", "min_p"] = "fraction"
@@ -119,7 +124,8 @@ class AlgoConfig:
     """Members that are kept of each group, those whose returns vary most; 0: all."""
     max_rollouts: Positive = 1
     """Most rollouts of an iteration: groups whose members all earn the same are drawn anew, on other levels, until
-    every group varies (DAPO's dynamic sampling); 1: none is. train/success then speaks of all that was played."""
+    every group varies (DAPO's dynamic sampling); 1: none is. Metrics, alarms and the adaptive horizon speak of all
+    that was played, rollout/chosen_* of what is learned from."""
     horizon: Literal["fixed", "stepwise", "adaptive"] = "fixed"
     """Turns of an episode in training. fixed: prompt.max_turns; stepwise: each of horizons for horizon_every iterations
     (ScalingInter-RL); adaptive: the next one when success or the spread within groups stands still. Evaluations play

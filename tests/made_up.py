@@ -7,6 +7,7 @@ import optax
 
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout.recording import no_truncation
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
 from agentrl_jax.rollout.world import unplayed
 from agentrl_jax.train import state as states
@@ -38,6 +39,7 @@ BASE = LearnerConfig(
     kl_adaptive=False,
     aggregation="token_mean",
     reward_placement="episode",
+    bootstrap_truncated=False,
     reward_normalisation="identity",
     reward_grouping="state",
     filter_rule="fraction",
@@ -130,6 +132,7 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
         ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
         level_key=jnp.zeros((EPISODES, 2), jnp.uint32),
         overflow=jnp.zeros(EPISODES, bool),
+        **no_truncation(EPISODES, seen),
     )
 
 

@@ -191,6 +191,10 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--algo.advantage", "grpo", "--algo.gamma", "0.9"], ["algo.gamma is 0.9", "does not read"]),
         (["--algo.advantage", "rloo", "--algo.lam", "0.9"], ["algo.lam is 0.9", "does not read"]),
         (["--algo.turn_gamma", "0.9"], ["algo.turn_gamma is 0.9", "gae does not read"]),
+        (
+            ["--algo.preset", "grpo", "--algo.bootstrap_truncated", "true"],
+            ["algo.bootstrap_truncated is true", "no critic"],
+        ),
         (["--algo.anchor_history", "2"], ["algo.anchor_history is 2"]),
         (["--algo.advantage", "gigpo", "--algo.history_power", "2"], ["algo.history_power is 2", "anchor_history 0"]),
         (

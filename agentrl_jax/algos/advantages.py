@@ -5,6 +5,9 @@ value before token j is drawn, `rewards[n, j]` what is earned once it has been d
 was sampled from the policy.
 
 Rewards count at sampled positions only: `agentrl_jax.algos.rewards.place_rewards` puts them there.
+
+After the last sampled token the value is 0, as the episode is over. Where it was only cut off, `final_value` f32[N]
+takes the place of that 0: the critic's value of the state that was reached (Pardo et al. 2018, arXiv 1712.00378).
 """
 
 import jax
@@ -23,6 +26,7 @@ def gae(
     gamma: jax.Array | float,
     lam: jax.Array | float,
     skip_unsampled: bool = True,
+    final_value: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
 
@@ -35,6 +39,7 @@ def gae(
         skip_unsampled: True: observation and padding tokens are no steps; value and advantage are carried across them
             and rewards on them are ignored. False: RAGEN v1, where every position is a step and the values of tokens
             that were not sampled are 0, so that gamma or lambda below 1 discount observations too.
+        final_value: f32[N] or 0, see above; only with `skip_unsampled`.
 
     Returns:
         Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
@@ -50,7 +55,7 @@ def gae(
         return carried, advantage
 
     nothing = jnp.zeros_like(values[:, 0])
-    _, advantages = jax.lax.scan(step, (nothing, nothing), (rewards.T, values.T, steps.T), reverse=True)
+    _, advantages = jax.lax.scan(step, (nothing + final_value, nothing), (rewards.T, values.T, steps.T), reverse=True)
     return _on_mask(advantages.T, values, mask)
 
 
@@ -62,6 +67,7 @@ def turn_gae(
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
+    final_value: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """GAE whose steps are turns: all tokens of a turn share one advantage (VAGEN's `turn_wise_gae`, Turn-PPO).
 
@@ -75,6 +81,7 @@ def turn_gae(
             after the last end are a turn too.
         gamma: discount per turn.
         lam: lambda over turns.
+        final_value: f32[N] or 0, see above.
 
     Returns:
         Advantages f32[N, S] and returns f32[N, S], the advantage plus the value of the turn: the target of each of its
@@ -98,7 +105,7 @@ def turn_gae(
 
     nothing = jnp.zeros_like(values[:, 0])
     inputs = (rewards.T, values.T, ends.T, opens.T)
-    _, of_turns = jax.lax.scan(step, (nothing,) * 3, inputs, reverse=True)
+    _, of_turns = jax.lax.scan(step, (nothing + final_value, nothing, nothing), inputs, reverse=True)
     first = jax.lax.cummax(jnp.where(opens, jnp.arange(mask.shape[1]), 0), axis=1)
     advantages, of_first = (jnp.take_along_axis(x, first, axis=1) for x in (of_turns.T, values))
     return _on_mask(advantages, of_first, mask)
@@ -113,6 +120,7 @@ def bi_level_gae(
     gamma: jax.Array | float,
     lam: jax.Array | float,
     turn_gamma: jax.Array | float,
+    final_value: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """GAE over turns, then inside each turn over its tokens (RAGEN's `bi_level_gae`).
 
@@ -129,6 +137,7 @@ def bi_level_gae(
         gamma: discount per token inside a turn.
         lam: lambda of both levels.
         turn_gamma: discount per turn.
+        final_value: f32[N] or 0, see above.
 
     Returns:
         Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
@@ -151,7 +160,7 @@ def bi_level_gae(
 
     nothing = jnp.zeros_like(values[:, 0])
     inputs = (rewards.T, values.T, mask.T, (turn_end & mask).T)
-    _, advantages = jax.lax.scan(step, (nothing,) * 4, inputs, reverse=True)
+    _, advantages = jax.lax.scan(step, (nothing + final_value, *(nothing,) * 3), inputs, reverse=True)
     return _on_mask(advantages.T, values, mask)
 
 

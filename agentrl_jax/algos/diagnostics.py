@@ -9,11 +9,12 @@ import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.groups import STD_FLOOR, group_mean, group_spread
+from agentrl_jax.algos.masked import Mean
 
 _VARIANCE_EPS = 1e-5
 
 
-def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]:
+def group_means(returns: jax.Array, intact: jax.Array) -> dict[str, Mean]:
     """Spread of returns inside groups, the first sign of a collapse.
 
     Args:
@@ -35,11 +36,16 @@ def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]
     }
     if returns.shape[1] == 1:
         del per_group["zero_std_share"]
-    return {name: masked.moments(x, known)[0] for name, x in per_group.items()}
+    return {name: masked.mean(x, known) for name, x in per_group.items()}
 
 
-def repeated_share(code: jax.Array, intact: jax.Array) -> jax.Array:
-    """Share of members that said exactly what another member of their group said, f32[].
+def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]:
+    """The values f32[] of `group_means`."""
+    return {name: x.value for name, x in group_means(returns, intact).items()}
+
+
+def repeated(code: jax.Array, intact: jax.Array) -> Mean:
+    """Share of members that said exactly what another member of their group said.
 
     Args:
         code: u32[Gr, M, 2] hash of all that a member said.
@@ -47,7 +53,7 @@ def repeated_share(code: jax.Array, intact: jax.Array) -> jax.Array:
     """
     both = intact[:, :, None] & intact[:, None] & ~jnp.eye(intact.shape[1], dtype=bool)
     alike = jnp.all(code[:, :, None] == code[:, None], axis=-1) & both
-    return jnp.sum(jnp.any(alike, axis=2)) / jnp.maximum(jnp.sum(intact), 1)
+    return masked.mean(jnp.any(alike, axis=2).astype(jnp.float32), intact)
 
 
 def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:

@@ -1,6 +1,8 @@
 """From what a batch has earned to the advantage of each token: the estimators by their names.
 
-Letters: `N` rows of `S` positions; `E` episodes of `T` turns, in `Gr` groups of `M` contiguous members.
+Letters: `E` episodes of `T` turns and `S` positions, in `Gr` groups of `M` contiguous members. A learner may cut
+episodes into rows of single turns; estimators see every episode in one piece, so that what a turn is worth does not
+depend on how it is cut.
 """
 
 import dataclasses
@@ -33,7 +35,7 @@ class EstimatorRule:
         normalise_std: grpo and gigpo divide by standard deviations.
         history: earlier states that anchor states of gigpo are told apart by; above 0 it is HGPO.
         spread_weighted: groups weigh by the standard deviation of their returns, see `groups.spread_weights`.
-        length_weighted: rows weigh by the inverse of their length, see `groups.length_weights`.
+        length_weighted: episodes weigh by the inverse of their length, see `groups.length_weights`.
         whiten: the advantages of the batch get mean 0 and variance 1 in the end.
     """
 
@@ -67,18 +69,18 @@ class Evidence(struct.PyTreeNode):
     """What an estimator may read.
 
     Attributes:
-        rewards: f32[N, S] what is earned once the token is drawn; only on sampled tokens.
-        values: f32[N, S] the critic's; anything where no estimator reads them.
-        mask: bool[N, S] sampled tokens.
-        turn: i32[N, S] turn of the episode that a position belongs to.
-        turn_end: bool[N, S] last sampled token of its turn.
-        episode: i32[N] episode of the row.
+        rewards: f32[E, S] what is earned once the token is drawn; only on sampled tokens.
+        values: f32[E, S] the critic's; anything where no estimator reads them.
+        mask: bool[E, S] sampled tokens.
+        turn: i32[E, S] turn of the episode that a position belongs to.
+        turn_end: bool[E, S] last sampled token of its turn.
         scores: f32[Gr, M] return of each episode.
         intact: bool[Gr, M] episodes that count.
         baseline: f32[Gr] return of a greedy episode of the group; None where nothing reads it.
         turn_rewards: f32[E, T].
         state: u32[E, T, 2] anchor state of each turn, see `anchors`.
         played: bool[E, T].
+        final_value: f32[E] the critic's where an episode was cut off, see `advantages`; 0 for those that ended.
     """
 
     rewards: jax.Array
@@ -86,20 +88,20 @@ class Evidence(struct.PyTreeNode):
     mask: jax.Array
     turn: jax.Array
     turn_end: jax.Array
-    episode: jax.Array
     scores: jax.Array
     intact: jax.Array
     baseline: jax.Array | None
     turn_rewards: jax.Array
     state: jax.Array
     played: jax.Array
+    final_value: jax.Array | float = 0.0
 
 
 def estimate(evidence: Evidence, rule: EstimatorRule, settings: EstimatorSettings) -> tuple[jax.Array, jax.Array]:
     """The advantage of every token.
 
     Returns:
-        Advantages f32[N, S] and the critic's targets f32[N, S], 0 for estimators without one; both 0 where `mask` does
+        Advantages f32[E, S] and the critic's targets f32[E, S], 0 for estimators without one; both 0 where `mask` does
         not hold.
 
     Raises:
@@ -107,10 +109,18 @@ def estimate(evidence: Evidence, rule: EstimatorRule, settings: EstimatorSetting
     """
     e, target = evidence, jnp.zeros_like(evidence.rewards)
     if rule.advantage == "gae":
-        advantage, target = advantages.gae(e.rewards, e.values, e.mask, gamma=settings.gamma, lam=settings.lam)
+        advantage, target = advantages.gae(
+            e.rewards, e.values, e.mask, gamma=settings.gamma, lam=settings.lam, final_value=e.final_value
+        )
     elif rule.advantage == "turn_gae":
         advantage, target = advantages.turn_gae(
-            e.rewards, e.values, e.mask, e.turn_end, gamma=settings.gamma, lam=settings.lam
+            e.rewards,
+            e.values,
+            e.mask,
+            e.turn_end,
+            gamma=settings.gamma,
+            lam=settings.lam,
+            final_value=e.final_value,
         )
     elif rule.advantage == "bi_level_gae":
         advantage, target = advantages.bi_level_gae(
@@ -121,14 +131,15 @@ def estimate(evidence: Evidence, rule: EstimatorRule, settings: EstimatorSetting
             gamma=settings.gamma,
             lam=settings.lam,
             turn_gamma=settings.turn_gamma,
+            final_value=e.final_value,
         )
     elif rule.advantage == "reward_to_go":
         advantage, _ = advantages.gae(e.rewards, jnp.zeros_like(e.values), e.mask, gamma=settings.gamma, lam=1.0)
     else:
-        advantage = _of_turns(e, rule, settings)[e.episode[:, None], e.turn]
+        advantage = jnp.take_along_axis(_of_turns(e, rule, settings), e.turn, axis=1)
     if rule.spread_weighted:
         weights = groups.spread_weights(e.scores, e.intact)
-        advantage *= jnp.repeat(weights, e.scores.shape[1])[e.episode][:, None]
+        advantage *= jnp.repeat(weights, e.scores.shape[1])[:, None]
     if rule.length_weighted:
         advantage *= groups.length_weights(jnp.sum(e.mask, axis=1))[:, None]
     advantage = jnp.where(e.mask, advantage, 0.0)

@@ -92,13 +92,13 @@ def spread_weights(scores: jax.Array, intact: jax.Array) -> jax.Array:
 
 
 def length_weights(lengths: jax.Array) -> jax.Array:
-    """Length weighting of RAGEN (`grpo_advantage_length_weight`): f32[N] factors of the rows' advantages.
+    """Length weighting of RAGEN (`grpo_advantage_length_weight`): f32[E] factors of the episodes' advantages.
 
-    The mean length of rows that have any trained token, over the row's own length; 0 for rows without one. Under
-    `token_mean` every row then counts about the same.
+    The mean length of episodes that have any trained token, over the episode's own length; 0 for those without one.
+    Under `token_mean` every episode then counts about the same.
 
     Args:
-        lengths: i32[N] trained tokens of each row.
+        lengths: i32[E] trained tokens of each episode.
     """
     some = lengths > 0
     mean = jnp.sum(lengths) / jnp.maximum(jnp.sum(some), 1)

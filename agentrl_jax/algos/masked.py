@@ -3,8 +3,27 @@
 Positions outside the mask may hold anything, infinities and NaN included.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+
+
+class Mean(NamedTuple):
+    """A mean as the sum f32[] and the number f32[] that it is made of; parts of a batch add up leaf by leaf."""
+
+    total: jax.Array
+    number: jax.Array
+
+    @property
+    def value(self) -> jax.Array:
+        """f32[]; 0 where nothing was counted."""
+        return self.total / jnp.maximum(self.number, 1.0)
+
+
+def mean(x: jax.Array, mask: jax.Array) -> Mean:
+    """That of `x` where `mask` holds: f32[...], bool[...]."""
+    return Mean(total(x, mask), count(mask))
 
 
 def total(x: jax.Array, mask: jax.Array) -> jax.Array:

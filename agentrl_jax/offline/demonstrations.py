@@ -13,6 +13,7 @@ import numpy as np
 
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
+from agentrl_jax.rollout.recording import no_truncation
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text.grammar import ParsedReply
@@ -271,4 +272,5 @@ def play_replies(
         ids=ids,
         level_key=jax.random.key_data(key_law.level_key(key, ids)),
         overflow=jnp.any(overflow, axis=1),
+        **no_truncation(episodes, observation.shape[2]),
     )

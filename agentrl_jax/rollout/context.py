@@ -3,6 +3,8 @@
 Letters: `E` episodes, `T` turns, `L` tokens of a reply, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -21,10 +23,7 @@ class Sequences(struct.PyTreeNode):
         position: i32[N, K] where in the row the slot's token stands; 1 where there is none.
         sampled: bool[N, K] the slot holds a token that was drawn from the policy: the loss mask.
         logprob: f32[N, K] behaviour log-probability of sampled tokens, else 0.
-        turn_last: i32[N, T] slot of the last sampled token of each turn in the row (T = 1 in rows of a single turn), -1
-            where there is none.
         turn: i32[N, K] turn of the episode that the slot belongs to.
-        turn_reward: f32[N, T] what each turn of the row has earned.
         episode: i32[N] row of the trajectory.
     """
 
@@ -33,33 +32,25 @@ class Sequences(struct.PyTreeNode):
     position: jax.Array
     sampled: jax.Array
     logprob: jax.Array
-    turn_last: jax.Array
     turn: jax.Array
-    turn_reward: jax.Array
     episode: jax.Array
 
 
-def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement: str, limit: int = 0) -> Sequences:
+def assemble(trajectory: Trajectory, context: str, limit: int = 0) -> Sequences:
     """Makes the learner's rows, exactly the token sequences that the policy saw.
 
     Args:
         trajectory: E episodes.
-        rewards: f32[E, T] reward of each turn, penalties included; 0 where no turn was played.
         context: "full": one row per episode, prompt and all turns. "single_turn": one row per turn, prompt and that
             turn alone; turns that were not played give rows without sampled tokens.
-        placement: what a row of a single turn has earned: the whole return ("episode") or what the episode earned from
-            that turn on ("turn"). Rows of whole episodes keep the reward of each turn.
         limit: S, where no row has more tokens; 0 for as many as there is room for.
 
     Returns:
-        `Sequences` with N = E or E * T rows.
+        `Sequences` with N = E or E * T rows, those of an episode side by side: [N, K] read as [E, T * L] has the slots
+        of each episode in the order of its turns, whatever the context.
     """
     episodes, turns = trajectory.observation_length.shape
     single = context == "single_turn"
-    if single and placement == "episode":
-        rewards = jnp.broadcast_to(jnp.sum(rewards, axis=1, keepdims=True), rewards.shape)
-    elif single:
-        rewards = jnp.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
 
     def rows(x):
         """Per-turn fields [E, T, ...] as [N, turns of a row, ...]."""
@@ -91,7 +82,6 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
     ends = prompt_length[:, None] + jnp.cumsum(observation_length + reply_length, axis=1)
     first = ends - reply_length
     slots = jnp.arange(reply.shape[-1])
-    last = jnp.arange(reply.shape[1]) * reply.shape[-1] + reply_length - 1
     numbers = jnp.broadcast_to(jnp.arange(turns), (episodes, turns))
     return Sequences(
         tokens=jnp.take_along_axis(jnp.where(kept, tokens, 0), order, axis=1),
@@ -99,8 +89,48 @@ def assemble(trajectory: Trajectory, rewards: jax.Array, context: str, placement
         position=flat(jnp.where(drawn, first[..., None] + slots, 1)),
         sampled=flat(drawn),
         logprob=flat(jnp.where(drawn, rows(trajectory.reply.logprob), 0.0)),
-        turn_last=jnp.where(reply_length > 0, last, -1).astype(jnp.int32),
         turn=flat(jnp.broadcast_to(rows(numbers)[..., None], reply.shape)),
-        turn_reward=rows(rewards),
         episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),
     )
+
+
+class FinalStates(NamedTuple):
+    """What the policy would have read next in episodes that were truncated.
+
+    Attributes:
+        tokens: i32[E, S] the context up to the last observation, padded on the right.
+        position: i32[E, 1] where the next token would stand; 1 where the episode was not truncated.
+        known: bool[E, 1] it was.
+    """
+
+    tokens: jax.Array
+    position: jax.Array
+    known: jax.Array
+
+
+def final_states(trajectory: Trajectory, context: str, limit: int = 0) -> FinalStates:
+    """The states that truncated episodes ended in, as rows of the same context as `assemble` makes.
+
+    Args:
+        trajectory: E episodes.
+        context: see `assemble`.
+        limit: likewise; the last observation may go beyond it.
+    """
+    turns = trajectory.observation_length.shape[1]
+    known = trajectory.final_observation_length > 0
+    # One turn more, which has been read and not answered.
+    longer = jax.tree.map(
+        lambda x: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)),
+        {name: getattr(trajectory, name) for name in ("observation", "observation_length", "reply", "turn")},
+    )
+    here = (jnp.arange(turns + 1) == trajectory.num_turns[:, None]) & known[:, None]
+    final, final_length = trajectory.final_observation[:, None], trajectory.final_observation_length[:, None]
+    longer["observation"] = jnp.where(here[..., None], final, longer["observation"])
+    longer["observation_length"] = jnp.where(here, final_length, longer["observation_length"])
+    unanswered = trajectory.replace(**longer, num_turns=trajectory.num_turns + known)
+    rows = assemble(unanswered, context, limit + final.shape[-1] if limit else 0)
+    number = jnp.arange(len(known))
+    if context == "single_turn":
+        number = number * (turns + 1) + jnp.minimum(trajectory.num_turns, turns)
+    position = jnp.where(known, rows.length[number], 1)
+    return FinalStates(rows.tokens[number], position[:, None], known[:, None])

@@ -22,9 +22,16 @@ from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout import parsing
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.reading import open_rows, read_chunked, read_prefixes
-from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_turn
+from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, RolloutStats, Trajectory
+from agentrl_jax.rollout.trajectory import (
+    TRUNCATIONS,
+    EpisodeIds,
+    Reply,
+    RolloutSettings,
+    RolloutStats,
+    Trajectory,
+)
 from agentrl_jax.rollout.world import Message, World
 
 
@@ -267,10 +274,15 @@ class _Engine:
         turn = state.turn + answered
         over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
         full = answered & ~over & self._is_full(state, message)
+        cause = 1 + jnp.select(
+            [result.truncated, full], [TRUNCATIONS.index("actions"), TRUNCATIONS.index("context")], 0
+        )
         result, over = result.replace(truncated=result.truncated | full), over | full
         trajectory = record_turn(
             state.trajectory, state.episode, state.turn, state.message, state.reply, result, answered
         )
+        truncated = over & ~result.terminated & ~result.failed
+        trajectory = record_truncation(trajectory, state.episode, message, cause, truncated)
         state = state.replace(
             world=world,
             trajectory=trajectory,
@@ -356,7 +368,7 @@ def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
 
 def _counters(episodes: int) -> RolloutStats:
     """Those of a rollout that has read its first observations; what its trajectory tells is counted at its end."""
-    counted = {field.name: 0 for field in dataclasses.fields(RolloutStats)}
+    counted = {field.name: 0 for field in dataclasses.fields(RolloutStats) if field.name != "measured"}
     counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
     return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})
 

@@ -6,12 +6,21 @@ Letters: `E` episodes, `M` members of a group.
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.algos import masked
+from agentrl_jax.algos.masked import Mean
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
 def trajectory_metrics(
     trajectory: Trajectory, task_names: tuple[str, ...], members: int, format_penalty: jax.Array
 ) -> dict[str, jax.Array]:
+    """The values f32[] of `trajectory_means`."""
+    return {name: x.value for name, x in trajectory_means(trajectory, task_names, members, format_penalty).items()}
+
+
+def trajectory_means(
+    trajectory: Trajectory, task_names: tuple[str, ...], members: int, format_penalty: jax.Array | float
+) -> dict[str, Mean]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
     Episodes whose environment broke count in "failed" and in nothing else.
@@ -23,11 +32,11 @@ def trajectory_metrics(
         format_penalty: f32[] per turn with a format error.
 
     Returns:
-        f32[] each: success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn),
-        valid_format (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed,
-        overflow, pass@M; numeric environment information as its mean per turn, and non-zero/... as the mean over the
-        episodes where it is not 0. First over all episodes, then under each task's name if there are several tasks,
-        with "episodes".
+        success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn), valid_format (share
+        of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated and by
+        cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as its
+        mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes, then
+        under each task's name if there are several tasks, with "episodes".
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
     metrics = _over(trajectory, everything, members, format_penalty)
@@ -35,21 +44,23 @@ def trajectory_metrics(
         for index, name in enumerate(task_names):
             mine = trajectory.ids.task == index
             part = _over(trajectory, mine, members, format_penalty)
-            part["episodes"] = jnp.sum(mine, dtype=jnp.float32)
+            # A sum: divided by nothing.
+            part["episodes"] = Mean(masked.count(mine), jnp.float32(0))
             metrics |= {f"{name}/{key}": value for key, value in part.items()}
     return metrics
 
 
-def _over(trajectory: Trajectory, chosen: jax.Array, members: int, format_penalty: jax.Array) -> dict[str, jax.Array]:
+def _over(
+    trajectory: Trajectory, chosen: jax.Array, members: int, format_penalty: jax.Array | float
+) -> dict[str, Mean]:
     intact = chosen & ~trajectory.failed
     played = trajectory.played & intact[:, None]
-    turns = jnp.maximum(jnp.sum(played), 1)
 
     def mean(x, where=intact):
-        return jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(jnp.sum(where), 1)
+        return masked.mean(x.astype(jnp.float32), where)
 
     def per_turn(x):
-        return jnp.sum(jnp.where(played, x, 0)) / turns
+        return mean(x, played)
 
     solved = (trajectory.success & intact).reshape(-1, members)
     any_member = jnp.repeat(jnp.any(solved, axis=1), members)
@@ -67,9 +78,12 @@ def _over(trajectory: Trajectory, chosen: jax.Array, members: int, format_penalt
         "ended": per_turn(trajectory.reply.ended),
         "failed": mean(trajectory.failed, chosen),
         "overflow": mean(trajectory.overflow),
+        "truncated": mean(trajectory.truncation > 0),
     }
+    for index, cause in enumerate(TRUNCATIONS):
+        metrics[f"truncated_{cause}"] = mean(trajectory.truncation == 1 + index)
     for name, values in turn.info.items():
         per_episode = jnp.sum(jnp.where(played, values, 0.0), axis=1) / jnp.maximum(trajectory.num_turns, 1)
         metrics[name] = mean(per_episode)
         metrics[f"non-zero/{name}"] = mean(per_episode, intact & (per_episode != 0))
-    return {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
+    return metrics

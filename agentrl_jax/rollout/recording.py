@@ -46,7 +46,17 @@ def empty_trajectory(world: World, key: jax.Array, ids: EpisodeIds, turns: int, 
         ids=ids,
         level_key=jax.random.key_data(key_law.level_key(key, ids)),
         overflow=jnp.zeros(episodes, bool),
+        **no_truncation(episodes, world.observation_tokens),
     )
+
+
+def no_truncation(episodes: int, observation_tokens: int) -> dict[str, jax.Array]:
+    """The fields of a trajectory that tell how episodes were truncated, where none was."""
+    return {
+        "truncation": jnp.zeros(episodes, jnp.int32),
+        "final_observation": jnp.zeros((episodes, observation_tokens), jnp.int32),
+        "final_observation_length": jnp.zeros(episodes, jnp.int32),
+    }
 
 
 def record_turn(
@@ -81,4 +91,28 @@ def record_turn(
         turn=jax.tree.map(put, trajectory.turn, result),
         num_turns=trajectory.num_turns.at[episode].add(1, mode="drop"),
         overflow=trajectory.overflow.at[episode].max(message.overflow, mode="drop"),
+    )
+
+
+def record_truncation(
+    trajectory: Trajectory, episode: jax.Array, message: Message, cause: jax.Array, truncated: jax.Array
+) -> Trajectory:
+    """The trajectory with the ends of truncated episodes.
+
+    Args:
+        trajectory: of E episodes.
+        episode: i32[B] that the slot plays.
+        message: what the next replies would have answered.
+        cause: i32[B] as `Trajectory.truncation`.
+        truncated: bool[B] slots whose episode is truncated now; of the others nothing is written.
+    """
+    episode = jnp.where(truncated, episode, trajectory.num_turns.shape[0])
+
+    def put(buffer, rows):
+        return buffer.at[episode].set(rows, mode="drop")
+
+    return trajectory.replace(
+        truncation=put(trajectory.truncation, cause),
+        final_observation=put(trajectory.final_observation, message.tokens),
+        final_observation_length=put(trajectory.final_observation_length, message.length),
     )

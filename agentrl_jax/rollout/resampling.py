@@ -26,10 +26,10 @@ def until_informative(
 
     A group that is not informative gives its place to one of the same task from a later round, the first that comes;
     the others of that round are thrown away. Which groups come out is thus no fair draw of the policy's episodes:
-    success is told by the counters, which count all of them.
+    what these say about the policy is in the counters and sums, which add up over all rounds.
 
     Args:
-        play: the rollout of given episodes.
+        play: the rollout of given episodes, with its counters and sums.
         informative: which groups of a trajectory teach something, bool[Gr].
         ids: episodes of the first round; the others have higher numbers of their groups, hence other levels.
         members: M; the rows of a group are contiguous.
@@ -38,7 +38,7 @@ def until_informative(
 
     Returns:
         A trajectory of Gr groups, where places that were never filled hold groups of the first round; and the sums of
-        all rounds' counters.
+        all rounds' counters and sums.
     """
     groups = ids.group.shape[0] // members
     task = ids.task[::members]

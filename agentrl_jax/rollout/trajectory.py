@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from agentrl_jax.algos.masked import Mean
 from envs_jax.splits import Split
+
+TRUNCATIONS = ("turns", "actions", "context")
+"""Why an episode ends before its environment does: the turns of `RolloutSettings.horizon` are played, a limit of
+actions or steps is reached (`RolloutSettings.max_actions`, or one of the environment's own), or its context is full."""
 
 
 class RolloutSettings(struct.PyTreeNode):
@@ -107,6 +112,10 @@ class Trajectory(struct.PyTreeNode):
         ids: `EpisodeIds`.
         level_key: u32[E, 2] data of the key that made the level.
         overflow: bool[E] an observation did not fit its O tokens and was cut.
+        truncation: i32[E] what ended the episode before the environment did: 0 where nothing has, else 1 + the index in
+            `TRUNCATIONS`. An episode that broke is not truncated.
+        final_observation: i32[E, O] and final_observation_length i32[E]: where the episode was truncated, what the next
+            reply would have answered; length 0 elsewhere.
     """
 
     prompt: jax.Array
@@ -119,6 +128,9 @@ class Trajectory(struct.PyTreeNode):
     ids: EpisodeIds
     level_key: jax.Array
     overflow: jax.Array
+    truncation: jax.Array
+    final_observation: jax.Array
+    final_observation_length: jax.Array
 
     @property
     def sampled(self) -> jax.Array:
@@ -164,6 +176,8 @@ class RolloutStats(struct.PyTreeNode):
         solved: so many of the others solved their task.
         environment_steps: primitive actions executed.
         rounds: times that E episodes were played, more than one under `resampling`.
+        measured: under `resampling`, sums of the metrics of all episodes played by name, see `train.measures.measure`;
+            empty otherwise, where the trajectory has all of them.
     """
 
     decode_steps: jax.Array
@@ -175,3 +189,4 @@ class RolloutStats(struct.PyTreeNode):
     solved: jax.Array
     environment_steps: jax.Array
     rounds: jax.Array
+    measured: dict[str, Mean] = struct.field(default_factory=dict)

@@ -75,11 +75,14 @@ class Arms:
         return build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
-        """(policies, (keys, horizons), (base, ids, settings)) -> trajectories, counters."""
-        program = self.alone.rollout(f"rollout {rounds}", self.model, self.world, engine, rounds=rounds)
+        """(policies, (keys, horizons, ids), (base, settings)) -> trajectories, counters."""
+        names = tuple(task.label for task in self.config.tasks)
+        program = self.alone.rollout(
+            f"rollout {rounds}", self.model, self.world, engine, rounds=rounds, task_names=names
+        )
 
         def play(policy, mine, shared):
-            (key, horizon), (base, ids, settings) = mine, shared
+            (key, horizon, ids), (base, settings) = mine, shared
             trajectory, stats = program(_player(policy, base), key, ids, settings.replace(horizon=horizon))
             return trajectory, jax.tree.map(jnp.sum, stats)
 
@@ -195,24 +198,25 @@ class Arms:
         settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration, split=split)
         policies = states.params["policy"]
         rollout = self.rollouts[config.algo.max_rollouts]
-        trajectories, stats = rollout(policies, (keys, turns), (self.base, self.ids, settings))
+        ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
+        trajectories, stats = rollout(policies, (keys, turns, ids), (self.base, settings))
         hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.members, 0])
         steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
         if config.algo.advantage == "remax":
-            ids = jax.tree.map(lambda x: x[:: config.rollout.members], self.ids)
-            alone = build.rollout_settings(config, self.world, ids.group.shape[0], 0.0, split=split)
-            of_groups, more = self.greedy(policies, (keys, turns), (self.base, ids, alone))
+            # Those of the trajectories: resampling may have put groups on other levels.
+            ids = jax.tree.map(lambda x: x[:, :: config.rollout.members], trajectories.ids)
+            alone = build.rollout_settings(config, self.world, ids.group.shape[1], 0.0, split=split)
+            of_groups, more = self.greedy(policies, (keys, turns, ids), (self.base, alone))
             greedy, steps = (of_groups,), steps + more.environment_steps
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
         numbers = build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration)
         states, metrics = update(states, (trajectories, keys, greedy), (self.base, settings.temperature, numbers))
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
         row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
-        row |= {
-            "rollout/horizon": turns,
-            "train/success": np.asarray(stats.solved / np.maximum(stats.episodes - stats.failed, 1)),
-        }
+        row["rollout/horizon"] = turns
+        # What resampling kept is no fair sample of the policy's episodes.
+        row |= {key: np.asarray(mean.value) for key, mean in jax.device_get(stats.measured).items()}
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
         return states, row, hashes

@@ -20,9 +20,9 @@ from agentrl_jax.algos.estimate import EstimatorSettings, Evidence, estimate
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import Sequences, assemble
-from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.context import FinalStates, Sequences, assemble, final_states
 from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.train.measures import Groups, groups_of, measure
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.strict import Replayer
@@ -94,36 +94,36 @@ def make_batch(
         ValueError: the kept rows cannot be divided into minibatches, parts and devices.
     """
     rewards = _rewards(trajectory, settings)
-    groups = _groups_of(trajectory, rewards, config.members)
-    metrics = trajectory_metrics(trajectory, config.task_names, config.members, settings.format_penalty)
-    metrics = {f"train/{name}": x for name, x in metrics.items()}
-    metrics |= {f"rollout/{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
-
-    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.reply.tokens, trajectory.sampled)))
-    repeated = diagnostics.repeated_share(said.reshape(*groups.intact.shape, 2), groups.intact)
-    metrics["rollout/repeated_share"] = repeated
+    groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.members)
+    means = measure(trajectory, groups, config.task_names, settings.format_penalty)
+    metrics = {name: x.value for name, x in means.items()}
     chosen, episodes = _chosen(trajectory, groups, settings, config)
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
     )
-    groups = _groups_of(kept, rewards, config.members)
+    groups = groups_of(kept, jnp.sum(rewards, axis=1), config.members)
     groups = groups._replace(intact=groups.intact & chosen.reshape(groups.intact.shape))
     metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
+    solved = kept.success.astype(jnp.float32).reshape(groups.intact.shape)
+    metrics["rollout/chosen_success"] = masked.mean(solved, groups.intact).value
     metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.intact, axis=1))
 
     # No token of an episode that was filtered out, or whose environment broke, is trained.
     length = jnp.where(groups.intact.reshape(-1, 1), kept.reply.length, 0)
     learnable = kept.replace(reply=kept.reply.replace(length=length))
-    rows = assemble(
-        learnable, _normalised(rewards, kept, config), config.context, config.reward_placement, config.context_tokens
-    )
+    rows = assemble(learnable, config.context, config.context_tokens)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
     order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
-    played = _Played(groups, rewards, kept.played, _anchors(kept, config), baseline)
+    earned = _normalised(rewards, kept, groups.intact, config)
+    final = None
+    if config.bootstrap_truncated:
+        final = final_states(kept, config.context, config.context_tokens)
+        final = final._replace(known=final.known & groups.intact.reshape(-1, 1))
+    played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order, final)
     batch, of_rows = _prepare(
         state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
     )
@@ -149,32 +149,30 @@ def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
     return trajectory.turn.state_hash
 
 
-class _Groups(NamedTuple):
-    """What is compared inside groups: returns with penalties f32[Gr, M], and bool[Gr, M] whether each counts."""
-
-    scores: jax.Array
-    intact: jax.Array
-
-
 class _Played(NamedTuple):
-    """What estimators read of the kept episodes: see `Evidence`."""
+    """What estimators read of the kept episodes.
 
-    groups: _Groups
+    Attributes:
+        groups, turn_rewards, played, state, baseline: see `Evidence`.
+        earned: f32[E, T] what each turn has earned, normalised.
+        length: i32[E, T] tokens of each turn that are learned from.
+        order: i32[N] number of each row among those of the kept episodes, as `assemble` made them.
+        final: states that the episodes were truncated in; None where nothing reads them.
+    """
+
+    groups: Groups
+    earned: jax.Array
+    length: jax.Array
     turn_rewards: jax.Array
     played: jax.Array
     state: jax.Array
     baseline: jax.Array | None
-
-
-def _groups_of(trajectory: Trajectory, rewards: jax.Array, members: int) -> _Groups:
-    intact = ~trajectory.failed.reshape(-1, members)
-    # One that is left of several has nobody to be compared with.
-    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(members, 2)
-    return _Groups(jnp.sum(rewards, axis=1).reshape(-1, members), intact & enough)
+    order: jax.Array
+    final: FinalStates | None
 
 
 def _chosen(
-    trajectory: Trajectory, groups: _Groups, settings: UpdateSettings, config: LearnerConfig
+    trajectory: Trajectory, groups: Groups, settings: UpdateSettings, config: LearnerConfig
 ) -> tuple[jax.Array, jax.Array]:
     """Which episodes are learned from, bool[Gr, M], and the numbers i32[.] of those that rows are made of.
 
@@ -201,7 +199,7 @@ def _chosen(
     return chosen, (kept[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
 
 
-def _filtered_by(trajectory: Trajectory, groups: _Groups, config: LearnerConfig) -> tuple[jax.Array, jax.Array]:
+def _filtered_by(trajectory: Trajectory, groups: Groups, config: LearnerConfig) -> tuple[jax.Array, jax.Array]:
     """What groups are ranked by, f32[Gr, M], and which members count."""
     if config.filter_kind in ("std", "mean"):
         return groups
@@ -215,8 +213,20 @@ def _filtered_by(trajectory: Trajectory, groups: _Groups, config: LearnerConfig)
     return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
 
 
-def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
-    """Rewards [E, T]; under a normalisation the whole normalised return stands at the last turn."""
+def _normalised(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, config: LearnerConfig) -> jax.Array:
+    """Rewards [E, T]; under a normalisation the whole normalised return stands at the last turn.
+
+    Returns are compared with those of the episodes that are learned from and with no others, as by every estimator:
+    one whose environment broke and one that a filter left out are alike, and whether a filter takes groups out of the
+    arrays or masks them changes nothing. RAGEN normalises before it filters; inside groups, of which its filters keep
+    all members, that is the same.
+
+    Args:
+        rewards: f32[E, T].
+        trajectory: E episodes.
+        counts: bool[Gr, M] episodes that are learned from.
+        config: how.
+    """
     if config.reward_normalisation == "identity":
         return rewards
     groups = rewards.shape[0] // config.members
@@ -225,9 +235,9 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, config: LearnerConfi
         "task": trajectory.ids.task,
         "batch": jnp.zeros(rewards.shape[0], jnp.int32),
     }[config.reward_grouping]
-    # Episodes whose environment broke stand in a group of their own, where no other is compared with them.
+    # The others stand in a group of their own, where none that counts is compared with them.
     segments = max(groups, len(config.task_names)) + 1
-    group = jnp.where(trajectory.failed, segments - 1, compared)
+    group = jnp.where(counts.reshape(-1), compared, segments - 1)
     scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, segments, config.reward_normalisation)
     last = jnp.arange(rewards.shape[1]) == trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)
@@ -255,6 +265,13 @@ def _prepare(
     if config.has_critic:
         value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
         params, reference = shards.after(value, (params, reference))
+    final_value = jnp.zeros(played.length.shape[0])
+    if played.final is not None:
+        tokens, position, known = shards.local(_padded(played.final, config, shards))
+        of_rows = in_parts(lambda *r: actor_critic.values(params, model, *r), known, (tokens, position))
+        of_final = shards.replicate(of_rows)[: len(final_value), 0]
+        final_value = jnp.where(played.final.known[:, 0], of_final, 0.0)
+        params, reference = shards.after(final_value, (params, reference))
 
     def by_forward(policy):
         tempered = (*mine, my_temperature)
@@ -300,37 +317,52 @@ def _prepare(
     if importance is not None:
         metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask)[0]
         metrics["rollout/importance_truncated"] = masked.moments(truncated.astype(jnp.float32), mask)[0]
-    rewards = reward_rules.place_rewards(rows.turn_reward, rows.turn_last, mask.shape[1], config.reward_placement)
+    # Advantages belong to episodes, and an episode's turns may be rows of their own: estimators see it in one piece.
+    episodes, turns = played.length.shape
+    in_place = jnp.argsort(played.order)
+
+    def by_episode(x):
+        return x[in_place].reshape(episodes, -1)
+
+    def by_row(x):
+        return x.reshape(mask.shape)[played.order]
+
+    of_episode = by_episode(mask)
+    slots = jnp.arange(of_episode.shape[1])
+    last = jnp.arange(turns) * (len(slots) // turns) + played.length - 1
+    last = jnp.where(played.length > 0, last, -1)
+    rewards = reward_rules.place_rewards(played.earned, last, len(slots), config.reward_placement)
     if config.kl_where == "reward":
         if estimated:
             divergence = kl.estimate(old_logprob, ref_logprob, config.kl_kind)
         divergence = jnp.where(mask, divergence, 0.0)
-        rewards -= settings.kl_coef * divergence
+        rewards -= settings.kl_coef * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
         if not estimated:
             metrics["actor/kl"] = metrics["actor/reward_kl_penalty"]
-    slots = jnp.arange(mask.shape[1])
     evidence = Evidence(
         rewards=rewards,
-        values=value,
-        mask=mask,
-        turn=rows.turn,
-        turn_end=jnp.any(rows.turn_last[:, :, None] == slots, axis=1),
-        episode=rows.episode,
+        values=by_episode(value),
+        mask=of_episode,
+        turn=by_episode(rows.turn),
+        turn_end=jnp.any(last[:, :, None] == slots, axis=1),
         scores=played.groups.scores,
         intact=played.groups.intact,
         baseline=played.baseline,
         turn_rewards=played.turn_rewards,
         state=played.state,
         played=played.played,
+        final_value=final_value,
     )
     numbers = EstimatorSettings(
         **{name: getattr(settings, name) for name in ("gamma", "lam", "turn_gamma", "step_weight", "history_power")}
     )
-    advantage, target = estimate(evidence, config.estimator, numbers)
-    earned = jnp.sum(rewards, axis=1)
-    metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, has_tokens).items()}
+    advantage, target = (by_row(x) for x in estimate(evidence, config.estimator, numbers))
+    earned, trained = jnp.sum(rewards, axis=1), jnp.any(of_episode, axis=1)
+    metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, trained).items()}
     metrics |= {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
+    if played.final is not None:
+        metrics["critic/final_value_mean"] = masked.mean(final_value, played.final.known[:, 0]).value
     if config.has_critic:
         metrics |= {f"critic/value_{k}": x for k, x in diagnostics.masked_stats(value, mask).items()}
         metrics |= {f"critic/return_{k}": x for k, x in diagnostics.masked_stats(target, mask).items()}
@@ -366,6 +398,13 @@ def _in_parts(
 
     split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (mask, *rows))
     return jax.lax.map(of_part, split).reshape(mask.shape)
+
+
+def _padded(final: FinalStates, config: LearnerConfig, shards: Shards) -> FinalStates:
+    """As many rows as parts and devices can share, which they need not be able to with one row an episode."""
+    more = -len(final.known) % (config.minibatches * config.accumulation * shards.count)
+    padded = FinalStates(*(jnp.pad(x, ((0, more), (0, 0))) for x in final))
+    return padded._replace(position=jnp.maximum(padded.position, 1))
 
 
 def _check_division(rows: int, config: LearnerConfig, shards: Shards) -> None:

@@ -252,7 +252,7 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int 
         of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "reply", "turn")}
         chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
         slot = jnp.zeros_like(slot)
-    rows = assemble(chosen, chosen.turn.reward, "full", "turn", limit)
+    rows = assemble(chosen, "full", limit)
     length = rows.position[row, slot]
     tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens, 0)
     number = jnp.arange(sample.episode.shape[0])

@@ -20,7 +20,7 @@ from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.level_splits import level_splits
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.rollout.world import CompiledWorld, common_prefix
 from agentrl_jax.train import build, dependence, guards, run_keys, start
@@ -28,7 +28,7 @@ from agentrl_jax.train.checkpoint import Checkpoints
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
-from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.train.programs import Programs, played_metrics, total_stats
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.service_report import failure_rows, service_metrics
@@ -113,7 +113,9 @@ class _Run:
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
         build.check_positions(self.pretrained.config if self.pretrained else None, self.world, engine)
-        self.rollout = self.programs.rollout("rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts)
+        self.rollout = self.programs.rollout(
+            "rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts, task_names=self.names
+        )
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         remax = config.algo.advantage == "remax"
@@ -274,7 +276,7 @@ class _Run:
         stream = run_keys.after_roll_backs(self.key, self.roll_backs.count)
         key = run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration)
         trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
-        greedy = self._greedy(state, key, turns)
+        greedy = self._greedy(state, key, trajectory.ids, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
         of_services = self._of_services(self.chunks + iteration + 1, trajectory, rolled - began)
@@ -289,9 +291,7 @@ class _Run:
         learned = time.monotonic()
 
         counters = total_stats(stats)
-        if counters["rounds"] > self.programs.players:
-            # What was kept is no fair sample of the policy's episodes.
-            metrics["train/success"] = counters["solved"] / max(counters["episodes"] - counters["failed"], 1)
+        metrics |= played_metrics(stats)  # what resampling kept is no fair sample of the policy's episodes
         row = {
             "stage": "rl",
             "iteration": iteration + 1,
@@ -349,11 +349,18 @@ class _Run:
         guards.check_services(found["env/failed_share"], self.config.env.max_failed, where, last, self._kept())
         return found
 
-    def _greedy(self, state: TrainState, key: jax.Array, turns: int) -> tuple[Trajectory, ...]:
-        """One greedy episode a group, on the group's level, where the learning rule reads it."""
+    def _greedy(self, state: TrainState, key: jax.Array, played: EpisodeIds, turns: int) -> tuple[Trajectory, ...]:
+        """One greedy episode a group, where the learning rule reads it.
+
+        Args:
+            state: of the policy.
+            key: of the rollout.
+            played: the groups that are learned from, of which resampling may have put some on other levels.
+            turns: that may be played.
+        """
         if self.baseline is None:
             return ()
-        ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], build.training_ids(self.config))
+        ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], played)
         settings = build.rollout_settings(
             self.config, self.world, ids.group.shape[0], 0.0, turns, split=self.splits.of(Split.TRAIN)
         )

@@ -31,6 +31,7 @@ from agentrl_jax.rollout.world import World
 from agentrl_jax.train import dependence
 from agentrl_jax.train.dependence import DependenceConfig
 from agentrl_jax.train.learner import update
+from agentrl_jax.train.measures import groups_of, measure
 from agentrl_jax.train.settings import LearnerConfig
 
 RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
@@ -74,12 +75,21 @@ class Programs:
         return jax.tree.leaves(self.placement(tree, shape))[0]
 
     def rollout(
-        self, name: str, model: ActorCritic, world: World, config: EngineConfig, *, rounds: int = 1
+        self,
+        name: str,
+        model: ActorCritic,
+        world: World,
+        config: EngineConfig,
+        *,
+        rounds: int = 1,
+        task_names: tuple[str, ...] = (),
     ) -> RolloutProgram:
         """(params, key, ids, settings) -> (Trajectory, RolloutStats); every player plays its share of the episodes.
 
         `params` is that of `TrainState.whole`. With `rounds` > 1 each player draws its groups without a spread of
-        returns anew, so many times at most, see `resampling`; which groups are kept then depends on the shares.
+        returns anew, so many times at most, see `resampling`; which groups are kept then depends on the shares. The
+        counters then also hold the metrics of all episodes played, by task too if `task_names` has several, see
+        `played_metrics`.
 
         Raises:
             ValueError: host environments on a mesh where several devices make one player, or in several rounds.
@@ -98,16 +108,23 @@ class Programs:
             def once(ids):
                 return rollout(policy, model.decoder, world, config, key, ids, settings, hold)
 
-            def informative(trajectory):
+            def groups_in(trajectory):
                 returns = trajectory.returns + settings.format_penalty * trajectory.format_errors
-                by_group = (x.reshape(-1, config.members) for x in (returns, ~trajectory.failed))
-                return group_spread(*by_group)[1] > STD_FLOOR
+                return groups_of(trajectory, returns, config.members)
+
+            def informative(trajectory):
+                return group_spread(*groups_in(trajectory))[1] > STD_FLOOR
+
+            def measured(ids):
+                trajectory, stats = once(ids)
+                means = measure(trajectory, groups_in(trajectory), task_names, settings.format_penalty)
+                return trajectory, stats.replace(measured=means)
 
             if rounds == 1:
                 trajectory, stats = once(ids)
             else:
                 trajectory, stats = until_informative(
-                    once, informative, ids, members=config.members, rounds=rounds, stride=groups
+                    measured, informative, ids, members=config.members, rounds=rounds, stride=groups
                 )
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 
@@ -215,7 +232,19 @@ class Programs:
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:
     """Counters summed over devices, on the host."""
-    return {name: int(jnp.sum(value)) for name, value in vars(stats).items()}
+    return {name: int(jnp.sum(value)) for name, value in vars(stats).items() if name != "measured"}
+
+
+def played_metrics(stats: RolloutStats) -> dict[str, Any]:
+    """Metrics of all episodes that a rollout of several rounds played, whichever it kept; empty for one round.
+
+    Their names are those that an update gives to the metrics of its trajectory, which they take the place of.
+
+    Args:
+        stats: of one rollout with leaves [R] of the devices, which are summed here.
+    """
+    measured = jax.device_get(jax.tree.map(jnp.sum, stats.measured))
+    return {name: float(mean.value) for name, mean in measured.items()}
 
 
 def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:

@@ -30,6 +30,7 @@ class LearnerConfig:
         kl_adaptive: the coefficient of the divergence moves towards `UpdateSettings.kl_target`.
         aggregation: mode of `losses.token_weights`.
         reward_placement: "episode" or "turn".
+        bootstrap_truncated: the critic's value follows the last token of truncated episodes.
         reward_normalisation: method of `rewards.normalise`.
         reward_grouping: "state", "task" or "batch": which episodes are normalised together.
         filter_rule: "fraction", or a rule of `filters.chosen_groups`.
@@ -64,6 +65,7 @@ class LearnerConfig:
     kl_adaptive: bool
     aggregation: losses.Aggregation
     reward_placement: reward_rules.Placement
+    bootstrap_truncated: bool
     reward_normalisation: reward_rules.Normalisation
     reward_grouping: str
     filter_rule: filters.Rule | Literal["fraction"]

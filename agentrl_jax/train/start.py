@@ -40,11 +40,10 @@ def demonstration_rows(
         ValueError: as `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
-    limit = config.rollout.context_tokens
     if isinstance(world, HostWorld):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
-        rows = assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
+        rows = assemble(trajectory, config.rollout.context, config.rollout.context_tokens)
         rows = rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
         return rows, level_ids(trajectory)
     trajectory = demonstrations(
@@ -58,7 +57,7 @@ def demonstration_rows(
         max_actions=config.prompt.max_actions,
         context=config.rollout.context,
     )
-    rows = assemble(trajectory, trajectory.turn.reward, config.rollout.context, "turn", limit)
+    rows = assemble(trajectory, config.rollout.context, config.rollout.context_tokens)
     return rows, level_ids(trajectory)
 
 

@@ -99,7 +99,7 @@ def advantages(case: Case, rows: Rows, members: int, baseline: jax.Array) -> jax
         members: of each.
         baseline: f64[] return of the greedy episode; only remax reads it.
     """
-    number, positions = len(rows.last), jnp.arange(task.ROW)
+    positions = jnp.arange(task.ROW)
     rewards = place_rewards(rows.reward, rows.last, task.ROW, case.placement)
     if case.correction == "per_decision":
         rewards *= _up_to_here(rows)
@@ -112,7 +112,6 @@ def advantages(case: Case, rows: Rows, members: int, baseline: jax.Array) -> jax
         mask=rows.mask,
         turn=jnp.broadcast_to(positions // (task.REPLY + 1), rows.mask.shape),
         turn_end=jnp.any(rows.last[:, :, None] == positions, axis=1),
-        episode=jnp.arange(number),
         scores=scores,
         intact=jnp.ones(scores.shape, bool),
         baseline=jnp.broadcast_to(baseline, len(scores)),

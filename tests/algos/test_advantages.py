@@ -235,3 +235,31 @@ def test_estimators_take_gradients_and_batches():
         return jnp.sum(jax.vmap(partial(advantages.gae, gamma=0.9, lam=0.9))(values, values, mask)[0])
 
     assert not np.asarray(jax.grad(total)(values)).any()
+
+
+@pytest.mark.parametrize("estimator", ["gae", "turn_gae", "bi_level_gae"])
+@PROPERTY
+@given(numbers, numbers, masks, masks, st.data())
+def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rewards, values, mask, ends, data):
+    """As if one more token, a turn of its own, had been worth that and earned that."""
+    final = data.draw(numbers)[:, 0]
+    gamma, lam, turn_gamma = (data.draw(discounts) for _ in range(3))
+    last = np.where(mask.any(axis=1), LENGTH - 1 - np.argmax(mask[:, ::-1], axis=1), -1)
+    ends = mask & (ends | (np.arange(LENGTH) == last[:, None]))
+    rewards = np.where(mask, rewards, 0.0).astype(np.float32)
+    longer = [
+        np.concatenate([x, one[:, None].astype(x.dtype)], axis=1)
+        for x, one in ((rewards, final), (values, final), (mask, final == final), (ends, final == final))
+    ]
+    if estimator == "gae":
+        found = gae(rewards, values, mask, gamma=gamma, lam=lam, final_value=final)
+        expected = oracle.gae(*longer[:3], gamma, lam, True)
+    elif estimator == "turn_gae":
+        found = turn_gae(rewards, values, mask, ends, gamma=gamma, lam=lam, final_value=final)
+        expected = oracle.turn_gae(*longer, gamma, lam)
+    else:
+        numbers_of = {"gamma": gamma, "lam": lam, "turn_gamma": turn_gamma}
+        found = bi_level(rewards, values, mask, ends, **numbers_of, final_value=final)
+        expected = oracle.bi_level_gae(*longer, gamma, lam, turn_gamma)
+    for have, want in zip(found, expected):
+        np.testing.assert_allclose(have, want[:, :-1], atol=1e-4)

@@ -81,11 +81,11 @@ def test_members_that_do_not_count_are_not_seen():
 def test_the_share_of_members_that_said_what_another_said():
     code = np.array([[1, 1, 2, 3], [5, 5, 5, 5], [1, 2, 3, 4]], np.uint32)[..., None].repeat(2, axis=2)
     everyone = np.ones((3, 4), bool)
-    assert float(diagnostics.repeated_share(code, everyone)) == pytest.approx(6 / 12)
+    assert float(diagnostics.repeated(code, everyone).value) == pytest.approx(6 / 12)
     some = everyone.copy()
     some[0, 0] = some[1, 1:] = False
-    assert float(diagnostics.repeated_share(code, some)) == 0.0
-    assert float(diagnostics.repeated_share(code, ~everyone)) == 0.0
+    assert float(diagnostics.repeated(code, some).value) == 0.0
+    assert float(diagnostics.repeated(code, ~everyone).value) == 0.0
 
 
 def test_groups_of_one_have_no_share_without_spread():

@@ -167,9 +167,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
         position=jnp.tile(jnp.arange(1, 9), (EPISODES, 1)),
         sampled=jnp.asarray(draw.random((EPISODES, 8)) < 0.5),
         logprob=jnp.zeros((EPISODES, 8)),
-        turn_last=jnp.zeros((EPISODES, 2), jnp.int32),
         turn=jnp.zeros((EPISODES, 8), jnp.int32),
-        turn_reward=jnp.zeros((EPISODES, 2)),
         episode=jnp.arange(EPISODES),
         length=jnp.full(EPISODES, 9),
     )

@@ -30,13 +30,11 @@ def joined(trajectory, row: int, turns: list[int]):
 @pytest.fixture(scope="module")
 def assembled(batch):
     trajectory = batch[1]
-    penalised = jnp.where(trajectory.played, trajectory.turn.reward - 0.1 * trajectory.turn.format_error, 0.0)
 
-    def run(context, placement):
-        function = jax.jit(assemble, static_argnums=(2, 3))
-        return jax.tree.map(np.asarray, function(trajectory, penalised, context, placement))
+    def run(context):
+        return jax.tree.map(np.asarray, jax.jit(assemble, static_argnums=1)(trajectory, context))
 
-    return jax.tree.map(np.asarray, trajectory), np.asarray(penalised), run
+    return jax.tree.map(np.asarray, trajectory), run
 
 
 def check_rows(rows, trajectory, which):
@@ -53,28 +51,21 @@ def check_rows(rows, trajectory, which):
             assert rows.sampled[index, begin:end].tolist() == [True] * len(positions) + [False] * gap
             assert rows.position[index, begin:end].tolist() == positions + [1] * gap
             assert rows.logprob[index, begin:end].tolist() == logprobs + [0.0] * gap
-            assert rows.turn_last[index, slot] == (begin + len(positions) - 1 if positions else -1)
+            assert rows.turn[index, begin:end].tolist() == [turns[slot]] * REPLY_TOKENS
 
 
 def test_full_rows_are_the_conversation(assembled):
-    trajectory, rewards, run = assembled
-    rows = run("full", "episode")
+    trajectory, run = assembled
+    rows = run("full")
     assert rows.tokens.shape[0] == 64
     check_rows(rows, trajectory, [(episode, list(range(TURNS))) for episode in range(64)])
-    np.testing.assert_array_equal(rows.turn_reward, rewards)
 
 
-@pytest.mark.parametrize("placement", ["episode", "turn"])
-def test_single_turn_rows_start_from_the_prompt(assembled, placement):
-    """Each turn earns the whole return, or what came from that turn on."""
-    trajectory, rewards, run = assembled
-    rows = run("single_turn", placement)
+def test_single_turn_rows_start_from_the_prompt(assembled):
+    trajectory, run = assembled
+    rows = run("single_turn")
     assert rows.tokens.shape[0] == 64 * TURNS
     check_rows(rows, trajectory, [(episode, [turn]) for episode in range(64) for turn in range(TURNS)])
-    for index in range(64 * TURNS):
-        episode, turn = divmod(index, TURNS)
-        expected = rewards[episode].sum() if placement == "episode" else rewards[episode, turn:].sum()
-        assert rows.turn_reward[index].tolist() == [pytest.approx(expected, abs=1e-6)]
 
 
 def test_demonstration_is_what_a_rollout_would_record():

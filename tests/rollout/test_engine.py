@@ -12,6 +12,7 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.train.programs import Programs, total_stats
 
 KEY = jax.random.key(7)
@@ -153,9 +154,14 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     cut = fits < whole.num_turns
     last = short.turn.truncated[np.arange(64), fits - 1]
     np.testing.assert_array_equal(last[cut], True)
+    by_context = short.truncation == 1 + TRUNCATIONS.index("context")
+    np.testing.assert_array_equal(by_context, cut)
+    # What would have been read next is what the whole episode has read next.
+    np.testing.assert_array_equal(short.final_observation[cut], whole.observation[cut, fits[cut]])
+    np.testing.assert_array_equal(short.final_observation_length[cut], whole.observation_length[cut, fits[cut]])
     np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
-    rows = assemble(short, short.turn.reward, "full", "turn", limit)
-    roomy = assemble(short, short.turn.reward, "full", "turn")
+    rows = assemble(short, "full", limit)
+    roomy = assemble(short, "full")
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit
@@ -199,6 +205,10 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
 
     one_turn = play(horizon=jnp.int32(1))
     assert one_turn.num_turns.tolist() == [1] * 64
+    went_on = np.asarray(trajectory.num_turns) > 1
+    np.testing.assert_array_equal(one_turn.truncation == 1 + TRUNCATIONS.index("turns"), went_on)
+    np.testing.assert_array_equal(one_turn.final_observation[went_on], trajectory.observation[went_on, 1])
+    np.testing.assert_array_equal(one_turn.final_observation_length > 0, one_turn.truncation > 0)
     np.testing.assert_array_equal(one_turn.reply.tokens[:, 0], trajectory.reply.tokens[:, 0])
     assert (one_turn.reply.length[:, 1:] == 0).all()
     assert play(horizon=jnp.int32(0)).num_turns.sum() == 0
@@ -216,6 +226,11 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     poor = play(max_actions=jnp.int32(1))
     assert (np.sum(poor.turn.actions >= 0, axis=(1, 2)) <= 1).all()
     assert poor.turn.truncated.any()
+    by_actions = poor.truncation == 1 + TRUNCATIONS.index("actions")
+    np.testing.assert_array_equal(by_actions, poor.turn.truncated.any(axis=1))
+    found = trajectory_metrics(poor, (), MEMBERS, jnp.float32(0))
+    assert float(found["truncated_actions"]) == pytest.approx(by_actions.mean())
+    assert float(found["truncated"]) == pytest.approx((poor.truncation > 0).mean())
     assert program._cache_size() == before == 1
 
 

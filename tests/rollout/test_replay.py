@@ -66,7 +66,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
     ids, ones = toy_agent.mixed_ids(16, MEMBERS), jnp.ones(64)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64))
     other = jax.tree.map(lambda x: 0.9 * x, policy)
-    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    rows = assemble(trajectory, "full")
     expected = actor_critic.logprobs({"policy": other}, toy_agent.MODEL, rows.tokens, rows.position, ones)
     replayed = np.asarray(replay(other, config, trajectory, ones)).reshape(64, -1)
     sampled = np.asarray(rows.sampled)

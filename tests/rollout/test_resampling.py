@@ -1,6 +1,7 @@
 """Groups without a spread of returns give their places to groups of later rounds."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,11 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.trajectory import RolloutStats
-from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.train.measures import groups_of, measure
+from agentrl_jax.train.programs import Programs, played_metrics, total_stats
 
 GROUPS, ROUNDS, PENALTY = 16, 3, -0.1
+NAMES = ("short", "long")
 # One turn at a low temperature, so that members often do the same.
 SETTINGS = dataclasses.replace(
     toy_agent.settings(64), horizon=jnp.int32(1), temperature=jnp.full(64, 0.3), format_penalty=jnp.float32(PENALTY)
@@ -55,13 +58,24 @@ def by_hand(compiled, policy, batch):
     return expected, rounds[:played], filled
 
 
-def test_places_are_filled_as_by_hand(policy, batch, by_hand):
+@pytest.fixture(scope="module")
+def play():
+    """Function (devices) -> program of several rounds."""
+
+    @functools.cache
+    def program(devices):
+        engine = toy_agent.engine_config(members=MEMBERS)
+        return Programs(make_mesh(devices)).rollout(
+            "rollout", toy_agent.MODEL, toy_agent.WORLD, engine, rounds=ROUNDS, task_names=NAMES
+        )
+
+    return program
+
+
+def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
     expected, rounds, filled = by_hand
     assert 0 < sum(spread(rounds[0])) < GROUPS < GROUPS + sum(filled)
-    program = Programs(make_mesh(1)).rollout(
-        "rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(members=MEMBERS), rounds=ROUNDS
-    )
-    trajectory, stats = program({"policy": policy}, KEY, batch[0], SETTINGS)
+    trajectory, stats = play(1)({"policy": policy}, KEY, batch[0], SETTINGS)
     assert near_ties(trajectory, expected) == 0
     np.testing.assert_array_equal(trajectory.ids.group, expected.ids.group)
     np.testing.assert_array_equal(trajectory.ids.task, batch[0].task)
@@ -72,6 +86,33 @@ def test_places_are_filled_as_by_hand(policy, batch, by_hand):
     assert counters["solved"] == sum(int(np.sum(r.success)) for r in rounds)
     assert counters["environment_steps"] == sum(int(np.sum(np.asarray(r.turn.actions) >= 0)) for r in rounds)
     assert counters["sampled_tokens"] == sum(int(np.sum(r.reply.length)) for r in rounds)
+
+
+def all_of(rounds):
+    """The metrics of one trajectory that holds the episodes of all rounds."""
+    everything = jax.tree.map(lambda *x: jnp.concatenate(x), *rounds)
+    returns = everything.returns + PENALTY * everything.format_errors
+    means = measure(everything, groups_of(everything, returns, MEMBERS), NAMES, PENALTY)
+    return {name: float(mean.value) for name, mean in means.items()}
+
+
+def test_metrics_speak_of_all_that_was_played(policy, batch, by_hand, play):
+    expected, rounds, _ = by_hand
+    _, stats = play(1)({"policy": policy}, KEY, batch[0], SETTINGS)
+    found, known, kept = played_metrics(stats), all_of(rounds), all_of([expected])
+    assert found == pytest.approx(known, abs=1e-5)
+    assert found["train/long/episodes"] == sum(np.sum(r.ids.task == toy_agent.LONG) for r in rounds)
+    for name in ("train/return", "rollout/in_group_std", "rollout/zero_std_share"):
+        assert abs(found[name] - kept[name]) > 0.01, name
+
+
+@pytest.mark.slow
+def test_metrics_speak_of_all_that_every_device_played(policy, batch, play):
+    _, stats = play(2)({"policy": policy}, KEY, batch[0], SETTINGS)
+    counters, found = total_stats(stats), played_metrics(stats)
+    assert counters["rounds"] > 2
+    assert found["train/success"] == pytest.approx(counters["solved"] / counters["episodes"], abs=1e-6)
+    assert found["train/short/episodes"] + found["train/long/episodes"] == counters["episodes"]
 
 
 def stats_of(episodes):

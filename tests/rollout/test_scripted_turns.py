@@ -75,7 +75,7 @@ def play_script(policy):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, world, config, key, ids, settings)[0]
 
             trajectory = jax.jit(run)(jax.random.key(3))
-        rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+        rows = assemble(trajectory, "full")
         return Play(world, *jax.tree.map(np.asarray, (trajectory, rows)))
 
     return play

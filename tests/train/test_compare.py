@@ -52,6 +52,7 @@ def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
     record = arm(out, "dapo")
     assert record["seeds"] == [3, 4]
     names = ["train/success", "train/turns", "rollout/rounds", "update/trained_tokens", "actor/entropy"]
+    names += ["rollout/in_group_std", "rollout/chosen_in_group_std"]
     for iteration, row in enumerate(rows):
         mine = [record["metrics"][name][iteration][1] for name in names]
         # The two programs round differently, which learning makes larger.

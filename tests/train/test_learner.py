@@ -39,7 +39,7 @@ from agentrl_jax.train.settings import UpdateSettings
 
 def on_policy(trajectory, params, model=MODEL):
     """The trajectory as if the policy had drawn it: its own log-probabilities."""
-    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    rows = assemble(trajectory, "full")
     logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
     logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.reply.logprob.shape), 0.0)
     return trajectory.replace(reply=trajectory.reply.replace(logprob=logprob))
@@ -218,7 +218,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
         if there.size:
             stds.append(scores[there].std(ddof=1))
             advantage[there] = (scores[there] - scores[there].mean()) / (stds[-1] + 1e-6)
-    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    rows = assemble(trajectory, "full")
     weight = advantage[:, None] / np.sum(t.reply.length[~lost])
 
     def objective(policy):
@@ -293,7 +293,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
     t = jax.tree.map(np.asarray, trajectory)
     scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(GROUPS, MEMBERS)
     advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
-    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    rows = assemble(trajectory, "full")
 
     def objective(policy):
         logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)

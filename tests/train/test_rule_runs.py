@@ -7,8 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 import tiny_run
+import yaml
+
+from agentrl_jax.train.programs import Programs
 
 SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 RULE = """{
@@ -58,3 +63,42 @@ def test_presets_run_from_the_command_line(preset, tmp_path):
     assert code == 0, err
     rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
     assert len(rows) == 2
+
+
+@pytest.mark.parametrize("command", ["train", pytest.param("compare", marks=pytest.mark.slow)])
+def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
+    """On the level that a group was played on, whichever round it is from; and metrics tell of all rounds."""
+    run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
+    run |= {
+        "algo": {"preset": "remax", "max_rollouts": 3, "minibatches": 1, "filter_ratio": 1.0},
+        "train": {"iterations": 2, "validation_episodes": 8},
+    }
+    arms = {"seeds": 2, "run": run, "arms": {"remax": {}, "again": {}}, "pairs": []}
+    file = tmp_path / "file.yaml"
+    file.write_text(yaml.safe_dump(run if command == "train" else arms))
+    seen, update = [], Programs.update
+
+    def recorded(self, *args, **options):
+        program = update(self, *args, **options)
+
+        def learn(state, trajectory, temperature, key, settings, greedy):
+            keys = trajectory.level_key[::4], greedy.level_key, trajectory.ids.group[::4]
+            jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
+            return program(state, trajectory, temperature, key, settings, greedy)
+
+        return learn
+
+    monkeypatch.setattr(Programs, "update", recorded)
+    out = "--run_dir" if command == "train" else "--out"
+    code, _, err = tiny_run.command(command, str(file), out, str(tmp_path / "out"))
+    assert code == 0, err
+    jax.effects_barrier()
+    assert len(seen) == (2 if command == "train" else 8)
+    for own, greedy, _ in seen:
+        np.testing.assert_array_equal(greedy, own)
+    assert any(group.max() >= 4 for _, _, group in seen)
+    if command == "train":
+        for row in (row for row in tiny_run.metrics(tmp_path / "out") if row["stage"] == "rl"):
+            assert row["rollout/rounds"] > 1
+            assert row["train/success"] == pytest.approx(row["rollout/solved"] / row["rollout/episodes"], abs=1e-6)
+            assert row["rollout/in_group_std"] < row["rollout/chosen_in_group_std"]

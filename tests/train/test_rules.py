@@ -27,7 +27,7 @@ from made_up import (
 from agentrl_jax.algos import advantages, anchors, kl
 from agentrl_jax.algos.estimate import WITH_CRITIC
 from agentrl_jax.algos.presets import PRESETS
-from agentrl_jax.models import decoder, token_scores
+from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
@@ -199,6 +199,106 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
     assert np.abs(np.asarray(of_turns)).max() > 0.1 or anchor == "observation"
 
 
+def of_slots(x, batch, config):
+    """What rows [N, K] hold, slot by slot of every episode: [E, T * L]."""
+    of_episode = TURNS if config.context == "single_turn" else 1
+    found = np.full((EPISODES * of_episode, x.shape[1]), np.nan)
+    found[np.asarray(batch.source)] = np.where(np.asarray(batch.mask), np.asarray(x), np.nan)
+    return found.reshape(EPISODES, -1)
+
+
+def token_before(tokens, position):
+    return jnp.take_along_axis(tokens, position - 1, axis=1).astype(jnp.float32)
+
+
+# Two of three episodes were cut off after having read something that is still to be answered.
+FINAL_LENGTH = np.arange(EPISODES) % 3
+FINAL = np.random.default_rng(7).integers(0, 19, (EPISODES, MET.observation.shape[-1]))
+CUT_OFF = MET.replace(
+    truncation=jnp.asarray(FINAL_LENGTH > 0, jnp.int32),
+    final_observation=jnp.asarray(FINAL, jnp.int32),
+    final_observation_length=jnp.asarray(FINAL_LENGTH, jnp.int32),
+)
+
+
+@pytest.mark.parametrize("context", ["full", "single_turn"])
+def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_observation(context, monkeypatch):
+    monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
+    config = rule(whiten=False, context=context, bootstrap_truncated=True, filter_ratio=0.5, accumulation=2)
+    program = jax.jit(
+        lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, MODEL, config, Shards(), None, None)
+    )
+    batch, metrics = program(settings(gamma=0.5))
+    target = of_slots(batch.target, batch, config)
+    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    value = np.cos(FINAL[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
+    trained = np.isfinite(target).any(axis=1)
+    assert trained.sum() == EPISODES // 2
+    for episode in np.flatnonzero(trained):
+        tokens = target[episode][np.isfinite(target[episode])]
+        to_come = 0.5 ** np.arange(len(tokens))[::-1]
+        np.testing.assert_allclose(tokens, to_come * (earned[episode] + 0.5 * value[episode]), atol=1e-5)
+    known = trained & (FINAL_LENGTH > 0)
+    assert float(metrics["critic/final_value_mean"]) == pytest.approx(value[known].mean(), abs=1e-5)
+
+
+CUT = {
+    "gae": {"advantage": "gae", "kl_where": "reward"},
+    "gae by turn": {"advantage": "gae", "reward_placement": "turn", "filter_ratio": 0.5},
+    "turn_gae": {"advantage": "turn_gae", "reward_placement": "turn", "kl_where": "reward"},
+    "turn_gae at the end": {"advantage": "turn_gae", "filter_members": 2},
+    "bi_level_gae": {"advantage": "bi_level_gae", "reward_placement": "turn", "kl_where": "reward"},
+    "bi_level_gae at the end": {"advantage": "bi_level_gae", "reward_normalisation": "mean_std"},
+    "gae that goes on": {"advantage": "gae", "bootstrap_truncated": True, "filter_members": 3},
+    "turn_gae that goes on": {"advantage": "turn_gae", "bootstrap_truncated": True, "kl_where": "reward"},
+    "reward_to_go": {"advantage": "reward_to_go", "reward_placement": "turn", "kl_where": "reward", "whiten": True},
+    "grpo": {"advantage": "grpo", "length_weighted": True},
+    "rloo": {"advantage": "rloo", "spread_weighted": True},
+    "remax": {"advantage": "remax"},
+    "gigpo": {"advantage": "gigpo"},
+    "hgpo": {"advantage": "gigpo", "anchor_history": 1},
+}
+
+
+@pytest.mark.parametrize("changes", CUT.values(), ids=CUT)
+def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypatch):
+    """Critic and reference that read a token alone are the same in both contexts, and so is all that follows."""
+    monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
+    monkeypatch.setattr(actor_critic, "logprobs", lambda params, model, *row: -3.0 + jnp.sin(token_before(*row[:2])))
+    config = rule(**{"whiten": False} | changes)
+    numbers = settings(gamma=0.8, lam=0.7, turn_gamma=0.6, kl_coef=0.3)
+    state = fresh_state(model_of(config), reference=True)
+    failed = MET.turn.failed.at[EPISODES - 1, 0].set(True)
+    trajectory = CUT_OFF.replace(turn=MET.turn.replace(failed=failed))
+
+    greedy = GREEDY if config.advantage == "remax" else None
+
+    def found(context):
+        of = dataclasses.replace(config, context=context)
+        program = jax.jit(
+            lambda: make_batch(state, trajectory, ONES, numbers, model_of(of), of, Shards(), None, greedy)[0]
+        )
+        batch = program()
+        return [of_slots(x, batch, of) for x in (batch.advantage, batch.target)]
+
+    whole, cut = found("full"), found("single_turn")
+    np.testing.assert_allclose(cut, whole, atol=1e-5)
+    assert np.nanstd(whole[0]) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "values"),
+    [
+        ({"advantage": "bi_level_gae"}, "turn_gamma", (0.95, 0.2)),
+        ({"advantage": "turn_gae"}, "gamma", (1.0, 0.2)),
+    ],
+)
+def test_discounts_of_turns_reach_rows_of_single_turns(learn, changes, name, values):
+    config = rule(**changes, context="single_turn", whiten=False, reward_placement="turn")
+    steps = [learn(config, numbers=settings(**{name: value}))[2] for value in values]
+    assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-4
+
+
 def test_remax_takes_the_greedy_return_off(learn):
     config = rule(advantage="remax", whiten=False)
     batch = batch_of(config, greedy=GREEDY)
@@ -245,6 +345,30 @@ def test_returns_are_normalised_among_those_that_belong_together(grouping):
     for row, source in enumerate(np.asarray(batch.source)):
         mask = np.asarray(batch.mask[row])
         np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centred[source], atol=1e-5)
+
+
+@pytest.mark.parametrize("dropped", ["broken", "filtered", "filtered group"])
+@pytest.mark.parametrize("grouping", ["state", "batch"])
+def test_returns_are_normalised_among_those_that_are_learned_from(grouping, dropped):
+    """Whether an environment broke or a filter left members out, nobody is compared with them."""
+    changes = {
+        "filtered": {"filter_members": 3},
+        "filtered group": {"filter_rule": "top_k"},
+        "broken": {},
+    }[dropped]
+    config = rule(
+        advantage="reward_to_go", whiten=False, reward_normalisation="mean", reward_grouping=grouping, **changes
+    )
+    failed = MET.turn.failed.at[1, 0].set(dropped == "broken")
+    batch = batch_of(config, MET.replace(turn=MET.turn.replace(failed=failed)), settings(filter_value=3.0))
+    mask = np.asarray(batch.mask)
+    learned = np.isin(np.arange(EPISODES), np.asarray(batch.source)[mask.any(axis=1)])
+    assert 0 < EPISODES - learned.sum() <= GROUPS
+    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    label = np.arange(EPISODES) // MEMBERS if grouping == "state" else np.zeros(EPISODES, int)
+    centred = [earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)]
+    for row, source in enumerate(np.asarray(batch.source)):
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centred[source], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +421,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
     state = fresh_state(NO_CRITIC, reference=True)
     other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
     state = state.replace(reference=other)
-    rows = assemble(MET, MET.turn.reward, "full", "episode")
+    rows = assemble(MET, "full")
 
     def logits(policy):
         hidden = decoder.forward(policy, SHAPE, rows.tokens)

@@ -201,7 +201,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     numbers = made_up.settings(entropy_coef=0.0, lr=1.0)
     state, metrics = jax.jit(learn)(start, trajectory, made_up.ONES, KEY, numbers)
 
-    rows = assemble(trajectory, trajectory.turn.reward, "full", "episode")
+    rows = assemble(trajectory, "full")
     sampled = np.asarray(rows.sampled)
 
     def score(policy):

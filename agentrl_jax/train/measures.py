@@ -1,0 +1,54 @@
+"""What the episodes that an iteration played say about the agent, as sums that add up over rounds and devices.
+
+Shapes: `E` episodes in `Gr` groups of `M` contiguous members.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.algos import anchors, diagnostics
+from agentrl_jax.algos.masked import Mean
+from agentrl_jax.rollout.metrics import trajectory_means
+from agentrl_jax.rollout.trajectory import Trajectory
+
+
+class Groups(NamedTuple):
+    """What is compared inside groups: returns with penalties f32[Gr, M], and bool[Gr, M] whether each counts."""
+
+    scores: jax.Array
+    intact: jax.Array
+
+
+def groups_of(trajectory: Trajectory, returns: jax.Array, members: int) -> Groups:
+    """The groups of E episodes.
+
+    Args:
+        trajectory: E episodes.
+        returns: f32[E] penalties included.
+        members: M.
+    """
+    intact = ~trajectory.failed.reshape(-1, members)
+    # One that is left of several has nobody to be compared with.
+    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(members, 2)
+    return Groups(returns.reshape(-1, members), intact & enough)
+
+
+def measure(
+    trajectory: Trajectory, groups: Groups, task_names: tuple[str, ...], format_penalty: jax.Array | float
+) -> dict[str, Mean]:
+    """The metrics train/*, rollout/in_group_*, rollout/zero_std_share and rollout/repeated_share.
+
+    Args:
+        trajectory: E episodes.
+        groups: of them.
+        task_names: name of each task.
+        format_penalty: f32[] per turn with a format error.
+    """
+    found = trajectory_means(trajectory, task_names, groups.scores.shape[1], format_penalty)
+    means = {f"train/{name}": x for name, x in found.items()}
+    means |= {f"rollout/{name}": x for name, x in diagnostics.group_means(*groups).items()}
+    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.reply.tokens, trajectory.sampled)))
+    repeated = diagnostics.repeated(said.reshape(*groups.intact.shape, 2), groups.intact)
+    return means | {"rollout/repeated_share": repeated}
