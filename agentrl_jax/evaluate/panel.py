@@ -16,6 +16,7 @@ import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.lines import episode_budget, null_success
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import keys as key_law
@@ -29,6 +30,7 @@ from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config
 from agentrl_jax.train.service_tasks import Services, worlds
 from envs_jax import registry
+from envs_jax.budget import Baselines
 
 ATTEMPTS = 3
 """Times that a held-out episode is played whose environment breaks."""
@@ -103,20 +105,18 @@ class Panel:
             )
         return found
 
-    def baselines(self, episodes: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Exact success f64[n] of the uniform random and the optimal policy on the same levels; None if unknown."""
+    def baselines(self, episodes: int) -> Baselines | None:
+        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
         task = self.world.tasks[self.task]
         if isinstance(task, HostTask):
             return None if task.baselines is None else task.baselines(episodes)
-        oracle = registry.spec(task.name).oracle
-        if oracle is None:
-            return None
         if self.given:
             levels = np.asarray(task.env_params.levels)[:episodes]
         else:
             ids = build.evaluation_ids(0, episodes, self.task, 0)
             levels = registry.draw_levels(task.env, task.env_params, key_law.level_key(jax.random.key(self.seed), ids))
-        return oracle(task.env_params, levels, self.config.prompt.max_actions)
+        known = registry.level_baselines(task.name, task.env_params, levels, episode_budget(self.config.prompt))
+        return known and known._replace(null=null_success(task.env, task.env_params, levels))
 
 
 def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
@@ -147,8 +147,9 @@ def evaluate_run(
 
     Returns:
         env, iteration, episodes, seed, temperature; `success` and `success_greedy`, each {mean, low, high, n}; `return`
-        (raw, sampled); where they are known, `random` and `optimal`, exact on the same levels; and of a service with
-        items of several kinds `categories`, both successes of each.
+        (raw, sampled); where they are known, `random`, `null` and `optimal`, exact on the same levels within the
+        agent's budget, and `optimal_is`, see `Baselines`; and of a service with items of several kinds `categories`,
+        both successes of each.
 
     Raises:
         UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
@@ -203,7 +204,9 @@ def _evaluated(
     }
     known = panel.baselines(episodes)
     if known is not None:
-        result |= {"random": success_interval(known[0]), "optimal": success_interval(known[1])}
+        result |= {"random": success_interval(known.random), "optimal": success_interval(known.optimal)}
+        result |= {"optimal_is": known.optimal_is}
+        result |= {} if known.null is None else {"null": success_interval(known.null)}
     if panel.kinds is not None:
         of = np.array(panel.kinds[:episodes])
         result["categories"] = {

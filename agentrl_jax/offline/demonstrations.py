@@ -17,6 +17,7 @@ from agentrl_jax.rollout.world import CompiledWorld, World
 from agentrl_jax.text.grammar import ParsedReply
 from agentrl_jax.text.prompt import reply as canonical_reply
 from envs_jax import registry
+from envs_jax.budget import Budget
 
 
 def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> np.ndarray:
@@ -83,7 +84,7 @@ def demonstrations(
         ValueError: no optimal plan fits, or as `check_imitable`.
     """
     check_imitable(world, reply_tokens, plans)
-    limit = min(max_actions, turns * world.max_actions_per_turn)
+    limit = Budget(max_actions, turns, world.max_actions_per_turn).reachable
     found = (_optimal_plans if plans == "optimal" else _random_plans)(world, key, levels, limit)
     actions = split_plans(found.actions, turns, world.max_actions_per_turn)
     rows = jnp.arange(len(actions), dtype=jnp.int32)

@@ -10,6 +10,7 @@ import pytest
 from gymnax.environments import spaces
 
 from envs_jax import EnvParams, Registry
+from envs_jax.budget import Budget
 from envs_jax.environment import hash_integers
 from envs_jax.testing import check_env
 
@@ -168,7 +169,7 @@ def test_the_example_can_be_registered():
     env, params = registry.make("Corridor", max_steps_in_episode=5)
     assert env.actions == ("Left", "Right")
     assert params.max_steps_in_episode == 5
-    assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, 10)))
+    assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, Budget.one_per_turn(10))))
 
 
 def test_the_unbroken_test_environment_passes():
