@@ -110,6 +110,7 @@ BROKEN = {
     "names that differ": attributes(actions=("Left", "left")),
     "none of them empty": attributes(actions=()),
     "tuple of non-empty strings": attributes(pieces=("", "P", "D", "door")),
+    "no piece of an observation names": attributes(lists_actions=False),
     "expected pairs": attributes(legend=("P", "D")),
     "weakly typed": stepped(lambda k, s, r: (*r[:2], 1.0 * r[3], *r[3:])),
     "expected the same twice": stepped(lambda k, s, r: (r[0], r[1].replace(place=r[1].place.astype(jnp.int8)), *r[2:])),
