@@ -107,8 +107,10 @@ def evaluate(command: Eval) -> None:
     if command.env is not None and command.env not in NAMES:
         known(command.env, "--env")
     readable(command.levels)
+    from agentrl_jax.evaluate.lines import optimal_label
     from agentrl_jax.evaluate.panel import evaluate_run
     from agentrl_jax.train.live import levels_line
+    from envs_jax.budget import EXACT
 
     result = evaluate_run(
         command.run,
@@ -125,8 +127,9 @@ def evaluate(command: Eval) -> None:
     titles = {
         "success": "agent, sampled",
         "success_greedy": "agent, greedy",
+        "null": "null play",
         "random": "random play",
-        "optimal": "optimal play",
+        "optimal": optimal_label(result.get("optimal_is", EXACT), "optimal play"),
     }
     table = Table(title="Success", title_justify="left")
     for name in ("", "mean", "low", "high", "levels"):
@@ -177,21 +180,27 @@ def envs(command: Envs) -> None:
         raise UserError(f"--levels is {command.levels}, expected at least 1")
     import jax
 
-    from envs_jax import registry
+    from envs_jax import known_baselines, registry
+    from envs_jax.budget import Budget
 
+    asked = (command.seed, command.levels) == (known_baselines.SEED, known_baselines.LEVELS)
     rows = []
     with Console(stderr=True).status("computing") as status:
         for name in registry.registered():
-            status.update(f"computing {name}")
             spec = registry.spec(name)
-            values = registry.baselines(name, jax.random.key(command.seed), command.levels, spec.max_actions)
+            values = known_baselines.BASELINES.get(name) if asked else None
+            if values is None:
+                status.update(f"computing {name}")
+                budget = Budget.one_per_turn(spec.max_actions)
+                values = registry.baselines(name, jax.random.key(command.seed), command.levels, budget)
             random, optimal = (None if math.isnan(value) else value for value in values)
             rows.append((name, random, optimal, spec.max_actions, spec.description))
     if command.json:
         keys = ("env", "random", "optimal", "max_actions", "description")
         print(json.dumps([dict(zip(keys, row)) for row in rows]))
         return
-    table = Table(caption=f"Success within the action budget, exact on {command.levels} levels of seed {command.seed}")
+    caption = f"Success within the action budget, one action a turn, exact on {command.levels} levels"
+    table = Table(caption=f"{caption} of seed {command.seed}")
     for title in ("environment", "random", "optimal", "actions", "description"):
         number = title in ("random", "optimal", "actions")
         table.add_column(title, justify="right" if number else "left", overflow="fold", no_wrap=number)

@@ -63,6 +63,8 @@ class TextEnvironment(environment.Environment):
             for no limit but `P`.
         instruction: the task in words, shown once before the first turn.
         legend: pairs (symbol, meaning), shown after the instruction; empty where there is no grid.
+        lists_actions: prompts list the names of the actions, in the order of their ids. False where observations name
+            them, for instance because their order would tell which is the better one.
     """
 
     actions: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ class TextEnvironment(environment.Environment):
     piece_limits: tuple[int, ...] = ()
     instruction: str = ""
     legend: tuple[tuple[str, str], ...] = ()
+    lists_actions: bool = True
 
     def describe(self, state: Any, params: Any) -> jax.Array:
         """Returns the observation as piece ids, i32[P], padded with `NO_PIECE`."""

@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs_jax import bandit, frozen_lake, sokoban
+from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
+from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
 Factory = Callable[..., tuple[Any, Any]]
-Oracle = Callable[[Any, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+Oracle = Callable[[Any, np.ndarray, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
 Planner = Callable[[np.ndarray], np.ndarray | None]
 
 
@@ -31,8 +33,9 @@ class Spec:
         factory: function from options to (env, params).
         description: one line for people.
         max_actions: primitive actions of an episode, unless the user sets another budget.
-        oracle: function (params, levels i8[N, H, W], budget) to the exact success f64[N] of the uniform random and of
-            the optimal policy; None where nobody has worked it out.
+        oracle: function (params, levels i8[N, H, W], budget: Budget) to the exact success f64[N] of the uniform random
+            and of the optimal policy within `budget.reachable` actions, a pair or a `Baselines`; None where nobody has
+            worked it out. Where transitions are random the optimum depends on how many actions a turn commits, too.
         plan: function from a level i8[H, W] to the action ids of a shortest plan, or None if there is no plan; None
             where there is no planner.
     """
@@ -119,29 +122,47 @@ class Registry:
             params = params.replace(**{option: _scalar(name, option, value, scalars[option].dtype)})
         return env, params
 
-    def baselines(self, name: str, key: jax.Array, n: int, budget: int) -> tuple[float, float]:
+    def baselines(self, name: str, key: jax.Array, n: int, budget: Budget) -> tuple[float, float]:
         """Returns the exact success of the uniform random and of the optimal policy, means over levels. Host work.
 
         Args:
             name: one of `registered()`.
             key: PRNG key that draws the levels.
             n: levels.
-            budget: primitive actions of an episode.
+            budget: limits of an episode.
 
         Returns:
             (random, optimal), both NaN where the environment was registered without an oracle.
 
         Raises:
-            ValueError: there is no such environment, or `n` or `budget` is less than 1.
+            ValueError: there is no such environment, or `n` is less than 1.
         """
-        if n < 1 or budget < 1:
-            raise ValueError(f"{n} levels and a budget of {budget} actions; expected at least 1 of each")
-        oracle = self.spec(name).oracle
-        if oracle is None:
+        if n < 1:
+            raise ValueError(f"{n} levels; expected at least 1")
+        if self.spec(name).oracle is None:
             return float("nan"), float("nan")
         env, params = self.make(name)
-        random, optimal = oracle(params, draw_levels(env, params, jax.random.split(key, n)), budget)
-        return float(np.mean(random)), float(np.mean(optimal))
+        found = self.level_baselines(name, params, draw_levels(env, params, jax.random.split(key, n)), budget)
+        assert found is not None
+        return float(np.mean(found.random)), float(np.mean(found.optimal))
+
+    def level_baselines(self, name: str, params: Any, levels: np.ndarray, budget: Budget) -> Baselines | None:
+        """Returns what the oracle of an environment says of each of some levels; None where it has no oracle.
+
+        Args:
+            name: one of `registered()`.
+            params: of the environment; an episode ends after its `max_steps_in_episode` actions too.
+            levels: i8[N, H, W].
+            budget: limits of an episode.
+
+        Raises:
+            ValueError: there is no such environment.
+        """
+        oracle = self.spec(name).oracle
+        if oracle is None:
+            return None
+        actions = min(budget.actions, int(params.max_steps_in_episode))
+        return Baselines(*oracle(params, levels, dataclasses.replace(budget, actions=actions)))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
@@ -193,21 +214,24 @@ def has_levels(env: TextEnvironment) -> bool:
     return type(env).draw_level is not TextEnvironment.draw_level
 
 
-def _sokoban_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    return sokoban_oracle.random_success(levels, budget), sokoban_oracle.optimal_success(levels, budget)
+def _sokoban_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
+    # Pushes always succeed, so that nothing is lost by choosing many of them at once.
+    actions = budget.reachable
+    return Baselines(sokoban_oracle.random_success(levels, actions), sokoban_oracle.optimal_success(levels, actions))
 
 
-def _frozen_lake_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    rate = float(params.success_rate)
-    return (
-        frozen_lake_oracle.random_success(levels, budget, rate),
-        frozen_lake_oracle.optimal_success(levels, budget, rate),
-    )
+def _frozen_lake_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
+    rate, actions = float(params.success_rate), budget.reachable
+    random = frozen_lake_oracle.random_success(levels, actions, rate)
+    try:
+        return Baselines(random, committed_success(levels, budget, rate), EXACT)
+    except TooManyBeliefsError:
+        return Baselines(random, frozen_lake_oracle.optimal_success(levels, actions, rate), CLOSED_LOOP)
 
 
-def _bandit_oracle(params: Any, levels: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+def _bandit_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     # Success is to pull the high one of two arms in the one action that an episode has.
-    return np.full(len(levels), 0.5), np.ones(len(levels))
+    return Baselines(np.full(len(levels), 0.5), np.ones(len(levels)))
 
 
 def _specs(
@@ -260,21 +284,6 @@ BUILT_IN: dict[str, Spec] = {
 }
 """The environments of this package."""
 
-Band = tuple[float, float]
-
-BASELINES: dict[str, tuple[Band, Band]] = {
-    **dict.fromkeys(bandit.TAGS, ((0.5, 0.5), (1.0, 1.0))),
-    "FrozenLake": ((0.21, 0.23), (0.48, 0.51)),
-    "FrozenLake-v2": ((0.24, 0.26), (0.94, 0.97)),
-    "FrozenLake-deterministic": ((0.21, 0.23), (1.0, 1.0)),
-    "CoordFrozenLake": ((0.21, 0.23), (0.48, 0.51)),
-    "SimpleSokoban": ((0.17, 0.20), (0.97, 1.0)),
-    "LargerSokoban": ((0.015, 0.035), (0.95, 1.0)),
-    "SokobanDifferentGridVocab": ((0.17, 0.20), (0.97, 1.0)),
-    "CoordSokoban": ((0.17, 0.20), (0.97, 1.0)),
-}
-"""Bands of success (random policy, optimal policy) within `max_actions`, as means over many levels."""
-
 _default = Registry(BUILT_IN)
 registered, register, spec = _default.registered, _default.register, _default.spec
-make, baselines = _default.make, _default.baselines
+make, baselines, level_baselines = _default.make, _default.baselines, _default.level_baselines

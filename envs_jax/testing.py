@@ -88,6 +88,10 @@ def _check_names(env: TextEnvironment) -> None:
         env,
         f"pieces is {env.pieces!r}; expected a tuple of non-empty strings",
     )
+    named = [name in "\n".join(env.pieces).lower() for name in names]
+    _require(
+        env.lists_actions or all(named), env, "lists_actions is False, but no piece of an observation names some action"
+    )
     _require(isinstance(env.instruction, str), env, f"instruction is {env.instruction!r}; expected a string")
     pairs = all(len(pair) == 2 and all(isinstance(text, str) and text for text in pair) for pair in env.legend)
     _require(pairs, env, f"legend is {env.legend!r}; expected pairs (symbol, meaning) of strings")

@@ -167,14 +167,26 @@ def test_eval_prints_json_or_a_table(run, replace):
 
 def test_envs_lists_every_environment(run, monkeypatch):
     from envs_jax import registry
+    from envs_jax.known_baselines import BASELINES
 
-    monkeypatch.setattr(registry, "baselines", lambda name, key, n, budget: (0.125, float("nan")))
+    asked = []
+
+    def computed(name, key, n, budget):
+        asked.append(name)
+        return 0.125, float("nan")
+
+    monkeypatch.setattr(registry, "baselines", computed)
     code, out, _ = run("envs", "--json")
     rows = json.loads(out)
-    assert code == 0
+    assert (code, asked) == (0, []), "what is known is not computed again"
     assert [row["env"] for row in rows] == list(registry.registered())
+    known = dict(zip(("random", "optimal"), BASELINES["FrozenLake"]))
+    assert rows[5] == {**rows[5], "env": "FrozenLake", **known, "max_actions": 10}
+    _, out, _ = run("envs", "--json", "--levels", "9")
+    rows = json.loads(out)
+    assert asked == list(registry.registered())
     assert rows[0] == {**rows[0], "random": 0.125, "optimal": None, "max_actions": 1}
-    _, out, _ = run("envs")
+    _, out, _ = run("envs", "--seed", "1")
     assert "12.5%" in out
     assert "unknown" in out
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
+from agentrl_jax.evaluate.lines import pool
 from agentrl_jax.evaluate.panel import Panel, Params
 from agentrl_jax.evaluate.seen import level_ids, seen_levels
 from agentrl_jax.rollout.host import HostWorld
@@ -14,6 +15,7 @@ from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train.programs import RolloutProgram
+from envs_jax.budget import Baselines
 from envs_jax.splits import Split
 
 
@@ -116,6 +118,6 @@ class HeldOut:
             found[config.label] = seen_levels(learned, played, panel.levels, task, boards)
         return found
 
-    def baselines(self) -> list[tuple[np.ndarray, np.ndarray] | None]:
-        """Of each task success of random and of optimal play on its levels; None where it is not known."""
-        return [panel.baselines(panel.number(self.config.evaluation.episodes)) for panel in self.panels]
+    def baselines(self) -> Baselines | None:
+        """The lines on the levels of all tasks; None where those of a task are not known."""
+        return pool([panel.baselines(panel.number(self.config.evaluation.episodes)) for panel in self.panels])

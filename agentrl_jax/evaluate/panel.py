@@ -16,6 +16,7 @@ import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.lines import episode_budget, null_success
 from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
@@ -31,6 +32,7 @@ from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config, read_levels
 from agentrl_jax.train.service_tasks import Services, worlds
 from envs_jax import registry
+from envs_jax.budget import Baselines
 from envs_jax.splits import MAX_DRAWS, Split
 
 ATTEMPTS = 3
@@ -122,16 +124,14 @@ class Panel:
             )
         return found
 
-    def baselines(self, episodes: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Exact success f64[n] of the uniform random and the optimal policy on the same levels; None if unknown."""
+    def baselines(self, episodes: int) -> Baselines | None:
+        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
         task = self.world.tasks[self.task]
         if isinstance(task, HostTask):
             return None if task.baselines is None else task.baselines(episodes)
-        oracle = registry.spec(task.name).oracle
-        if oracle is None:
-            return None
         levels = self.boards(episodes)
-        return oracle(task.env_params, levels, self.config.prompt.max_actions)
+        known = registry.level_baselines(task.name, task.env_params, levels, episode_budget(self.config.prompt))
+        return known and known._replace(null=null_success(task.env, task.env_params, levels))
 
     def boards(self, episodes: int) -> np.ndarray:
         """The first levels of a task, i8[n, H, W]; i8[n, 0, 0] where its levels are no boards."""
@@ -174,9 +174,9 @@ def evaluate_run(
 
     Returns:
         env, iteration, episodes, seed, temperature; `seen`, what `seen.seen_levels` tells of the levels; `success` and
-        `success_greedy`, each {mean, low, high, n}; `return` (raw, sampled); where they are known, `random` and
-        `optimal`, exact on the same levels; and of a service with items of several kinds `categories`, both successes
-        of each.
+        `success_greedy`, each {mean, low, high, n}; `return` (raw, sampled); where they are known, `random`, `null` and
+        `optimal`, exact on the same levels within the agent's budget, and `optimal_is`, see `Baselines`; and of a
+        service with items of several kinds `categories`, both successes of each.
 
     Raises:
         UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
@@ -235,7 +235,9 @@ def _evaluated(
     result["seen"] = seen_levels(learned, level_ids(sampled), panel.levels, panel.world.tasks[panel.task], boards)
     known = panel.baselines(episodes)
     if known is not None:
-        result |= {"random": success_interval(known[0]), "optimal": success_interval(known[1])}
+        result |= {"random": success_interval(known.random), "optimal": success_interval(known.optimal)}
+        result |= {"optimal_is": known.optimal_is}
+        result |= {} if known.null is None else {"null": success_interval(known.null)}
     if panel.kinds is not None:
         of = np.array(panel.kinds[:episodes])
         result["categories"] = {

@@ -57,8 +57,10 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
 
-    example = f" {grammar.separator} ".join(task.env.actions[:2])
-    _hint(f"Reply in the agent's format, or with actions alone: {example}. `quit` or Ctrl-D ends the game.")
+    # What the agent's prompt does not list is not listed here.
+    listed = task.env.actions if task.env.lists_actions else ()
+    example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
+    _hint(f"Reply in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
     state, message = begin(jax.random.key(seed), settings, ids)
     show(task.prompt.prefix)
     total, solved = 0.0, False
@@ -76,7 +78,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
             _hint(f"Sent as: {text}")
         parsed = parse_reply(text.encode("utf-8", "replace"), grammar)
         if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
-            _hint(f"Not understood in full; actions are {', '.join(task.env.actions)}.")
+            _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
         # The reply counts as cut, so that the message that follows shows how its turn is closed.
         state, result, message = act(settings, state, _unended(), _on_device(parsed, grammar), jnp.ones(1, bool))
         total += float(result.reward[0])

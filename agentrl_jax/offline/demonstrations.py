@@ -19,6 +19,7 @@ from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text.grammar import ParsedReply
 from agentrl_jax.text.prompt import reply as canonical_reply
 from envs_jax import registry
+from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
 MAX_BATCHES = 64
@@ -91,7 +92,7 @@ def demonstrations(
         ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
     check_imitable(world, reply_tokens, plans)
-    limit = min(max_actions, turns * world.max_actions_per_turn)
+    limit = Budget(max_actions, turns, world.max_actions_per_turn).reachable
     found = (_optimal_plans if plans == "optimal" else _random_plans)(world, splits, key, levels, limit)
     actions = split_plans(found.actions, turns, world.max_actions_per_turn)
     rows = jnp.arange(len(actions), dtype=jnp.int32)

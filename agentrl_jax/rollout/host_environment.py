@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from agentrl_jax.text.grammar import GrammarTable, PlainReply, ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
+from envs_jax.budget import Baselines
 from envs_jax.splits import Split
 
 
@@ -80,7 +79,7 @@ class HostTask:
         levels: number of levels that an environment's seed counts, if it is given one of them; 0 where any seed makes a
             level of its own.
         validation: how many of them, the last ones, are for validation; the others are for tests.
-        baselines: success f64[n] of random and of scripted play on the first n levels; None where it is not known.
+        baselines: random and scripted play on the first n levels; None where it is not known.
     """
 
     name: str
@@ -92,7 +91,7 @@ class HostTask:
     info_keys: tuple[str, ...]
     levels: int = 0
     validation: int = 0
-    baselines: Callable[[int], tuple[np.ndarray, np.ndarray] | None] | None = None
+    baselines: Callable[[int], Baselines | None] | None = None
 
     @property
     def splits(self) -> np.ndarray | None:
@@ -117,7 +116,7 @@ def host_task(
     info_keys: tuple[str, ...] = (),
     levels: int = 0,
     validation: int = 0,
-    baselines: Callable[[int], tuple[np.ndarray, np.ndarray] | None] | None = None,
+    baselines: Callable[[int], Baselines | None] | None = None,
 ) -> HostTask:
     """Puts prompt and grammar around a host environment.
 

@@ -97,6 +97,7 @@ def compile_prompt(
     piece_limits: tuple[int, ...] = (),
     encoder: str = "pieces",
     plain: str | None = None,
+    lists_actions: bool = True,
 ) -> Prompt:
     """Compiles a style for a task and a tokeniser. Runs on the host.
 
@@ -118,6 +119,7 @@ def compile_prompt(
         piece_limits: most occurrences of each piece in one observation; empty for no limit but `P`.
         encoder: name in `ENCODERS`.
         plain: replies are in any words, after this opening, which is inserted; None for replies in tags.
+        lists_actions: the style may list the names of the actions; replies name them either way.
 
     Raises:
         ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, has a chat template that cannot
@@ -130,7 +132,7 @@ def compile_prompt(
     task = Task(
         instruction=instruction,
         legend=legend,
-        actions=actions,
+        actions=actions if lists_actions else (),
         think=think,
         separator=separator,
         max_actions_budget=max_actions_budget,

@@ -17,7 +17,7 @@ from agentrl_jax.text.pieces import Piece
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a style has to tell; the fields are those of `compile_prompt`."""
+    """What a style has to tell; the fields are those of `compile_prompt`, `actions` those that are to be listed."""
 
     instruction: str
     legend: tuple[tuple[str, str], ...]

@@ -19,6 +19,7 @@ from agentrl_jax.comparison_file import Comparison
 from agentrl_jax.config import Config, to_dict
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.offline.demonstrations import check_imitable
@@ -128,8 +129,8 @@ class Arms:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
             iteration); environment_steps likewise, those of the iteration; validation: {iteration, success} with
             success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] lists of names and
-            iterations; levels: [S] what `HeldOut.seen` tells of the test levels; baselines: random and optimal success
-            on them; seconds; machine.
+            iterations; levels: [S] what `HeldOut.seen` tells of the test levels; baselines: success of random, optimal
+            and null play on them, by name; seconds; machine.
         """
         config, began = self.comparison.arms[name], time.monotonic()
         with refusals():
@@ -255,14 +256,13 @@ class Arms:
 
     @functools.cached_property
     def _baselines(self) -> dict[str, float]:
-        """Success of random and of optimal play on the held-out levels; empty where it is not known."""
+        """Success of reference policies on the held-out levels by name; empty where it is not known."""
         known = self.held_out.baselines()
-        if any(pair is None for pair in known):
+        if known is None:
             return {}
-        return {
-            name: float(np.concatenate([pair[index] for pair in known if pair is not None]).mean())
-            for index, name in enumerate(("random", "optimal"))
-        }
+        null = {} if known.null is None else {"null": float(known.null.mean())}
+        lines = {"random": float(known.random.mean()), optimal_label(known.optimal_is): float(known.optimal.mean())}
+        return lines | null
 
     def _tell(self, name: str, iteration: int, last: int, success: np.ndarray, seconds: float) -> None:
         shown = " ".join(f"{rate:6.1%}" for rate in success)

@@ -113,6 +113,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
         response_words=prompt.reply_tokens,
         tokenizer=tokenizer,
         encoder=prompt.encoder,
+        lists_actions=env.lists_actions,
     )
     return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 

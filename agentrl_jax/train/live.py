@@ -11,6 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from agentrl_jax.evaluate.lines import optimal_label
+from envs_jax.budget import EXACT
+
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -119,17 +122,18 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
     Args:
         summary: as in summary.json: `success` and `success_greedy`, each an interval `{mean, low, high, n}` for any of
-            random, imitation (before RL), trained and optimal; `held_out`, whether no level of the evaluation can
+            null, random, imitation (before RL), trained and optimal; `held_out`, whether no level of the evaluation can
             occur in training; `levels`, what is known of each task's levels, see `seen.seen_levels`; `imitated`,
-            whether RL started from imitation; optionally `paired`, intervals of differences by their label, and
-            `by_category`, the same of each kind of level.
+            whether RL started from imitation; optionally `optimal_is`, see `Baselines`, `paired`, intervals of
+            differences by their label, and `by_category`, the same of each kind of level.
 
     Returns:
         Something that a rich console prints.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
-    learners = {"random": "random", "imitation": start, "trained": "after RL", "optimal": "optimal"}
+    best = optimal_label(summary.get("optimal_is", EXACT))
+    learners = {"null": "null", "random": "random", "imitation": start, "trained": "after RL", "optimal": best}
     table = Table(title=f"Success on {levels}, with 95 % intervals", title_justify="left")
     table.add_column("")
     table.add_column("sampled", justify="right")

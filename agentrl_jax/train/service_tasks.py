@@ -28,6 +28,7 @@ from agentrl_jax.services.server.command import read_token
 from agentrl_jax.text.grammar import PlainReply
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
+from envs_jax.budget import Baselines
 
 OPENINGS = {True: "Thought:", False: "Action:"}
 """What a reply to a service begins with, with a thought or without; inserted where the tag is forced."""
@@ -114,8 +115,11 @@ class Services:
         with refusals():
             return np.array([episode.solved for episode in play_all(self.tasks[task], player, items, self._config)])
 
-    def baselines(self, task: int, episodes: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Success f64[n] of random and of scripted play on the first held-out items; None where there is no script."""
+    def baselines(self, task: int, episodes: int) -> Baselines | None:
+        """Random and scripted play on the first held-out items within the agent's turns; None where there is no script.
+
+        Both are played, one action a turn.
+        """
         served = self.tasks[task]
         oracle = served.service.oracle
         if oracle is None:
@@ -123,7 +127,7 @@ class Services:
         items = served.held_out[:episodes]
         seed = self._config.evaluation.seed
         random = self.outcomes(task, items, lambda item: served.service.random(item, seed + item))
-        return random.astype(float), self.outcomes(task, items, oracle).astype(float)
+        return Baselines(random.astype(float), self.outcomes(task, items, oracle).astype(float), "scripted")
 
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]

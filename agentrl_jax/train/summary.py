@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from agentrl_jax.evaluate.lines import rows
 from agentrl_jax.evaluate.statistics import paired_interval, success_interval
+from envs_jax.budget import Baselines
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy", "tokenizers")
 
@@ -19,7 +21,7 @@ Outcomes = Mapping[str, Sequence[bool]]
 def success_tables(
     start: Outcomes,
     trained: Outcomes,
-    baselines: Sequence[tuple[np.ndarray, np.ndarray] | None],
+    baselines: Baselines | None,
     *,
     imitated: bool,
 ) -> dict[str, Any]:
@@ -28,44 +30,42 @@ def success_tables(
     Args:
         start: before learning, on the same levels as `trained`.
         trained: after it.
-        baselines: of each task, exact success of random and of optimal play on these levels; None where it is unknown.
+        baselines: success of random, optimal and null play on these levels; None where it is unknown.
         imitated: learning started from imitation.
     """
     success, greedy = (
         {"imitation": success_interval(start[how]), "trained": success_interval(trained[how])}
         for how in ("sampled", "greedy")
     )
-    if all(baseline is not None for baseline in baselines):
-        random, optimal = (np.concatenate([b[i] for b in baselines if b is not None]) for i in (0, 1))
+    if baselines is not None:
         for table in (success, greedy):
-            table |= {"random": success_interval(random), "optimal": success_interval(optimal)}
+            table |= {"random": success_interval(baselines.random), "optimal": success_interval(baselines.optimal)}
+            table |= {} if baselines.null is None else {"null": success_interval(baselines.null)}
     best = max(start, key=lambda how: np.mean(start[how]))
     source = "imitation" if imitated else "the start"
     paired = {
         f"RL, sampled, over {source}, sampled": paired_interval(trained["sampled"], start["sampled"]),
         f"RL, sampled, over the better of {source} ({best})": paired_interval(trained["sampled"], start[best]),
     }
-    return {"success": success, "success_greedy": greedy, "paired": paired, "imitated": imitated}
+    tables = {"success": success, "success_greedy": greedy, "paired": paired, "imitated": imitated}
+    return tables | ({} if baselines is None else {"optimal_is": baselines.optimal_is})
 
 
 def tables_by_category(
     kinds: Sequence[str],
     start: Outcomes,
     trained: Outcomes,
-    baselines: Sequence[tuple[np.ndarray, np.ndarray] | None],
+    baselines: Baselines | None,
     *,
     imitated: bool,
 ) -> dict[str, dict[str, Any]]:
     """`success_tables` of each kind of level alone; arguments as there, `kinds` names that of every level."""
-    every = None
-    if all(pair is not None for pair in baselines):
-        every = tuple(np.concatenate([pair[i] for pair in baselines if pair is not None]) for i in (0, 1))
     tables = {}
     for kind in sorted(set(kinds)):
         mine = np.array([each == kind for each in kinds])
         before, after = ({how: np.asarray(x)[mine].tolist() for how, x in each.items()} for each in (start, trained))
-        known = None if every is None else (every[0][mine], every[1][mine])
-        tables[kind] = success_tables(before, after, [known], imitated=imitated)
+        known = None if baselines is None else rows(baselines, mine)
+        tables[kind] = success_tables(before, after, known, imitated=imitated)
     return tables
 
 

@@ -59,6 +59,9 @@ class Bandit(TextEnvironment):
     """
 
     instruction = INSTRUCTION
+    # By id the low arm of a pair is always first. Observations name both in the order of display, and RAGEN's prompt
+    # has no list of this environment's actions either.
+    lists_actions = False
 
     def __init__(self, pairs: tuple[tuple[str, str], ...]):
         """Fixes the arms.

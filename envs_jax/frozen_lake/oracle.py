@@ -18,6 +18,8 @@ _STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, success_rate: float) -> np.ndarray:
     """Returns f64[N]: the most probable success of any closed-loop policy within `budget` actions.
 
+    Such a policy sees the board before every action; `open_loop` has those that do not.
+
     Args:
         levels: Levels of one size, i8[N, H, W].
         budget: Primitive actions.
@@ -53,6 +55,17 @@ def plan(level: np.ndarray) -> np.ndarray | None:
     return None
 
 
+def neighbors(height: int, width: int) -> np.ndarray:
+    """Returns i64[S, 4]: the cell ahead of each in each direction; at the edge of the board the cell itself."""
+    return np.array(
+        [
+            [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in _STEPS]
+            for r in range(height)
+            for c in range(width)
+        ]
+    )
+
+
 def _success(
     levels: Sequence[np.ndarray] | np.ndarray,
     budget: int,
@@ -63,13 +76,7 @@ def _success(
     levels = np.asarray(levels)
     number, height, width = levels.shape
     flat = levels.reshape(number, -1)
-    ahead = np.array(
-        [
-            [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in _STEPS]
-            for r in range(height)
-            for c in range(width)
-        ]
-    )
+    ahead = neighbors(height, width)
     goal = (flat == GOAL).astype(np.float64)
     ended = (flat == GOAL) | (flat == HOLE)
     slip = (1.0 - success_rate) / 2

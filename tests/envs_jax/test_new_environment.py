@@ -10,6 +10,7 @@ import pytest
 from gymnax.environments import spaces
 
 from envs_jax import EnvParams, Registry
+from envs_jax.budget import Budget
 from envs_jax.environment import hash_integers
 from envs_jax.testing import check_env
 
@@ -109,6 +110,7 @@ BROKEN = {
     "names that differ": attributes(actions=("Left", "left")),
     "none of them empty": attributes(actions=()),
     "tuple of non-empty strings": attributes(pieces=("", "P", "D", "door")),
+    "no piece of an observation names": attributes(lists_actions=False),
     "expected pairs": attributes(legend=("P", "D")),
     "weakly typed": stepped(lambda k, s, r: (*r[:2], 1.0 * r[3], *r[3:])),
     "expected the same twice": stepped(lambda k, s, r: (r[0], r[1].replace(place=r[1].place.astype(jnp.int8)), *r[2:])),
@@ -168,7 +170,7 @@ def test_the_example_can_be_registered():
     env, params = registry.make("Corridor", max_steps_in_episode=5)
     assert env.actions == ("Left", "Right")
     assert params.max_steps_in_episode == 5
-    assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, 10)))
+    assert all(np.isnan(registry.baselines("Corridor", jax.random.key(0), 3, Budget.one_per_turn(10))))
 
 
 def test_the_unbroken_test_environment_passes():

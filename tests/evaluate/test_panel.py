@@ -15,7 +15,10 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
+from envs_jax.budget import Budget
 from envs_jax.frozen_lake.levels import parse_maps
+from envs_jax.frozen_lake.open_loop import committed_success
+from envs_jax.frozen_lake.oracle import optimal_success, random_success
 
 SOKOBAN = """; one push, three pushes on a longer board, and a box that can never move
 ######
@@ -104,6 +107,22 @@ def test_lakes_from_a_file(finished, tmp_path):
     again = evaluate(finished.folder, "--env", "FrozenLake", "--levels", str(pack), "--temperature", "0.5")
     assert again["success"] == result["success"]
     assert result["random"]["mean"] < result["optimal"]["mean"]
+
+
+def test_the_lines_are_at_the_budget_of_the_agent(finished, tmp_path):
+    """Two turns of two actions, though a trajectory might have ten."""
+    lake = [[3, 0, 0], [0, 1, 0], [0, 0, 2]]
+    np.save(tmp_path / "lake.npy", np.array([lake], np.int8))
+    result = evaluate(finished.folder, "--env", "FrozenLake", "--levels", str(tmp_path / "lake.npy"))
+    levels, rate = np.array([lake]), float(np.float32(1 / 3))
+    assert result["random"]["mean"] == pytest.approx(random_success(levels, 4, rate)[0])
+    assert result["optimal"]["mean"] == pytest.approx(committed_success(levels, Budget(10, 2, 2), rate)[0])
+    assert result["optimal"]["mean"] < optimal_success(levels, 4, rate)[0]
+    assert (result["optimal_is"], result["null"]["mean"]) == ("exact", 0.0)
+    # An environment of another budget: one action, of which half are right by chance.
+    other = evaluate(finished.folder, "--env", "Bandit", "--episodes", "4")
+    assert (other["random"]["mean"], other["optimal"]["mean"], other["null"]["mean"]) == (0.5, 1.0, 0.0)
+    assert "optimal play" in tiny_run.command("eval", str(finished.folder), "--episodes", "2")[1]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,15 @@ def test_several_actions_and_unknown_ones():
     assert (strange.reward, strange.done) == (0.0, False)
 
 
+def test_a_bandit_does_not_list_its_arms_in_the_order_of_their_worth():
+    service = get_service("Bandit")
+    assert "Engineer" not in service.instruction
+    instance = service.make(False)
+    texts = [instance.reset(item).observation for item in range(8)]
+    assert len({text.index("Engineer") < text.index("Teacher") for text in texts}) == 2
+    assert instance.step("Doctor").observation.removesuffix(texts[-1]) == "There is no such action.\n"
+
+
 def test_slips_follow_from_item_and_actions():
     service = get_service("FrozenLake")
     told = []

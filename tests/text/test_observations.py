@@ -4,8 +4,13 @@ import itertools
 
 import jax
 import numpy as np
+import pytest
 
+import envs_jax
+from agentrl_jax.config import PromptConfig
 from agentrl_jax.text.pieces import build_table, expand
+from agentrl_jax.text.prompt import prefix_text
+from agentrl_jax.train import build
 from envs_jax.bandit import Bandit
 from envs_jax.environment import NO_PIECE
 from envs_jax.frozen_lake import FrozenLake
@@ -115,3 +120,17 @@ def test_bandit_before_and_after_the_draw(any_tokenizer):
     assert_tokens_are_text(any_tokenizer, env, states)
     step = jax.jit(jax.vmap(lambda key, state, action: env.step_env(key, state, action, params)[1]))
     assert_tokens_are_text(any_tokenizer, env, step(keys, states, np.arange(32) % env.num_actions))
+
+
+@pytest.mark.parametrize("style", ["compact", "ragen"])
+@pytest.mark.parametrize("encoder", ["pieces", "canonical"])
+@pytest.mark.parametrize("name", ["Bandit", "BanditPhoenix"])
+def test_a_bandits_prompt_does_not_tell_which_arm_is_which(small, name, encoder, style):
+    """The arms stand in the order of display only, which is the low one first as often as not."""
+    env, params = envs_jax.make(name)
+    task = build.make_task(name, env, params, PromptConfig(style=style, encoder=encoder), small)
+    assert not any(arm in prefix_text(task.prompt) for arm in env.actions)
+    states = [env.reset_env(jax.random.key(seed), params)[1] for seed in range(8)]
+    texts = [env.render(state, params) for state in states]
+    low, high = env.actions
+    assert {text.index(low) < text.index(high) for text in texts} == {True, False}

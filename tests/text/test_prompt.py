@@ -140,6 +140,18 @@ def test_compact_words(small):
     assert prompt.reply_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
 
 
+@pytest.mark.parametrize("style", ["compact", "ragen"])
+def test_actions_that_are_not_listed_can_still_be_said(small, style):
+    listed, silent = compiled(small, style), compiled(small, style, lists_actions=False)
+    text = prompt.prefix_text(silent)
+    assert not any(name in text for name in (*MOVES, "Available"))
+    assert len(text) < len(prompt.prefix_text(listed))
+    assert small.decode(silent.prefix.tolist(), skip_special=False) == text
+    assert prompt.reply_text(silent, [3, 0]) == prompt.reply_text(listed, [3, 0])
+    assert silent.max_reply_tokens(5) == listed.max_reply_tokens(5)
+    assert silent.max_message_tokens == listed.max_message_tokens
+
+
 def test_compact_turns_are_short(small):
     form = compiled(small)
     fields = {"turn": 1, "actions_left": 10, "reward": 0.0, "first": False, "reply_ended": False}

@@ -96,4 +96,7 @@ def test_the_final_table():
     del summary["paired"], summary["success_greedy"]
     Console(file=out).print(final_table(summary | {"held_out": False, "imitated": False}))
     assert "before RL" in out.getvalue()
-    assert out.getvalue().count("held-out") == 1
+    assert "optimal (" not in out.getvalue()
+    Console(file=out).print(final_table(summary | {"optimal_is": "closed loop"}))
+    assert "optimal (closed loop)" in out.getvalue()
+    assert out.getvalue().count("held-out") == 2

@@ -101,7 +101,8 @@ def test_the_summary_counts_the_run(finished):
     assert summary["programs_compiled"] == 4  # imitation, rollout, update, evaluation: nothing compiled again
     assert summary["seconds"]["total"] > 0
     for table in ("success", "success_greedy"):
-        assert summary[table].keys() == {"random", "imitation", "trained", "optimal"}
+        assert summary[table].keys() == {"null", "random", "imitation", "trained", "optimal"}
+        assert summary[table]["null"]["mean"] == 0
         for interval in summary[table].values():
             assert interval["n"] == 2 + 12  # the first task has two levels
             assert 0 <= interval["low"] <= interval["mean"] <= interval["high"] <= 1

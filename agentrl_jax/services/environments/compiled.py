@@ -87,7 +87,9 @@ class Compiled:
             if done:
                 break
         self._score += reward
-        complaint = "" if len(known) == len(named) else f"Actions are {', '.join(self._programs.env.actions)}.\n"
+        env = self._programs.env
+        names = f"Actions are {', '.join(env.actions)}." if env.lists_actions else "There is no such action."
+        complaint = "" if len(known) == len(named) else f"{names}\n"
         return Answer(complaint + self._text(), reward, self._score, done, {"success": success})
 
     def close(self) -> None:
@@ -134,7 +136,7 @@ def compiled_service(tag: str) -> Service:
     lines = (
         env.instruction,
         legend,
-        f"Actions: {', '.join(env.actions)}. Put {SEPARATOR} between several.",
+        (f"Actions: {', '.join(env.actions)}. " if env.lists_actions else "") + f"Put {SEPARATOR} between several.",
         "Write your thoughts after Thought: and then your actions after Action:, on one line.",
     )
     return Service(

@@ -1,0 +1,123 @@
+"""Exact success of the best policy that commits several moves a turn and sees the board between turns only.
+
+Dynamic programming over (cell, actions left, turns left). Within a turn it is a search over sequences of moves, which
+carries the distribution over cells (the belief) along. The search is branch and bound: a belief is dropped where even
+an agent that saw the board after every further move of this turn would not beat the best sequence found so far. That is
+exact, and it leaves few of the 4^A sequences.
+
+Shapes: `N` levels, `H` and `W` rows and columns, `S` = H W cells, `K` beliefs, `A` moves of a turn.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from envs_jax.budget import Budget
+from envs_jax.frozen_lake.oracle import neighbors, optimal_success
+from envs_jax.frozen_lake.text import GOAL, HOLE, START
+
+MAX_BELIEFS = 100_000
+"""Beliefs that are kept at a time, which bounds memory (51 MB for 4x4 boards) and time."""
+
+_LEVELS = 8
+"""Levels that are searched together."""
+
+_TOLERANCE = 1e-12
+"""Sequences that are better by less than this are not looked for."""
+
+
+class TooManyBeliefsError(ValueError):
+    """A search would keep more than `MAX_BELIEFS` beliefs."""
+
+
+def committed_success(levels: Sequence[np.ndarray] | np.ndarray, budget: Budget, success_rate: float) -> np.ndarray:
+    """Returns f64[N]: the most probable success of any policy that chooses up to A moves at the start of each turn.
+
+    Args:
+        levels: Levels of one size, i8[N, H, W].
+        budget: Moves, turns, and moves of a turn.
+        success_rate: Probability of the intended direction; the rest is split over the two perpendicular ones.
+
+    Raises:
+        TooManyBeliefsError: the search would be too large.
+    """
+    levels = np.asarray(levels)
+    if budget.closed_loop:
+        return optimal_success(levels, budget.reachable, success_rate)
+    parts = [levels[first : first + _LEVELS] for first in range(0, len(levels), _LEVELS)]
+    return np.concatenate([_Search(part, budget.actions_per_turn, success_rate).success(budget) for part in parts])
+
+
+class _Search:
+    """The values of some levels, f64[N, S] by turns and moves left."""
+
+    def __init__(self, levels: np.ndarray, per_turn: int, success_rate: float):
+        self.per_turn = per_turn
+        # f64[4, S, S]: where a move leads from each cell, whether or not it absorbs.
+        intended = np.swapaxes(np.eye(levels[0].size)[neighbors(*levels.shape[1:])], 0, 1)
+        slip = (1.0 - success_rate) / 2
+        self.moves = success_rate * intended + slip * (np.roll(intended, 1, axis=0) + np.roll(intended, -1, axis=0))
+        flat = levels.reshape(len(levels), -1)
+        self.goal = flat == GOAL
+        self.live = ~self.goal & (flat != HOLE)
+        self.start = flat == START
+        self.values: dict[tuple[int, int], np.ndarray] = {}
+
+    def success(self, budget: Budget) -> np.ndarray:
+        """Returns f64[N], from the start."""
+        return self._value(budget.turns, budget.actions, self.start)[self.start]
+
+    def _value(self, turns: int, moves: int, wanted: np.ndarray) -> np.ndarray:
+        """Returns f64[N, S], success from each cell bool[N, S] that is wanted; 0 in others but the goal."""
+        moves = min(moves, turns * self.per_turn)
+        if (turns, moves) not in self.values:
+            self.values[turns, moves] = self._turn(turns, moves, wanted) if moves else self.goal.astype(np.float64)
+        return self.values[turns, moves]
+
+    def _turn(self, turns: int, moves: int, wanted: np.ndarray) -> np.ndarray:
+        # after[j]: success when the turn ends after j moves. bound[j]: success if it goes on and the board is seen
+        # after each of its moves, which is never less.
+        depth = min(self.per_turn, moves)
+        after = [self._value(turns - 1, moves - j, self.live) for j in range(1, depth + 1)]
+        bound = [after[-1]]
+        for ended in reversed(after[:-1]):
+            best = np.einsum("act,nt->nac", self.moves, bound[0]).max(axis=1)
+            bound.insert(0, np.maximum(ended, np.where(self.live, best, self.goal)))
+        value = np.where(self.goal, 1.0, 0.0)
+        level, cell = np.nonzero(wanted & self.live)
+        belief = np.zeros((len(level), self.live.shape[1]))
+        belief[np.arange(len(level)), cell] = 1.0
+        self._descend(value, level, cell, belief, after, bound, greedily=True)
+        self._descend(value, level, cell, belief, after, bound, greedily=False)
+        return value
+
+    def _descend(
+        self,
+        value: np.ndarray,
+        level: np.ndarray,
+        cell: np.ndarray,
+        belief: np.ndarray,
+        after: list[np.ndarray],
+        bound: list[np.ndarray],
+        *,
+        greedily: bool,
+    ) -> None:
+        """Raises `value` [N, S] to the best of the sequences from beliefs [K, S] of a level i[K] and first cell i[K].
+
+        Greedily: of each belief only the move of the highest bound is followed.
+        """
+        won = np.zeros(len(level))
+        for ended, reached in zip(after, bound):
+            belief = np.tensordot(belief, self.moves, (1, 1)).reshape(-1, belief.shape[1])
+            level, cell, won = (np.repeat(x, 4) for x in (level, cell, won))
+            won = won + np.sum(belief * self.goal[level], axis=1)
+            belief = belief * self.live[level]
+            np.maximum.at(value, (level, cell), won + np.sum(belief * ended[level], axis=1))
+            promise = won + np.sum(belief * reached[level], axis=1)
+            if greedily:
+                kept = np.argmax(promise.reshape(-1, 4), axis=1) + 4 * np.arange(len(level) // 4)
+            else:
+                kept = np.flatnonzero(promise > value[level, cell] + _TOLERANCE)
+            if len(kept) > MAX_BELIEFS:
+                raise TooManyBeliefsError(f"{len(kept)} beliefs, more than {MAX_BELIEFS}")
+            level, cell, won, belief = level[kept], cell[kept], won[kept], belief[kept]
