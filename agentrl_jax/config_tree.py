@@ -203,11 +203,11 @@ class OptimConfig:
     __pydantic_config__ = STRICT
 
     lr: NonNegative | None = None
-    """Learning rate of the policy; none: by what is trained, 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6
-    for the weights of a pretrained model (agentrl_jax.rates)."""
+    """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for the weights of a
+    pretrained model (agentrl_jax.rates)."""
     critic_lr: NonNegative | None = None
-    """Learning rate of the critic (of the value head, where the critic shares the decoder); none: likewise, 1e-3, 1e-4
-    and 1e-5."""
+    """Learning rate of the critic (of the value head, where the critic shares the decoder); none: likewise 1e-3, 1e-4,
+    or 1e-5."""
     warmup: Count = 0
     """Iterations over which the rates rise from 0."""
     weight_decay: NonNegative = 0.01

@@ -118,7 +118,7 @@ _REINFORCE = _rule(
     entropy_coef=(0.0, _NO_BONUS),
     kl_where=("none", "ours; the papers put k1 into the return, which estimators of whole returns do not see here"),
     kl_coef=(0.0, "as kl_where"),
-    minibatches=(1, "one step a batch, as REINFORCE asks: without a ratio a second step would be off policy"),
+    minibatches=(1, "one step a batch: without a ratio a second one would be off policy"),
 )
 
 _HU = "Hu et al. 2025 (arXiv 2501.03262v1)"
@@ -226,7 +226,7 @@ PRESETS: dict[str, PresetRule] = {
         "GRPO with clip-higher, a mean over tokens, no divergence, and groups without spread drawn anew",
         _PLAIN,
         clip_high=(0.28, "Yu et al. 2025, section 3.1"),
-        dual_clip=(3.0, "verl (clip_ratio_c); DAPO's recipe sets 10"),
+        dual_clip=(10.0, "DAPO's recipe in verl (clip_ratio_c); the paper has none"),
         entropy_coef=(0.0, "Yu et al. 2025"),
         aggregation=("token_mean", "Yu et al. 2025, section 3.3"),
         filter_rule=("top_p", "what max_rollouts leaves without spread (Yu et al. 2025, section 3.2)"),
