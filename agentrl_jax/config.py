@@ -38,6 +38,7 @@ from agentrl_jax.config_tree import (
     TrainConfig,
 )
 from agentrl_jax.errors import UserError
+from agentrl_jax.rates import with_rates
 from agentrl_jax.whole_files import replacing
 
 __all__ = [
@@ -144,6 +145,8 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     """Turns plain data into a `Config`, with the values of the preset where `algo` gives none.
 
+    Learning rates that are not given are written out, see `agentrl_jax.rates`.
+
     Args:
         data: nested mappings and lists, as YAML gives them.
         source: what the data is, named at the start of an error message.
@@ -157,7 +160,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         preset = algo.get("preset", AlgoConfig().preset)
         data["algo"] = {**_preset(preset), **algo}
     try:
-        return _ADAPTER.validate_json(json.dumps(data, default=str))
+        return with_rates(_ADAPTER.validate_json(json.dumps(data, default=str)))
     except ValidationError as error:
         raise UserError(f"{source}: {_explain(error)}") from error
     except (ValueError, RecursionError) as error:  # of json.dumps

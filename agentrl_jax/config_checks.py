@@ -6,6 +6,7 @@ from collections.abc import Callable
 from agentrl_jax.algos.filters import kept_groups
 from agentrl_jax.config_tree import Config, ModelConfig
 from agentrl_jax.errors import UserError
+from agentrl_jax.rates import has_critic
 from agentrl_jax.rule_checks import check_rule
 from agentrl_jax.services.catalogue import TEXT_SERVICES
 
@@ -128,6 +129,27 @@ def validate(config: Config) -> None:
         f"algo.minibatches x algo.accumulation is {parts}, which does not divide the {rows} rows kept for training "
         f"({kept} of {groups} groups x {rollout.members} members"
         f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
+    )
+    need(
+        config.optim.critic_lr is None or has_critic(config),
+        f"optim.critic_lr is {config.optim.critic_lr}, but algo.advantage {algo.advantage} has no critic; leave it "
+        "out, or use algo.advantage gae",
+    )
+    need(
+        config.optim.decay == "matrices" or config.optim.weight_decay > 0.0,
+        f"optim.decay is {config.optim.decay}, but optim.weight_decay is 0, so that nothing decays; leave optim.decay "
+        "out, or set optim.weight_decay above 0",
+    )
+    warmup, iterations = config.train.critic_warmup, config.train.iterations
+    need(
+        warmup == 0 or has_critic(config),
+        f"train.critic_warmup is {warmup}, but algo.advantage {algo.advantage} has no critic; use 0, or algo.advantage "
+        "gae",
+    )
+    need(
+        warmup == 0 or warmup < iterations,
+        f"train.critic_warmup is {warmup} and train.iterations {iterations}, so that the policy would never learn; use "
+        "fewer than train.iterations",
     )
     fsdp, tensor = config.mesh.fsdp, config.mesh.tensor
     need(

@@ -204,14 +204,18 @@ class OptimConfig:
 
     __pydantic_config__ = STRICT
 
-    lr: NonNegative = 3e-4
-    """Learning rate of the policy."""
-    critic_lr: NonNegative = 1e-3
-    """Learning rate of the critic (of the value head, where the critic shares the decoder)."""
+    lr: NonNegative | None = None
+    """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for the weights of a
+    pretrained model (agentrl_jax.rates)."""
+    critic_lr: NonNegative | None = None
+    """Learning rate of the critic (of the value head, where the critic shares the decoder); none: likewise 1e-3, 1e-4,
+    or 1e-5."""
     warmup: Count = 0
     """Iterations over which the rates rise from 0."""
     weight_decay: NonNegative = 0.01
     """Decoupled weight decay."""
+    decay: Literal["matrices", "all"] = "matrices"
+    """What decays. matrices: everything but the scales of norms and the biases; all: these too, as in verl."""
     max_grad_norm: AboveZero = 1.0
     """The gradients of policy and critic are each scaled down to this global norm."""
     b1: Decay = 0.9
@@ -252,6 +256,9 @@ class TrainConfig:
 
     iterations: Count = 200
     """Iterations of rollout and update."""
+    critic_warmup: Count = 0
+    """First iterations in which only the critic learns; the policy and its optimiser state stay as they are. (verl's
+    trainer.critic_warmup counts from 1, so that N there is N - 1 here.)"""
     checkpoint_every: Positive = 10
     """Iterations between two checkpoints; the last iteration is always saved."""
     keep: Positive = 2

@@ -25,12 +25,10 @@ def check_rule(config: Config, need: Callable[[bool, str], None]) -> None:
         f"algo.kl_horizon is {algo.kl_horizon:g} for {episodes} episodes an iteration, so that one step could turn the "
         f"coefficient negative; use more than {episodes / 5:g}",
     )
-    steps = algo.epochs * algo.minibatches
     need(
-        algo.filter_rule == "fraction" or steps < config.train.max_bad_updates,
-        f"algo.filter_rule {algo.filter_rule} may keep nothing, which skips all {steps} steps of an iteration, "
-        f"and train.max_bad_updates is {config.train.max_bad_updates}; raise it above {steps}, or lower algo.epochs or "
-        "algo.minibatches",
+        algo.filter_rule == "fraction" or config.train.max_bad_updates > 1,
+        f"algo.filter_rule {algo.filter_rule} may keep nothing, which counts as a skipped update, and "
+        "train.max_bad_updates is 1, so that the run would stop; raise it",
     )
     _check_estimator(algo, members, need)
     _check_filter(algo, members, need)
@@ -78,6 +76,13 @@ def _check_estimator(algo: AlgoConfig, members: int, need: Callable[[bool, str],
     )
     if algo.reward_normalisation == "identity":
         _unread(algo, ("reward_grouping",), "algo.reward_normalisation identity", need)
+    if algo.overlong_buffer == 0.0:
+        _unread(algo, ("overlong_penalty",), "algo.overlong_buffer 0", need)
+    need(
+        algo.overlong_buffer == 0.0 or algo.overlong_penalty > 0.0,
+        f"algo.overlong_buffer is {algo.overlong_buffer:g}, but algo.overlong_penalty is 0, so that it costs nothing; "
+        "set algo.overlong_penalty above 0, or algo.overlong_buffer to 0",
+    )
     if name in PER_EPISODE:
         _unread(algo, ("gamma",), this, need)
     if name not in WITH_CRITIC:
@@ -156,6 +161,12 @@ def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], No
 
 def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
     algo = config.algo
+    if algo.objective == "policy_gradient":
+        _unread(algo, ("clip_low", "clip_high"), "algo.objective policy_gradient", need)
+        clips = [name for name in ("clip_low", "clip_high") if name in algo.schedules]
+        need(
+            not clips, f"algo.schedules moves {' and '.join(clips)}, which algo.objective policy_gradient does not read"
+        )
     need(
         algo.objective == "clip" or algo.dual_clip is None,
         f"algo.dual_clip is {algo.dual_clip}, which algo.objective {algo.objective} does not read; use none",
@@ -176,6 +187,11 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
         algo.kl_where != "reward" or algo.advantage not in PER_EPISODE,
         f"algo.kl_where is reward, but algo.advantage {algo.advantage} compares returns and would not see it; "
         "use algo.kl_where loss, or algo.advantage gae or reward_to_go",
+    )
+    need(
+        algo.kl_where != "reward" or algo.kl_kind == "k1",
+        f"algo.kl_where is reward and algo.kl_kind {algo.kl_kind}, whose sum over tokens has another gradient than the "
+        "divergence; use algo.kl_kind k1, or algo.kl_where loss with k2 or full",
     )
     if algo.logprobs not in ("truncated", "masked"):
         _unread(algo, ("importance_cap", "importance_level"), f"algo.logprobs {algo.logprobs}", need)

@@ -62,8 +62,9 @@ class AlgoConfig:
     """Groups weigh by the standard deviation of their returns."""
     length_weighted: bool = False
     """Episodes weigh by the inverse of the number of their sampled tokens."""
-    objective: Literal["clip", "gspo", "cispo"] = "clip"
-    """clip: PPO's surrogate; gspo: one ratio a row; cispo: clipped weights, no token without a gradient."""
+    objective: Literal["clip", "gspo", "cispo", "policy_gradient"] = "clip"
+    """clip: PPO's surrogate; gspo: one ratio a row; cispo: clipped weights, no token without a gradient;
+    policy_gradient: REINFORCE, without ratio and clip."""
     clip_low: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """Lowest ratio is 1 - clip_low; 1 is no lower bound."""
     clip_high: NonNegative = 0.28
@@ -78,11 +79,11 @@ class AlgoConfig:
     """Weight of the entropy bonus."""
     kl_kind: Literal["k1", "k2", "k3", "abs", "mse", "full"] = "k1"
     """Estimator of the KL divergence from the reference; in the loss only k2 has its gradient, k1's is noise. full: no
-    estimate but the divergence over the whole vocabulary."""
+    estimate but the divergence over the whole vocabulary. In the reward only k1 has it."""
     kl_coef: NonNegative = 0.0
     """Weight of the KL divergence."""
     kl_where: Literal["none", "loss", "reward"] = "none"
-    """Where the KL divergence enters."""
+    """Where the KL divergence enters; reward takes kl_kind k1 alone."""
     kl_target: AboveZero | None = None
     """Divergence in nats a token: kl_coef is moved so that it is held (the adaptive controller); none: kl_coef stays as
     it is."""
@@ -105,6 +106,11 @@ class AlgoConfig:
     """Normalisation of returns inside their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"
     """Which returns are normalised together: those of a group, of a task, or all."""
+    overlong_buffer: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Last share of prompt.reply_tokens over which a turn's reply is punished for its length, from nothing to
+    overlong_penalty, which replies that are cut off pay too (DAPO's soft overlong punishment); 0: none is."""
+    overlong_penalty: NonNegative = 1.0
+    """What a reply of prompt.reply_tokens tokens costs its turn where overlong_buffer is above 0."""
     filter_rule: Literal["fraction", "top_p", "top_p_softmax", "top_k", "min_p"] = "fraction"
     """Which groups are trained on. fraction: the best share of filter_ratio; top_p: the best that make up the share
     filter_value of all scores, top_p_softmax of their softmax; top_k: the best filter_value of them; min_p: scores of
@@ -143,7 +149,8 @@ class AlgoConfig:
     epochs: Positive = 1
     """Passes over the kept rows per iteration."""
     minibatches: Positive = 1
-    """Gradient steps per pass."""
+    """Gradient steps per pass. The rows that a filter keeps are dealt out evenly; a step without any is left out. With
+    one step and one epoch no ratio has moved, so that clip_low, clip_high and dual_clip do nothing."""
     accumulation: Positive = 1
     """Parts in which a minibatch is computed; changes memory, not the result."""
     row_lengths: Annotated[int, Field(ge=1, le=16)] = 1
@@ -151,9 +158,11 @@ class AlgoConfig:
     sorted, and each part is cut to the shortest length that holds it: less padding, more compilation, and the same
     result. It takes more than one part to gain."""
 
-    logprobs: Literal["parallel", "strict", "truncated", "masked"] = "parallel"
-    """parallel: one forward pass; strict: values by replaying the rollout; truncated: parallel, importance-weighted;
-    masked: likewise, without tokens whose weight is too large or too small."""
+    logprobs: Literal["parallel", "rollout", "strict", "truncated", "masked"] = "parallel"
+    """parallel: ratios start from the learner's own log-probabilities before the first step, for which more than one
+    step takes another forward pass; rollout: from the rollout's, which saves that pass, for where both compute alike
+    (float32 on CPUs), since any difference counts as a move of the policy; strict: values by replaying the rollout;
+    truncated: parallel, importance-weighted; masked: likewise, without tokens whose weight is too large or small."""
     importance_cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 2.0
     """Largest importance weight where logprobs is truncated or masked; masked: 1 over it is the smallest."""
     importance_level: Literal["token", "sequence"] = "token"

@@ -53,7 +53,7 @@ BASE = LearnerConfig(
     accumulation=1,
     row_lengths=1,
     context_tokens=0,
-    logprobs="parallel",
+    logprobs="rollout",
     importance_cap=2.0,
     importance_level="token",
 )
@@ -79,6 +79,9 @@ def settings(**changes):
         kl_target=0.1,
         kl_horizon=100.0,
         format_penalty=-0.1,
+        hold_policy=0.0,
+        overlong_buffer=0.0,
+        overlong_penalty=1.0,
     )
     return jax.tree.map(jnp.float32, values.replace(**changes))
 

@@ -21,6 +21,7 @@ from agentrl_jax.config import (
     validate,
 )
 from agentrl_jax.errors import UserError
+from agentrl_jax.rates import with_rates
 from agentrl_jax.train.build import learning_rates
 
 
@@ -44,7 +45,7 @@ def refused(path, *overrides):
 
 def test_an_empty_file_gives_the_defaults_and_a_folder_named_after_it(write):
     config = load_config(write("", "first.yaml"))
-    assert config == dataclasses.replace(Config(), run_dir=os.path.join("runs", "first"))
+    assert config == dataclasses.replace(with_rates(Config()), run_dir=os.path.join("runs", "first"))
 
 
 def test_values_of_the_file_and_of_the_command_line(write):
@@ -228,7 +229,24 @@ def test_a_missing_file_is_refused(tmp_path):
         ),
         (["--algo.preset", "dapo", "--algo.filter_rule", "min_p", "--algo.filter_value", "2"], ["use at most 1"]),
         (["--algo.preset", "dapo", "--algo.filter_rule", "top_k", "--algo.filter_value", "0.9"], ["a whole number"]),
-        (["--algo.preset", "dapo", "--algo.epochs", "5"], ["train.max_bad_updates is 5"]),
+        (["--algo.preset", "dapo", "--train.max_bad_updates", "1"], ["train.max_bad_updates is 1"]),
+        (
+            ["--algo.preset", "ppo", "--algo.kl_kind", "k2"],
+            ["algo.kl_where is reward and algo.kl_kind k2", "use algo.kl_kind k1"],
+        ),
+        (["--algo.preset", "ppo", "--algo.kl_kind", "full"], ["algo.kl_kind full"]),
+        (
+            ["--algo.preset", "rloo", "--algo.clip_high", "0.2"],
+            ["algo.clip_high is 0.2", "policy_gradient does not read"],
+        ),
+        (["--algo.preset", "rloo", "--algo.schedules", "{clip_high: {end: 1, iterations: 5}}"], ["moves clip_high"]),
+        (["--algo.preset", "rloo", "--algo.dual_clip", "3"], ["algo.dual_clip is 3", "policy_gradient does not read"]),
+        (["--algo.overlong_penalty", "2"], ["algo.overlong_penalty is 2", "overlong_buffer 0 does not read"]),
+        (["--algo.overlong_buffer", "0.5", "--algo.overlong_penalty", "0"], ["algo.overlong_penalty is 0"]),
+        (["--algo.preset", "grpo", "--optim.critic_lr", "1e-3"], ["optim.critic_lr is 0.001", "has no critic"]),
+        (["--optim.decay", "all", "--optim.weight_decay", "0"], ["optim.decay is all", "optim.weight_decay is 0"]),
+        (["--algo.preset", "grpo", "--train.critic_warmup", "2"], ["train.critic_warmup is 2", "has no critic"]),
+        (["--train.critic_warmup", "200"], ["train.critic_warmup is 200", "train.iterations 200"]),
         (["--algo.preset", "grpo", "--algo.value_clip", "0.1"], ["algo.value_clip is 0.1"]),
         (["--algo.grpo_std", "false"], ["algo.grpo_std is false"]),
         (["--algo.horizon_every", "5"], ["algo.horizon_every is 5"]),

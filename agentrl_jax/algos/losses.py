@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-Objective = Literal["clip", "gspo", "cispo"]
+Objective = Literal["clip", "gspo", "cispo", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
 Level = Literal["token", "sequence"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
@@ -143,6 +143,25 @@ def cispo_loss(
     return -jax.lax.stop_gradient(advantages * weight) * logprob, jax.lax.stop_gradient(stats)
 
 
+def policy_gradient_loss(
+    logprob: jax.Array, old_logprob: jax.Array, advantages: jax.Array
+) -> tuple[jax.Array, PolicyStats]:
+    """REINFORCE (Williams 1992): -A log p, without a ratio and without a clip; RLOO's and ReMax's loss.
+
+    Args:
+        logprob: f32[N, S], as for `policy_loss`.
+        old_logprob: f32[N, S], for the statistics alone.
+        advantages: f32[N, S]
+
+    Returns:
+        Loss per token f32[N, S] and PolicyStats, in which nothing is clipped.
+    """
+    log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    none = jnp.zeros(log_ratio.shape, bool)
+    stats = PolicyStats(ratio=jnp.exp(log_ratio), log_ratio=log_ratio, clipped=none, clipped_low=none)
+    return -jax.lax.stop_gradient(advantages) * logprob, jax.lax.stop_gradient(stats)
+
+
 def objective(
     name: Objective,
     logprob: jax.Array,
@@ -154,10 +173,10 @@ def objective(
     clip_high: jax.Array | float,
     dual_clip: jax.Array | float | None,
 ) -> tuple[jax.Array, PolicyStats]:
-    """The policy loss of a name: `policy_loss` (clip), `gspo_loss` or `cispo_loss`.
+    """The policy loss of a name: `policy_loss` (clip), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
 
     Args:
-        name: of the three.
+        name: of the four; policy_gradient reads no bound.
         logprob: f32[N, S], as for `policy_loss`.
         old_logprob: f32[N, S]
         advantages: f32[N, S]
@@ -170,7 +189,7 @@ def objective(
         Loss per token f32[N, S] and PolicyStats.
 
     Raises:
-        ValueError: `name` is none of the three.
+        ValueError: `name` is none of the four.
     """
     if name == "clip":
         return policy_loss(
@@ -180,7 +199,9 @@ def objective(
         return gspo_loss(logprob, old_logprob, advantages, mask, clip_low=clip_low, clip_high=clip_high)
     if name == "cispo":
         return cispo_loss(logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high)
-    raise ValueError(f"objective is {name!r}; expected clip, gspo or cispo")
+    if name == "policy_gradient":
+        return policy_gradient_loss(logprob, old_logprob, advantages)
+    raise ValueError(f"objective is {name!r}; expected clip, gspo, cispo or policy_gradient")
 
 
 def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Array) -> jax.Array:

@@ -52,6 +52,12 @@ def _rule(about: str, base: PresetRule | None = None, **fields: tuple[Any, str])
     return PresetRule(about, {**base.values, **values}, {**base.sources, **sources})
 
 
+def _without(base: PresetRule, *names: str) -> PresetRule:
+    """A rule that leaves some fields at their defaults, because nothing of it reads them."""
+    kept = [name for name in base.values if name not in names]
+    return PresetRule(base.about, {n: base.values[n] for n in kept}, {n: base.sources[n] for n in kept})
+
+
 _BASE = "RAGEN v1, config/base.yaml"
 _VERL = "verl's default, pinned by RAGEN v1"
 _AGENTGYM = "AgentGym-RL, ppo_trainer.yaml"
@@ -103,6 +109,26 @@ _PLAIN = _rule(
     kl_where=("none", "not part of the estimator"),
     kl_coef=(0.0, "not part of the estimator"),
 )
+_NO_BONUS = "no bonus in the paper's objective"
+_REINFORCE = _rule(
+    "",
+    _without(_PLAIN, "clip_low", "clip_high"),
+    objective=("policy_gradient", "REINFORCE: no ratio and no clip"),
+    dual_clip=(None, "REINFORCE: no ratio and no clip"),
+    entropy_coef=(0.0, _NO_BONUS),
+    kl_where=("none", "ours; the papers put k1 into the return, which estimators of whole returns do not see here"),
+    kl_coef=(0.0, "as kl_where"),
+    minibatches=(1, "one step a batch: without a ratio a second one would be off policy"),
+)
+
+_HU = "Hu et al. 2025 (arXiv 2501.03262v1)"
+_REINFORCE_PP: dict[str, tuple[Any, str]] = {
+    "clip_low": (0.2, f"{_HU}, table of hyper-parameters"),
+    "clip_high": (0.2, f"{_HU}, table of hyper-parameters"),
+    "dual_clip": (None, f"{_HU}: not part of it"),
+    "entropy_coef": (0.0, f"{_HU}: {_NO_BONUS}"),
+    "kl_coef": (0.01, f"{_HU}, table of hyper-parameters: general domains (0.001 for mathematics)"),
+}
 
 PRESETS: dict[str, PresetRule] = {
     "starpo": _STARPO,
@@ -131,7 +157,7 @@ PRESETS: dict[str, PresetRule] = {
         filter_rule=("top_p", "arXiv 2604.06268; RAGEN v2, top_p linear"),
         filter_value=(0.9, "RAGEN v2, recommended"),
         filter_zero=(False, "RAGEN v2, recommended; an empty result skips the step"),
-        minibatches=(1, "the number of kept groups varies"),
+        minibatches=(4, "minibatches of 32 of up to 128 rows (RAGEN v2); here always four, of what is kept"),
     ),
     "ppo": _rule(
         "PPO with a token-level critic and a k1 penalty in the reward (AgentGym-RL's defaults)",
@@ -147,22 +173,28 @@ PRESETS: dict[str, PresetRule] = {
         _PLAIN,
         grpo_std=(False, "Liu et al. 2025 (arXiv 2503.20783)"),
         aggregation=("seq_mean_token_sum_norm", "Liu et al. 2025 (arXiv 2503.20783)"),
+        clip_low=(0.2, "Liu et al. 2025: PPO's clip; its code's cliprange"),
+        clip_high=(0.2, "Liu et al. 2025: PPO's clip; its code's cliprange"),
+        dual_clip=(None, "Liu et al. 2025: not part of it"),
+        entropy_coef=(0.0, f"Liu et al. 2025: {_NO_BONUS}"),
+        kl_where=("none", "Liu et al. 2025: beta 0"),
+        kl_coef=(0.0, "Liu et al. 2025: beta 0"),
     ),
     "rloo": _rule(
-        "Leave-one-out baseline, no division",
-        _PLAIN,
+        "REINFORCE with a leave-one-out baseline, no division",
+        _REINFORCE,
         advantage=("rloo", "Ahmadian et al. 2024 (arXiv 2402.14740)"),
         aggregation=("seq_mean_token_sum_norm", "Ahmadian et al. 2024: a sum over the reply, scaled by a constant"),
     ),
     "reinforce_pp": _rule(
-        "REINFORCE with advantages whitened over the batch and a k1 penalty in the reward",
+        "PPO's clip without a critic: advantages whitened over the batch, a k1 penalty in the reward",
         _PLAIN,
         advantage=("reward_to_go", "Hu et al. 2025 (arXiv 2501.03262)"),
         whiten=(True, "Hu et al. 2025 (arXiv 2501.03262)"),
         aggregation=("token_mean", "Hu et al. 2025; verl"),
         kl_where=("reward", "Hu et al. 2025 (arXiv 2501.03262)"),
         kl_kind=("k1", "Hu et al. 2025 (arXiv 2501.03262)"),
-        kl_coef=(0.001, f"{_AGENTGYM} (kl_ctrl fixed)"),
+        **_REINFORCE_PP,
     ),
     "reinforce_pp_baseline": _rule(
         "REINFORCE++ with the group's mean taken off first",
@@ -172,11 +204,11 @@ PRESETS: dict[str, PresetRule] = {
         aggregation=("token_mean", "Hu et al. 2025; verl"),
         kl_where=("loss", "Hu et al. 2025 (arXiv 2501.03262), with baseline"),
         kl_kind=("k2", "Hu et al. 2025 (arXiv 2501.03262), with baseline"),
-        kl_coef=(0.001, f"{_AGENTGYM} (kl_loss_coef)"),
+        **_REINFORCE_PP | {"kl_coef": (0.001, f"ours: {_AGENTGYM} (kl_loss_coef)")},
     ),
     "remax": _rule(
-        "The return of one greedy episode a group as baseline",
-        _PLAIN,
+        "REINFORCE with the return of one greedy episode a group as baseline",
+        _REINFORCE,
         advantage=("remax", "Li et al. 2024 (arXiv 2310.10505)"),
         aggregation=("seq_mean_token_sum_norm", "Li et al. 2024: a sum over the reply, scaled by a constant"),
     ),
@@ -194,7 +226,7 @@ PRESETS: dict[str, PresetRule] = {
         "GRPO with clip-higher, a mean over tokens, no divergence, and groups without spread drawn anew",
         _PLAIN,
         clip_high=(0.28, "Yu et al. 2025, section 3.1"),
-        dual_clip=(3.0, "verl (clip_ratio_c); DAPO's recipe sets 10"),
+        dual_clip=(10.0, "DAPO's recipe in verl (clip_ratio_c); the paper has none"),
         entropy_coef=(0.0, "Yu et al. 2025"),
         aggregation=("token_mean", "Yu et al. 2025, section 3.3"),
         filter_rule=("top_p", "what max_rollouts leaves without spread (Yu et al. 2025, section 3.2)"),
@@ -204,7 +236,9 @@ PRESETS: dict[str, PresetRule] = {
             10,
             "dynamic sampling (Yu et al. 2025, section 3.2); DAPO's recipe in verl (max_num_gen_batches)",
         ),
-        minibatches=(1, "the number of kept groups varies"),
+        minibatches=(16, "Yu et al. 2025, section 4.1: 512 prompts x 16 in minibatches of 512, 16 updates a rollout"),
+        overlong_buffer=(0.2, "Yu et al. 2025, section 4.1: the last 4,096 of 20,480 tokens"),
+        overlong_penalty=(1.0, "Yu et al. 2025, section 3.4, eq. 13"),
     ),
     "gspo": _rule(
         "GRPO with one importance ratio a trajectory",

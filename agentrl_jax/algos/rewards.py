@@ -82,3 +82,22 @@ def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, pl
     # A negative index would count from the end; one past the end is dropped.
     column = jnp.where(turn_last < 0, length, turn_last)
     return jnp.zeros((turn_rewards.shape[0], length), turn_rewards.dtype).at[row, column].add(turn_rewards, mode="drop")
+
+
+def overlong_share(length: jax.Array, limit: int, buffer: jax.Array | float) -> jax.Array:
+    """Share of the overlong penalty that each reply pays (Yu et al. 2025, DAPO, section 3.4, eq. 13).
+
+    0 up to (1 - buffer) limit tokens, 1 at the limit, a straight line between. A reply that was cut off there has
+    the length of the limit and pays all of it. The paper speaks of single replies; here every turn's reply is one.
+
+    Args:
+        length: i32[...] tokens of each reply, at most `limit`.
+        limit: most tokens of a reply.
+        buffer: share of the limit over which the penalty grows; 0: none is paid.
+
+    Returns:
+        f32[...] from 0 to 1.
+    """
+    buffered = jnp.maximum(jnp.float32(limit) * buffer, 1e-6)
+    into = (length - limit + buffered) / buffered
+    return jnp.where(jnp.asarray(buffer) > 0, jnp.clip(into, 0.0, 1.0), 0.0)

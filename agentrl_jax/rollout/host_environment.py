@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from agentrl_jax.text.grammar import GrammarTable, PlainReply, ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style

@@ -4,7 +4,6 @@ Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` 
 (see `rollout.context.Sequences`).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,8 +35,8 @@ class Batch(struct.PyTreeNode):
         position: i32[N, K] of the slots' tokens.
         mask: bool[N, K] the slot holds a sampled token.
         behaviour_logprob: f32[N, K] log-probability by the rollout.
-        old_logprob: f32[N, K] the one that the ratio of the policy loss starts from: the behaviour's, or the learner's
-            own where an importance weight stands between the two.
+        old_logprob: f32[N, K] the one that the ratio of the policy loss starts from: the learner's own before the first
+            step, or the rollout's. None: that of the forward pass at hand, the same where a batch has one step.
         importance: f32[N, K] that weight; None where there is none.
         replayed_logprob: f32[N, K] by a replay with the present parameters; None where the learner is not strict.
         old_value: f32[N, K].
@@ -52,7 +51,7 @@ class Batch(struct.PyTreeNode):
     position: jax.Array
     mask: jax.Array
     behaviour_logprob: jax.Array
-    old_logprob: jax.Array
+    old_logprob: jax.Array | None
     importance: jax.Array | None
     replayed_logprob: jax.Array | None
     old_value: jax.Array
@@ -97,6 +96,7 @@ def make_batch(
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.members)
     means = measure(trajectory, groups, config.task_names, settings.format_penalty)
     metrics = {name: x.value for name, x in means.items()}
+    metrics["rollout/overlong"] = masked.moments(_overlong(trajectory, settings), trajectory.played)[0]
     chosen, episodes = _chosen(trajectory, groups, settings, config)
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
@@ -131,9 +131,18 @@ def make_batch(
 
 
 def _rewards(trajectory: Trajectory, settings: UpdateSettings) -> jax.Array:
-    """What each turn has earned, f32[E, T], with the penalty for replies that cannot be read."""
-    penalty = settings.format_penalty * trajectory.turn.format_error
+    """What each turn has earned, f32[E, T], with the penalties for replies that cannot be read or are too long."""
+    penalty = settings.format_penalty * trajectory.turn.format_error - settings.overlong_penalty * _overlong(
+        trajectory, settings
+    )
     return jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
+
+
+def _overlong(trajectory: Trajectory, settings: UpdateSettings) -> jax.Array:
+    """How far each reply is into the buffer before its longest, f32[E, T] from 0 to 1 (`rewards.overlong_share`)."""
+    return reward_rules.overlong_share(
+        trajectory.reply.length, trajectory.reply.tokens.shape[-1], settings.overlong_buffer
+    )
 
 
 def _baseline(greedy: Trajectory, settings: UpdateSettings) -> jax.Array:
@@ -279,24 +288,16 @@ def _prepare(
             in_parts(lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered)
         )
 
-    # The divergence over the whole vocabulary reads both policies at once, in the loss or here.
+    # The divergence over the whole vocabulary reads both policies at once, in the loss.
     estimated = config.kl_where != "none" and config.kl_kind != "full"
     if estimated:
         ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
         params = shards.after(ref_logprob, params)
-    divergence = jnp.zeros(mask.shape, jnp.float32)
-    if config.kl_where == "reward" and config.kl_kind == "full":
-        alone = dataclasses.replace(model, critic="none")
-
-        def whole_divergence(tokens, position, temperature):
-            compared = (reference, kl.full)
-            return actor_critic.score_tokens(params, alone, tokens, position, temperature, compared).distance
-
-        divergence = shards.replicate(in_parts(whole_divergence, my_mask, (*mine, my_temperature)))
-        params = shards.after(divergence, params)
-    old_logprob, importance = rows.logprob, None
-    if config.logprobs == "truncated" or config.logprobs == "masked":
+    old_logprob, importance = None if config.old_logprobs == "same_pass" else rows.logprob, None
+    if config.old_logprobs == "learner":
         old_logprob = by_forward(params["policy"])
+    if config.logprobs == "truncated" or config.logprobs == "masked":
+        assert old_logprob is not None
         importance, truncated = losses.importance_weights(
             old_logprob,
             rows.logprob,
@@ -333,13 +334,10 @@ def _prepare(
     last = jnp.where(played.length > 0, last, -1)
     rewards = reward_rules.place_rewards(played.earned, last, len(slots), config.reward_placement)
     if config.kl_where == "reward":
-        if estimated:
-            divergence = kl.estimate(old_logprob, ref_logprob, config.kl_kind)
-        divergence = jnp.where(mask, divergence, 0.0)
+        assert old_logprob is not None
+        divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl_kind), 0.0)
         rewards -= settings.kl_coef * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
-        if not estimated:
-            metrics["actor/kl"] = metrics["actor/reward_kl_penalty"]
     evidence = Evidence(
         rewards=rewards,
         values=by_episode(value),

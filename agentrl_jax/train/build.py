@@ -20,6 +20,7 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
+from agentrl_jax.rates import rates
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
@@ -254,7 +255,7 @@ def learner_config(config: Config) -> LearnerConfig:
 
 def build_optimiser(config: Config) -> optax.GradientTransformation:
     """AdamW at rate 1, see `state.optimiser`."""
-    return state.optimiser(config.optim.b1, config.optim.b2, config.optim.weight_decay)
+    return state.optimiser(config.optim.b1, config.optim.b2, config.optim.weight_decay, config.optim.decay)
 
 
 def training_ids(config: Config) -> EpisodeIds:
@@ -337,12 +338,12 @@ def moving(config: Config) -> dict[str, optax.Schedule]:
 
 def update_settings(config: Config, factor: float, iteration: int = 0) -> UpdateSettings:
     """Traced numbers of the update of an iteration; `factor` is that of `learning_rates`."""
-    algo, optim = config.algo, config.optim
+    algo, chosen = config.algo, rates(config)
     moved = {name: schedule(iteration) for name, schedule in moving(config).items() if name != "temperature"}
     values = dict(
-        lr=optim.lr * factor,
-        critic_lr=optim.critic_lr * factor,
-        max_grad_norm=optim.max_grad_norm,
+        lr=chosen.policy * factor,
+        critic_lr=chosen.critic * factor,
+        max_grad_norm=config.optim.max_grad_norm,
         gamma=algo.gamma,
         lam=algo.lam,
         turn_gamma=algo.turn_gamma,
@@ -351,6 +352,9 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
         filter_value=algo.filter_value,
         kl_target=1.0 if algo.kl_target is None else algo.kl_target,
         kl_horizon=algo.kl_horizon,
+        hold_policy=iteration < config.train.critic_warmup,
+        overlong_buffer=algo.overlong_buffer,
+        overlong_penalty=algo.overlong_penalty,
         **moved,
     )
     return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})

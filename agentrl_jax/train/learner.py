@@ -105,8 +105,10 @@ def _learn(
     if config.row_lengths > 1:  # so that parts are of rows of a kind
         order = jax.vmap(lambda chosen: chosen[jnp.argsort(-_lengths(batch)[chosen], stable=True)])(order)
 
-    def step(state, chosen):
+    def step(state, numbered):
+        number, chosen = numbered
         part = jax.tree.map(lambda x: x[chosen], batch)
+        tokens, before = masked.count(part.mask), state.bad_updates
         if replay is not None:
             part = part.replace(replayed_logprob=replay(state.whole())[part.source])
         loss, grads, metrics = _gradient(state, part, settings, model, config, shards)
@@ -115,20 +117,27 @@ def _learn(
             optimise,
             loss,
             grads,
-            tokens=masked.count(part.mask),
+            tokens=tokens,
             lr=settings.lr,
             critic_lr=settings.critic_lr,
             max_grad_norm=settings.max_grad_norm,
+            hold_policy=settings.hold_policy > 0,
             norm=shards.norm,
         )
         metrics["loss"] = loss
         metrics["actor/grad_norm"] = norms["policy"]
         if config.has_critic:
             metrics["critic/grad_norm"] = norms["critic"]
-        return state, (metrics, ~good, state.bad_updates)
+        # A filter may keep fewer rows than there are minibatches; the first one is empty only where the batch is, and
+        # that counts as one skipped update.
+        empty = tokens == 0
+        left_out = empty & (number > 0)
+        state = state.replace(bad_updates=jnp.where(left_out, before, state.bad_updates))
+        return state, (metrics, empty, ~good & ~left_out, state.bad_updates)
 
-    state, (per_step, skipped, in_a_row) = jax.lax.scan(step, state, order)
-    metrics = {name: jnp.mean(x) for name, x in per_step.items()}
+    state, (per_step, empty, skipped, in_a_row) = jax.lax.scan(step, state, (jnp.arange(len(order)), order))
+    taken = jnp.maximum(jnp.sum(~empty, dtype=jnp.float32), 1.0)
+    metrics = {name: jnp.sum(jnp.where(empty, 0.0, x)) / taken for name, x in per_step.items()}
     metrics["grad_norm"] = per_step["actor/grad_norm"]
     metrics["actor/grad_norm_max"] = jnp.max(per_step["actor/grad_norm"])
     metrics["update/skipped"] = jnp.sum(skipped, dtype=jnp.float32)
@@ -208,7 +217,7 @@ def _loss(
     policy, stats = losses.objective(
         config.objective,
         logprob,
-        batch.old_logprob,
+        jax.lax.stop_gradient(logprob) if batch.old_logprob is None else batch.old_logprob,
         batch.advantage,
         mask,
         clip_low=settings.clip_low,
@@ -237,7 +246,7 @@ def _loss(
         loss += settings.value_coef * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
-    if config.kl_where == "loss" or (config.kl_where == "reward" and config.kl_kind != "full"):
+    if config.kl_where != "none":
         if scores.distance is None:
             divergence = kl.estimate(logprob, batch.ref_logprob, config.kl_kind)
         else:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
+from agentrl_jax import rates
 from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import refusals
@@ -63,6 +64,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     """
     console = console or Console()
     with refusals():
+        config = rates.with_rates(config)
         run = _Run(config)  # before the folder is taken, which would keep a configuration that is of no use
     with (
         RunFolder(config) as folder,
@@ -133,6 +135,9 @@ class _Run:
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
         self.roll_backs = RollBacks(folder.path / "roll_backs")
+        if self.config.train.iterations:
+            for line in start.notes(self.config):
+                view.note(line)
         state = self._resume()
         if self.chunks and int(state.imitation_step) < self.config.imitation.steps:
             state = self._imitate(state)
@@ -290,7 +295,7 @@ class _Run:
         metrics = _plain(metrics)
         learned = time.monotonic()
 
-        counters = total_stats(stats)
+        chosen, counters = rates.rates(config), total_stats(stats)
         metrics |= played_metrics(stats)  # what resampling kept is no fair sample of the policy's episodes
         row = {
             "stage": "rl",
@@ -298,8 +303,8 @@ class _Run:
             **metrics,
             **of_services,
             **of_prompts,
-            "actor/lr": config.optim.lr * factor,
-            "critic/lr": config.optim.critic_lr * factor,
+            "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
+            **({"critic/lr": chosen.critic * factor} if rates.has_critic(config) else {}),
             "rollout/horizon": turns,
             "rollout/temperature": temperature,
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),

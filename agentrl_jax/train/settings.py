@@ -22,11 +22,11 @@ class LearnerConfig:
         advantage, grpo_std, anchor_history, spread_weighted, length_weighted: see `estimator`.
         whiten: whiten advantages over the batch.
         anchor: "state" or "observation", what gigpo takes for the same state.
-        objective: "clip", "gspo" or "cispo".
+        objective: "clip", "gspo", "cispo" or "policy_gradient".
         dual_clip: bound for negative advantages; None for none.
         value_clip: None for none.
         kl_kind: estimator of `agentrl_jax.algos.kl`.
-        kl_where: "none", "loss" or "reward".
+        kl_where: "none", "loss" or "reward", which takes "k1" alone.
         kl_adaptive: the coefficient of the divergence moves towards `UpdateSettings.kl_target`.
         aggregation: mode of `losses.token_weights`.
         reward_placement: "episode" or "turn".
@@ -41,8 +41,8 @@ class LearnerConfig:
         filter_members: members kept of each group; 0 for all.
         epochs, minibatches, accumulation: passes, gradient steps per pass, parts of a minibatch.
         row_lengths: number of lengths that parts are cut to.
-        logprobs: "parallel", "strict", "truncated" or "masked": where the log-probabilities of the policy loss come
-            from.
+        logprobs: "parallel", "rollout", "strict", "truncated" or "masked": where the log-probabilities of the policy
+            loss come from, see `old_logprobs`.
         importance_cap: largest importance weight of "truncated" and "masked".
         importance_level: "token" or "sequence".
     """
@@ -79,7 +79,7 @@ class LearnerConfig:
     accumulation: int
     row_lengths: int
     context_tokens: int
-    logprobs: Literal["parallel", "strict", "truncated", "masked"]
+    logprobs: Literal["parallel", "rollout", "strict", "truncated", "masked"]
     importance_cap: float
     importance_level: losses.Level
 
@@ -95,13 +95,31 @@ class LearnerConfig:
         )
 
     @property
+    def old_logprobs(self) -> Literal["rollout", "learner", "same_pass"]:
+        """Where the ratio of the policy loss starts from.
+
+        rollout: the rollout's log-probabilities, which are those of a strict learner bit for bit. learner: a forward
+        pass of the learner's own before the first step. same_pass: no pass, since each batch has a single step, whose
+        forward pass is the one before it; or since the objective reads no ratio.
+        """
+        if self.logprobs in ("rollout", "strict"):
+            return "rollout"
+        single = self.epochs * self.minibatches == 1 or self.objective == "policy_gradient"
+        if self.logprobs == "parallel" and single and self.kl_where != "reward":
+            return "same_pass"
+        return "learner"
+
+    @property
     def has_critic(self) -> bool:
         """Whether a critic is read and trained."""
         return self.advantage in WITH_CRITIC
 
 
 class UpdateSettings(struct.PyTreeNode):
-    """Traced numbers of an update, all f32[]: changing one compiles nothing."""
+    """Traced numbers of an update, all f32[]: changing one compiles nothing.
+
+    `hold_policy` is 1 while only the critic learns, else 0; `overlong_buffer` is a share of the longest reply.
+    """
 
     lr: jax.Array
     critic_lr: jax.Array
@@ -120,3 +138,6 @@ class UpdateSettings(struct.PyTreeNode):
     kl_target: jax.Array
     kl_horizon: jax.Array
     format_penalty: jax.Array
+    hold_policy: jax.Array
+    overlong_buffer: jax.Array
+    overlong_penalty: jax.Array

@@ -3,6 +3,7 @@
 import jax
 import optax
 
+from agentrl_jax import rates
 from agentrl_jax.config import Config
 from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.models import actor_critic
@@ -15,7 +16,7 @@ from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
 from agentrl_jax.train.service_demonstrations import service_demonstrations
 from agentrl_jax.train.service_tasks import Services
-from agentrl_jax.train.state import TrainState, with_reference
+from agentrl_jax.train.state import TrainState, init_optimiser, with_reference
 
 
 def demonstration_rows(
@@ -61,8 +62,21 @@ def demonstration_rows(
     return rows, level_ids(trajectory)
 
 
+def notes(config: Config) -> list[str]:
+    """What is said at the start of a run that learns: its learning rates, and a clip that cannot bind."""
+    algo, lines = config.algo, [rates.note(config)]
+    on_policy = algo.logprobs != "rollout" and algo.epochs * algo.minibatches == 1
+    if on_policy and algo.objective != "policy_gradient":
+        keys = ["clip_low", "clip_high", *(["dual_clip"] if algo.dual_clip is not None else [])]
+        lines.append(
+            f"{', '.join(f'algo.{key}' for key in keys)} do nothing in this run: algo.epochs x algo.minibatches is 1, "
+            "so that every ratio is 1 in the only step of a batch"
+        )
+    return lines
+
+
 def begin_learning(state: TrainState, optimise: optax.GradientTransformation, *, reference: bool) -> TrainState:
     """What happens once between imitation and learning: a separate critic and the optimiser start from here."""
     params = actor_critic.critic_from_policy(state.params)
-    state = state.replace(params=params, opt_state=optimise.init(params))
+    state = state.replace(params=params, opt_state=init_optimiser(optimise, params))
     return with_reference(state) if reference else state

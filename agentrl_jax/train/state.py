@@ -1,7 +1,7 @@
 """`TrainState`: everything a run needs to go on."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ class TrainState(struct.PyTreeNode):
     Attributes:
         params: "policy" and "critic", f32.
         reference: frozen policy that the KL divergence is measured from; None where nothing reads it.
-        opt_state: state of the optimiser.
+        opt_state: state of the optimiser of each part of `params`, by its name.
         iteration: i32[] iterations of reinforcement learning finished; with the seed it gives every later key.
         imitation_step: i32[] gradient steps of imitation finished.
         gradient_steps: i32[] updates applied in all.
@@ -46,9 +46,23 @@ class TrainState(struct.PyTreeNode):
         return params if self.base is None else {**params, "base": self.base}
 
 
-def optimiser(b1: float, b2: float, weight_decay: float) -> optax.GradientTransformation:
-    """AdamW at rate 1; the step multiplies by the traced learning rates (Loshchilov and Hutter 2019)."""
-    return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay)
+def optimiser(
+    b1: float, b2: float, weight_decay: float, decay: Literal["matrices", "all"] = "matrices"
+) -> optax.GradientTransformation:
+    """AdamW at rate 1; the step multiplies by the traced learning rates (Loshchilov and Hutter 2019).
+
+    Args:
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        weight_decay: factor of the parameters that decay.
+        decay: "matrices": norms and biases do not; "all": they do.
+    """
+    return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays if decay == "matrices" else None)
+
+
+def decays(params: Any) -> Any:
+    """Which leaves decay: all but the scales of norms and biases. By name, since stacked layers give those two axes."""
+    return jax.tree.map_with_path(lambda path, _: not str(path[-1].key).endswith(("norm", "bias")), params)
 
 
 def init_state(
@@ -65,9 +79,19 @@ def init_state(
     base = params.pop("base", None)
     counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
     state = TrainState(
-        params=params, reference=None, opt_state=optimise.init(params), base=base, kl=kl.controller(1.0), **counts
+        params=params,
+        reference=None,
+        opt_state=init_optimiser(optimise, params),
+        base=base,
+        kl=kl.controller(1.0),
+        **counts,
     )
     return with_reference(state) if reference else state
+
+
+def init_optimiser(optimise: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
+    """A fresh state of the optimiser for each part of the parameters, so that a part can stand still."""
+    return {name: optimise.init(tree) for name, tree in params.items()}
 
 
 def with_reference(state: TrainState) -> TrainState:
@@ -85,6 +109,7 @@ def apply_gradients(
     lr: jax.Array,
     critic_lr: jax.Array,
     max_grad_norm: jax.Array,
+    hold_policy: jax.Array | bool = False,
     norm: Callable[[Any], jax.Array] = optax.tree.norm,
 ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
     """One optimiser step, skipped whole if loss, gradient or step is not finite, or no token stands behind them.
@@ -98,6 +123,7 @@ def apply_gradients(
         lr: f32[] rate of the policy.
         critic_lr: f32[] rate of the critic.
         max_grad_norm: f32[] the gradients of policy and critic are each scaled down to this global norm.
+        hold_policy: bool[] the policy and its optimiser state stay as they are.
         norm: of a tree; `Shards.norm` where devices keep parts of it.
 
     Returns:
@@ -112,14 +138,19 @@ def apply_gradients(
         return jax.tree.map(lambda g: jnp.where(good, g * scale, 0.0), tree)
 
     scaled_grads = {name: scaled(tree, norms[name]) for name, tree in grads.items()}
-    updates, opt_state = optimise.update(scaled_grads, state.opt_state, state.params)
     rates = {"policy": lr, "critic": critic_lr}
-    updates = {name: jax.tree.map(lambda u, r=rates[name]: r * u, tree) for name, tree in updates.items()}
+    updates, moments = {}, {}
+    for name, tree in scaled_grads.items():
+        update, moments[name] = optimise.update(tree, state.opt_state[name], state.params[name])
+        updates[name] = jax.tree.map(lambda u, r=rates[name]: r * u, update)
     good &= jnp.isfinite(norm(updates))
-    params = optax.apply_updates(state.params, updates)
-    params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(good, new, old), (params, opt_state), (state.params, state.opt_state)
-    )
+    new, old = (optax.apply_updates(state.params, updates), moments), (state.params, state.opt_state)
+    params, opt_state = {}, {}
+    for name in grads:
+        taken = good & ~jnp.asarray(hold_policy) if name == "policy" else good
+        params[name], opt_state[name] = jax.tree.map(
+            lambda new, old, taken=taken: jnp.where(taken, new, old), *(tuple(x[name] for x in xs) for xs in (new, old))
+        )
     state = state.replace(
         params=params,
         opt_state=opt_state,

@@ -285,3 +285,20 @@ def test_cispo_keeps_the_gradient_of_every_token(logprob, old, advantages):
     np.testing.assert_allclose(loss, -advantages * weight * logprob, rtol=1e-4, atol=1e-5)
     clear = np.abs(ratio - 1.28) > 1e-5
     np.testing.assert_array_equal(np.asarray(stats.clipped)[clear], (ratio > 1.28)[clear])
+
+
+def test_the_policy_gradient_has_neither_ratio_nor_clip():
+    """Its gradient is -A whatever the ratio, also where every clipped loss has none."""
+    logprob, advantage = jnp.float32([[-1.0, -2.0]]), jnp.float32([[3.0, -0.5]])
+    far = logprob - jnp.float32([[5.0, -5.0]])
+    mask = jnp.ones((1, 2), bool)
+    bounds = {"clip_low": 0.1, "clip_high": 0.1, "dual_clip": None}
+
+    def loss(x):
+        per_token, stats = losses.objective("policy_gradient", x, far, advantage, mask, **bounds)
+        return jnp.sum(per_token), stats
+
+    grads, stats = jax.grad(loss, has_aux=True)(logprob)
+    np.testing.assert_array_equal(grads, -advantage)
+    assert not np.asarray(stats.clipped | stats.clipped_low).any()
+    np.testing.assert_allclose(stats.log_ratio, [[5.0, -5.0]], rtol=1e-6)

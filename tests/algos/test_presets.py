@@ -38,3 +38,21 @@ def test_starpo_s_differs_from_starpo_in_filter_clip_and_steps_alone():
     differing = {key for key in plain if plain[key] != stable[key]}
     assert differing == {"clip_high", "filter_ratio", "minibatches"}
     assert stable["clip_high"] > stable["clip_low"]
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "dapo"])
+def test_what_a_paper_does_not_have_is_not_taken_from_another(name):
+    algo = AlgoConfig.from_preset(name)
+    assert algo.entropy_coef == 0.0
+    if name in ("rloo", "remax"):
+        assert algo.objective == "policy_gradient"
+        assert (algo.epochs, algo.minibatches, algo.dual_clip) == (1, 1, None)
+    else:
+        assert algo.objective == "clip"
+        assert (algo.clip_low, algo.clip_high) == (0.2, 0.28 if name == "dapo" else 0.2)
+
+
+def test_dapo_takes_the_paper_s_number_of_updates():
+    algo = AlgoConfig.from_preset("dapo")
+    assert algo.epochs * algo.minibatches == 16
+    assert (algo.overlong_buffer, algo.overlong_penalty) == (0.2, 1.0)

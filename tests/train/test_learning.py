@@ -53,7 +53,9 @@ def test_returns_rise(play, preset):
     model, optimise = build.build_model(config, toy_agent.TOKENIZER), build.build_optimiser(config)
     agent = state.init_state(jax.random.key(1), model, optimise, reference=False)
     policy = toy_agent.talkative_params(0)["policy"]
-    agent = agent.replace(params=agent.params | {"policy": policy}, opt_state=optimise.init(agent.params))
+    agent = agent.replace(
+        params=agent.params | {"policy": policy}, opt_state=state.init_optimiser(optimise, agent.params)
+    )
     step = jax.jit(
         functools.partial(
             learner.update, model=model, config=build.learner_config(config), optimise=optimise, shards=Shards()

@@ -81,3 +81,56 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     off = scores({"policy": state.base}, dataclasses.replace(model, lora=None))
     np.testing.assert_array_equal(scores(moved.whole({"policy": moved.reference}), model), off)
     assert np.any(scores(moved.whole(), model) != off)
+
+
+def biased_state(model, optimise):
+    """Parameters of which every leaf is 1, with all kinds of biases and norms, stacked."""
+    state = states.init_state(KEY, model, optimise, reference=False)
+    return state.replace(params=jax.tree.map(jnp.ones_like, state.params))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"critic": "separate"}, {"critic": "shared", "lora": LoraConfig(rank=2, alpha=4.0)}],
+    ids=["decoder", "adapters"],
+)
+def test_norms_and_biases_do_not_decay(changes):
+    """With a gradient of zero decay is all that moves a parameter. A stacked norm has two axes as a matrix has."""
+    shape = dataclasses.replace(MODEL.decoder, qkv_bias=True, output_bias=True, mlp_bias=True, qk_norm=True)
+    model = ActorCritic(decoder=shape, **changes)
+    rates = {"lr": 1.0, "critic_lr": 1.0, "max_grad_norm": 1.0, "tokens": jnp.float32(1)}
+
+    def still(decay):
+        optimise = states.optimiser(0.9, 0.999, 0.1, decay)
+        state = biased_state(model, optimise)
+        zeros = jax.tree.map(jnp.zeros_like, state.params)
+        after, _, _ = states.apply_gradients(state, optimise, jnp.float32(0), zeros, **rates)
+        moved = jax.tree.leaves_with_path(after.params)
+        return {jax.tree_util.keystr(path, simple=True, separator="/"): float(leaf.mean()) for path, leaf in moved}
+
+    by_default, everything = still("matrices"), still("all")
+    assert list(everything.values()) == pytest.approx([0.9] * len(everything))
+    kept = {name for name, value in by_default.items() if value == 1.0}
+    assert kept == {name for name in by_default if "norm" in name or "bias" in name}
+    assert "critic/bias" in kept
+    assert all(by_default[name] == pytest.approx(0.9) for name in by_default.keys() - kept)
+    assert "critic/head" not in kept
+
+
+def test_a_held_policy_and_its_moments_stand_still():
+    """As if its first step were the first of all, while the critic moves as it would anyway."""
+    optimise = states.optimiser(0.9, 0.999, 0.1)
+    state = fresh_state(optimise=optimise)
+    grads = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape), state.params)
+    rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5, "tokens": jnp.float32(1)}
+
+    def step(state, hold):
+        return states.apply_gradients(state, optimise, jnp.float32(1), grads, hold_policy=hold, **rates)[0]
+
+    held, free = step(state, True), step(state, False)
+    for tree in ("params", "opt_state"):
+        assert_close(getattr(held, tree)["policy"], getattr(state, tree)["policy"], 0.0)
+        assert_close(getattr(held, tree)["critic"], getattr(free, tree)["critic"], 0.0)
+    later = step(held, False)
+    assert_close(later.params["policy"], free.params["policy"], 0.0)
+    assert_close(later.opt_state["policy"], free.opt_state["policy"], 0.0)

@@ -123,7 +123,7 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
         params=iteration.state.params | {"policy": jax.tree.map(lambda x: 1.02 * x, iteration.state.params["policy"])}
     )
     numbers = {"lr": 0.05, "critic_lr": 0.05, "max_grad_norm": 1e9, "kl_coef": 0.3}
-    strict, parallel = (iteration.learn(mode, state=moved, **numbers) for mode in ("strict", "parallel"))
+    strict, parallel = (iteration.learn(mode, state=moved, **numbers) for mode in ("strict", "rollout"))
     steps = [jax.tree.map(jnp.subtract, after.params, moved.params) for after, _ in (strict, parallel)]
     made_up.assert_close(*steps, 1e-3)
     for name in ("actor/kl", "actor/ratio_mean", "actor/ppo_kl", "rollout/ref_logprob_mean", "loss"):

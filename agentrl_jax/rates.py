@@ -1,0 +1,65 @@
+"""Learning rates by what a run trains, where its configuration gives none."""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+from agentrl_jax.algos.estimate import WITH_CRITIC
+from agentrl_jax.config_tree import Config
+
+Trained = Literal["scratch", "adapters", "pretrained"]
+
+
+class Rates(NamedTuple):
+    """Learning rates of policy and critic."""
+
+    policy: float
+    critic: float
+
+
+DEFAULTS: dict[Trained, tuple[Rates, str]] = {
+    "scratch": (Rates(3e-4, 1e-3), "a small decoder from scratch (ours)"),
+    "adapters": (Rates(1e-5, 1e-4), "low-rank adapters (RAGEN, base-lora.yaml: ten times those of the whole model)"),
+    "pretrained": (Rates(1e-6, 1e-5), "the weights of a pretrained model (RAGEN, base.yaml; verl's examples)"),
+}
+"""Rates of reinforcement learning by what is trained, and in words what that is and where they are from."""
+
+
+def trained(config: Config) -> Trained:
+    """What a run trains."""
+    if config.model.lora.rank:
+        return "adapters"
+    return "pretrained" if config.model.pretrained else "scratch"
+
+
+def has_critic(config: Config) -> bool:
+    """Whether the learning rule of a run has a critic."""
+    return config.algo.advantage in WITH_CRITIC
+
+
+def rates(config: Config) -> Rates:
+    """The learning rates of a run: those given, else the defaults; 0 for a critic that is not there."""
+    default, _ = DEFAULTS[trained(config)]
+    lr, critic_lr = config.optim.lr, config.optim.critic_lr
+    critic = default.critic if critic_lr is None else critic_lr
+    return Rates(default.policy if lr is None else lr, critic if has_critic(config) else 0.0)
+
+
+def with_rates(config: Config) -> Config:
+    """The configuration with its learning rates written out; that of a critic stays none where there is no critic."""
+    chosen = rates(config)
+    critic_lr = config.optim.critic_lr
+    if critic_lr is None and has_critic(config):
+        critic_lr = chosen.critic
+    return dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=chosen.policy, critic_lr=critic_lr))
+
+
+def note(config: Config) -> str:
+    """One line for the start of a run: its rates, and whether they are the defaults of what it trains."""
+    chosen, (default, why) = rates(config), DEFAULTS[trained(config)]
+    keys = ["lr", "critic_lr"] if has_critic(config) else ["lr"]
+    parts = []
+    for key, value, usual in zip(keys, chosen, default):
+        parts.append(
+            f"optim.{key} {value:g} ({'the default' if value == usual else f'given; the default is {usual:g}'})"
+        )
+    return f"{', '.join(parts)} for {why}"

@@ -1,0 +1,81 @@
+"""Ratios start from the learner's own log-probabilities: nothing is clipped before anything has moved."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import made_up
+import numpy as np
+import pytest
+import toy_agent
+from toy_agent import MEMBERS
+
+from agentrl_jax.models import actor_critic
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.train import build
+from agentrl_jax.train import state as states
+from agentrl_jax.train.programs import Programs
+
+GROUPS = 8
+KEY = jax.random.key(7)
+MODEL = dataclasses.replace(
+    toy_agent.MODEL, critic="none", decoder=dataclasses.replace(toy_agent.MODEL.decoder, dtype="bfloat16")
+)
+RULE = dataclasses.replace(
+    build.learner_config(toy_agent.CONFIG),
+    **made_up.GRPO,
+    task_names=("short", "long"),
+    filter_ratio=1.0,
+    objective="gspo",
+    dual_clip=None,
+    aggregation="seq_mean_token_mean",
+)
+NUMBERS = build.update_settings(toy_agent.CONFIG, 1.0).replace(
+    lr=jnp.float32(0.0), clip_low=jnp.float32(3e-4), clip_high=jnp.float32(4e-4)
+)
+"""The published range of gspo, and a rate at which nothing moves."""
+
+
+@pytest.fixture(scope="module")
+def learn():
+    """Function of changes to the rule -> metrics of an update in bfloat16 at rate 0."""
+    programs = Programs(make_mesh(1))
+    engine = toy_agent.engine_config(members=MEMBERS)
+    params = actor_critic.init_params(jax.random.key(0), MODEL) | {"policy": toy_agent.talkative_params(5)["policy"]}
+    state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
+    state = states.with_reference(state.replace(params=params))
+    episodes = GROUPS * MEMBERS
+    rollout = programs.rollout("rollout", MODEL, toy_agent.WORLD, engine)
+    ids = toy_agent.mixed_ids(GROUPS, MEMBERS)
+    trajectory, _ = rollout(state.params, KEY, ids, toy_agent.settings(episodes))
+
+    def run(**changes):
+        program = programs.update(MODEL, dataclasses.replace(RULE, **changes), made_up.PLAIN, engine)
+        _, metrics = program(jax.tree.map(jnp.copy, state), trajectory, jnp.ones(episodes), KEY, NUMBERS)
+        return jax.tree.map(np.asarray, metrics)
+
+    return run
+
+
+def test_the_rollout_s_log_probabilities_are_clipped_before_anything_has_moved(learn):
+    """What the rule is for: rounding of bfloat16 alone leaves the range of gspo."""
+    metrics = learn(logprobs="rollout")
+    assert metrics["rollout/logprob_gap_mean"] > 1e-4
+    assert metrics["actor/clip_fraction"] > 0.1
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"minibatches": 2}, {"epochs": 2, "accumulation": 2, "row_lengths": 2}], ids=["one", "two", "parts"]
+)
+def test_nothing_is_clipped_before_anything_has_moved(learn, changes):
+    metrics = learn(logprobs="parallel", **changes)
+    assert metrics["rollout/logprob_gap_mean"] > 1e-4  # the two do differ
+    assert metrics["actor/clip_fraction"] == 0.0
+    assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_penalty_in_the_reward_starts_from_the_learner_too(learn):
+    """The policy is its own reference: by the rollout's log-probabilities k1 would be their difference."""
+    changes = {"kl_where": "reward", "kl_kind": "k1", "advantage": "reward_to_go", "objective": "clip"}
+    assert learn(logprobs="parallel", **changes)["actor/reward_kl_penalty"] == pytest.approx(0.0, abs=1e-6)
+    assert abs(learn(logprobs="rollout", **changes)["actor/reward_kl_penalty"]) > 1e-6

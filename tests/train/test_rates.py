@@ -1,0 +1,77 @@
+"""Learning rates by what is trained, and what is said at the start of a run."""
+
+import pytest
+import yaml
+
+from agentrl_jax.config import load_config, load_resolved, save_resolved
+from agentrl_jax.train import build, start
+
+LORA = {"model": {"pretrained": "smollm2-135m", "lora": {"rank": 8}}}
+WHOLE = {"model": {"pretrained": "smollm2-135m"}}
+FROZEN = {"model": {"pretrained": "smollm2-135m", "frozen_layers": 20}}
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Function of the keys of a file -> its configuration."""
+
+    def run(keys):
+        file = tmp_path / "run.yaml"
+        file.write_text(yaml.safe_dump(keys))
+        return load_config(file)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("keys", "lr", "critic_lr", "words"),
+    [
+        ({}, 3e-4, 1e-3, "a small decoder from scratch"),
+        (LORA, 1e-5, 1e-4, "low-rank adapters"),
+        (WHOLE, 1e-6, 1e-5, "the weights of a pretrained model"),
+        (FROZEN, 1e-6, 1e-5, "the weights of a pretrained model"),
+    ],
+)
+def test_rates_left_out_are_those_of_what_is_trained(load, tmp_path, keys, lr, critic_lr, words):
+    config = load(keys)
+    assert (config.optim.lr, config.optim.critic_lr) == (lr, critic_lr)
+    numbers = build.update_settings(config, 0.5)
+    assert (float(numbers.lr), float(numbers.critic_lr)) == (pytest.approx(lr / 2), pytest.approx(critic_lr / 2))
+    assert (
+        f"optim.lr {lr:g} (the default), optim.critic_lr {critic_lr:g} (the default) for {words}"
+        in start.notes(config)[0]
+    )
+    save_resolved(config, tmp_path / "config.yaml")
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["optim"]["lr"] == lr
+    assert load_resolved(tmp_path / "config.yaml") == config
+
+
+def test_given_rates_win_and_a_rule_without_a_critic_has_none(load):
+    config = load({**WHOLE, "optim": {"lr": 2e-5}, "algo": {"preset": "grpo"}})
+    assert (config.optim.lr, config.optim.critic_lr) == (2e-5, None)
+    assert float(build.update_settings(config, 1.0).critic_lr) == 0.0
+    assert start.notes(config)[0].startswith("optim.lr 2e-05 (given; the default is 1e-06) for the weights of a pretr")
+
+
+@pytest.mark.parametrize(
+    ("algo", "keys"),
+    [
+        ({"preset": "starpo_s"}, "algo.clip_low, algo.clip_high, algo.dual_clip do nothing"),
+        ({"preset": "grpo", "minibatches": 1}, "algo.clip_low, algo.clip_high do nothing"),
+        ({"preset": "starpo"}, ""),
+        ({"preset": "starpo_s", "epochs": 2}, ""),
+        ({"preset": "starpo_s", "logprobs": "rollout"}, ""),
+        ({"preset": "dapo"}, ""),
+        ({"preset": "rloo"}, ""),
+    ],
+)
+def test_a_clip_that_cannot_bind_is_said(load, algo, keys):
+    lines = start.notes(load({"algo": algo}))
+    assert len(lines) == (2 if keys else 1)
+    assert not keys or lines[1].startswith(keys)
+
+
+def test_the_critic_warms_up_for_its_iterations(load):
+    config = load({"train": {"critic_warmup": 3}})
+    held = [float(build.update_settings(config, 1.0, i).hold_policy) for i in range(5)]
+    assert held == [1.0, 1.0, 1.0, 0.0, 0.0]
