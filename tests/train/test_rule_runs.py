@@ -98,7 +98,9 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
         np.testing.assert_array_equal(greedy, own)
     assert any(group.max() >= 4 for _, _, group in seen)
     if command == "train":
-        for row in (row for row in tiny_run.metrics(tmp_path / "out") if row["stage"] == "rl"):
-            assert row["rollout/rounds"] > 1
+        rows = [row for row in tiny_run.metrics(tmp_path / "out") if row["stage"] == "rl"]
+        assert any(row["rollout/rounds"] > 1 for row in rows)
+        for row in rows:
             assert row["train/success"] == pytest.approx(row["rollout/solved"] / row["rollout/episodes"], abs=1e-6)
-            assert row["rollout/in_group_std"] < row["rollout/chosen_in_group_std"]
+            differs = abs(row["rollout/in_group_std"] - row["rollout/chosen_in_group_std"]) > 1e-3
+            assert differs == (row["rollout/rounds"] > 1)

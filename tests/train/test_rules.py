@@ -401,6 +401,21 @@ def test_several_devices_make_the_same_step():
     np.testing.assert_allclose(metrics["actor/kl"], known["actor/kl"], atol=1e-9)
 
 
+@pytest.mark.slow
+def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
+    """With more parts than episodes, so that the last observations are padded."""
+    config = rule(context="single_turn", bootstrap_truncated=True, kl_where="reward", accumulation=4)
+    numbers, made = settings(kl_coef=0.3, lam=0.7), []
+    for devices in (1, 8):
+        state = jax.tree.map(jnp.copy, fresh_state(reference=True))
+        program = Programs(make_mesh(devices)).update(MODEL, config, PLAIN)
+        made.append(jax.tree.map(np.asarray, program(state, CUT_OFF, ONES, KEY, numbers)))
+    (one, known), (spread, metrics) = made
+    assert_close(one.params, spread.params, 1e-5)
+    for name, value in known.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("where", "kind", "target", "factor"),
     [("loss", "k2", 1e9, 0.9), ("reward", "k1", 1e9, 0.9), ("reward", "k1", 1e-9, 1.1)],
