@@ -69,6 +69,9 @@ def test_killed_again_and_again(finished, lives, tmp_path):
         ("write", 3),
         ("rollout", 1),
         ("evaluation", 9),
+        ("digests", 2),
+        ("digests", 4),
+        ("remove", 1),
     ],
 )
 def test_killed_once(finished, lives, tmp_path, moment, nth):
