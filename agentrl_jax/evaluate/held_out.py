@@ -68,13 +68,15 @@ class HeldOut:
         """Metrics of every task on the first of its levels, and the mean of their success."""
         train, penalty = self.config.train, jnp.float32(self.config.prompt.format_penalty)
         row: dict[str, float] = {}
-        success = []
+        success, episodes = [], 0
         for task, panel in zip(self.config.tasks, self.panels):
-            trajectory = panel.play(params, panel.number(train.validation_episodes), train.validation_temperature)
+            number = panel.number(train.validation_episodes)
+            episodes += number
+            trajectory = panel.play(params, number, train.validation_temperature)
             metrics = trajectory_metrics(trajectory, (task.label,), 1, penalty)
             row |= {f"validation/{task.label}/{key}": float(value) for key, value in metrics.items()}
             success.append(row[f"validation/{task.label}/success"])
-        return row | {"validation/success": float(np.mean(success))}
+        return row | {"validation/success": float(np.mean(success)), "validation/episodes": episodes}
 
     def baselines(self) -> list[tuple[np.ndarray, np.ndarray] | None]:
         """Of each task success of random and of optimal play on its levels; None where it is not known."""
