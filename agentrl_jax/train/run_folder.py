@@ -1,7 +1,8 @@
 """The folder of a run: what it holds, who may write to it, and how it is taken back to a checkpoint.
 
-    config.yaml          every value of the configuration; `agentrl train` refuses the folder for another one once
-                         it holds a metric or a checkpoint
+    config.yaml          every value of the configuration; once the folder holds a metric or a checkpoint `agentrl
+                         train` refuses it for one that differs in more than MAY_CHANGE
+    config.history.jsonl changes of it, a row each: the last step before, and old and new value by key
     metrics.jsonl        one row per step: chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, every so many iterations
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
@@ -33,6 +34,25 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.whole_files import naming, replacing
 
 _CONFIG = "config.yaml"
+_HISTORY = "config.history.jsonl"
+MAY_CHANGE = frozenset(
+    f"train.{name}"
+    for name in (
+        "iterations",
+        "checkpoint_every",
+        "keep",
+        "validate_every",
+        "validation_episodes",
+        "trajectories_every",
+        "trajectories",
+        "max_bad_updates",
+        "on_collapse",
+        "max_roll_backs",
+    )
+)
+"""Keys that may change while a run goes on, or after it has ended: no number that it has computed depends on them. Not
+`evaluation`, since the start was evaluated by it and is compared with the end; not `validation_temperature`, since
+validations are compared with earlier ones."""
 _LOCK = ".lock"
 RECORDS = ("metrics.jsonl", "trajectories.jsonl", "failures.jsonl")
 """Files of rows, in the folder of a run."""
@@ -100,14 +120,42 @@ class RunFolder:
             return
         held = read_config(self.path)
         keys = [key for key in differences(held, config) if key != "run_dir"]
-        if keys:
-            old, new = to_dict(held), to_dict(config)
+        if not keys:
+            return
+        old, new = to_dict(held), to_dict(config)
+        reason = self._why_refused(keys, held, config)
+        if reason:
             shown = ", ".join(f"{key} ({_at(old, key)} there, {_at(new, key)} now)" for key in keys[:8])
             more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
             raise UserError(
-                f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; "
+                f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; {reason}; "
                 "give another folder with --run_dir, or delete this one"
             )
+        step = max((row["step"] for row in read_metrics(self.path)), default=0)
+        change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
+        with replacing(self.path / _HISTORY) as stream:
+            stream.write(self._history() + json.dumps(change) + "\n")
+        save_resolved(config, file)
+
+    def _history(self) -> str:
+        file = self.path / _HISTORY
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
+    def _why_refused(self, keys: Sequence[str], held: Config, config: Config) -> str:
+        """Why a run that has begun cannot go on with these changes; empty where it can."""
+        fixed = [key for key in keys if key not in MAY_CHANGE]
+        if fixed:
+            return f"{fixed[0]} decides what has been done already"
+        if "train.iterations" in keys:
+            if held.optim.schedule != "constant":
+                return (
+                    f"the learning rates of optim.schedule {held.optim.schedule} depend on train.iterations, so that "
+                    "those of the iterations done would have been others"
+                )
+            done = max((row.get("iteration", 0) for row in read_metrics(self.path)), default=0)
+            if config.train.iterations < done:
+                return f"{done} iterations have been done"
+        return ""
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.

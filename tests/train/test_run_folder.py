@@ -65,6 +65,49 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(config):
     RunFolder(config).close()  # the refusal let go of the lock
 
 
+def train(config, **changes):
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+
+
+def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config, tmp_path):
+    with RunFolder(config) as folder:
+        folder.log({"step": 1, "stage": "rl", "iteration": 1})
+    longer = train(config, iterations=400, validate_every=0)
+    RunFolder(longer).close()
+    assert read_config(config.run_dir) == longer
+    RunFolder(longer).close()
+    last = train(longer, keep=5)
+    RunFolder(last).close()
+    history = [json.loads(line) for line in (tmp_path / "run" / "config.history.jsonl").read_text().splitlines()]
+    assert history == [
+        {"step": 1, "changed": {"train.iterations": ["200", "400"], "train.validate_every": ["10", "0"]}},
+        {"step": 1, "changed": {"train.keep": ["2", "5"]}},
+    ]
+
+
+def test_what_would_change_what_was_done_is_refused_with_the_reason(config):
+    linear = dataclasses.replace(config, optim=dataclasses.replace(config.optim, schedule="linear"))
+    with RunFolder(linear) as folder:
+        folder.log({"step": 1, "stage": "rl", "iteration": 7})
+    for change, reason in (
+        (train(linear, iterations=400), "optim.schedule linear depend on train.iterations"),
+        (train(linear, keep=3, validation_temperature=1.0), "train.validation_temperature decides"),
+        (dataclasses.replace(linear, seed=5), "seed decides what has been done"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            RunFolder(change)
+        assert read_config(config.run_dir) == linear
+    RunFolder(train(linear, keep=3)).close()
+
+
+def test_a_run_cannot_be_made_shorter_than_it_is(config):
+    with RunFolder(config) as folder:
+        folder.log({"step": 1, "stage": "rl", "iteration": 7})
+    with pytest.raises(UserError, match="7 iterations have been done"):
+        RunFolder(train(config, iterations=6))
+    RunFolder(train(config, iterations=7)).close()
+
+
 def test_a_run_that_has_left_nothing_gives_its_folder_up(config):
     RunFolder(config).close()
     other = dataclasses.replace(config, seed=5)
