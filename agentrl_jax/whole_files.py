@@ -1,10 +1,25 @@
 """Files that are there whole or not at all, whenever the process ends."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Numbers of the errors of a disk, a quota or a file size that is used up."""
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Gives an `OSError` of writing the name of the file, which the system tells only of opening."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -16,7 +31,7 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator
         binary: bytes instead of UTF-8 text.
     """
     temporary = Path(f"{path}.tmp")
-    with open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as stream:
+    with naming(path), open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as stream:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())

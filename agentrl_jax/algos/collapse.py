@@ -9,7 +9,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-Rule = Literal["falls", "rises", "drifts", "above", "below", "spikes"]
+import numpy as np
+
+from agentrl_jax.algos import change
+
+Rule = Literal["lost", "filled", "falls", "rises", "drifts", "above", "spikes"]
 
 BASELINE = 10
 """Values at the start whose mean is what later ones are compared with."""
@@ -26,16 +30,23 @@ class Alarm:
         name: as in `alarm/NAME` of metrics.jsonl.
         metric: what it watches.
         unit: of the metric.
-        rule: falls, rises: below or above `limit` times the mean of the first values. drifts: below 1 / limit or above
-            limit times that. above, below: beyond `limit` itself, below only once a value was not. spikes: above
-            `limit` times the median of the twenty values before.
+        rule: lost: the mean of the last values, `patience` to `longest` of them, has fallen, and that is no chance, see
+            `change.falls`; below `limit` itself and half of all values before, or where `relative` below `limit` times
+            the mean of the first values. filled: the same of what the metric lacks to 1, which has to be less than
+            1 - `limit`. falls, rises: below or above `limit` times the mean of the first values. drifts: below
+            1 / limit or above limit times that. above: beyond `limit` itself. spikes: above `limit` times the median of
+            the twenty values before.
         limit: see there.
-        patience: values in a row.
+        patience: values in a row; of lost and filled, the fewest that are compared.
         collapse: what it says by itself: learning has come to its end. The others are warnings.
         about: in plain words.
         source: where rule and numbers come from.
         start: number of the first values, before which rules that need them raise nothing.
         least_start: a mean of theirs up to this is noise, from which nothing falls.
+        longest: most values of a stretch; of lost and filled.
+        relative: see `rule`.
+        independent: these are independent of each other, as on fixed levels; groups share theirs.
+        episodes: metric with the number of episodes of which the metric is the share that succeeded, if it is one.
     """
 
     name: str
@@ -49,6 +60,10 @@ class Alarm:
     source: str
     start: int = BASELINE
     least_start: float = 0.0
+    longest: int = 0
+    relative: bool = False
+    episodes: str = ""
+    independent: bool = False
 
 
 _V2 = "RAGEN v2, early stopping"
@@ -60,45 +75,54 @@ ALARMS: tuple[Alarm, ...] = (
         "spread_lost",
         "rollout/in_group_std",
         "return",
-        "falls",
+        "lost",
         0.1,
         10,
         True,
         "members of a group earn the same, so that there is nothing left to compare",
-        _V2,
+        _V2 + "; test ours",
+        longest=40,
+        relative=True,
     ),
     Alarm(
         "no_signal",
         "rollout/zero_std_share",
         "share of groups",
-        "above",
+        "filled",
         0.95,
         10,
         True,
-        "nearly every group is solved by all members or by none",
+        "nearly every group is solved by all members or by none, which was not so before",
         "ours; RAGEN-2 (arXiv 2604.06268): without spread regularisers are all that is left of the gradient",
+        longest=40,
     ),
     Alarm(
         "success_lost",
         "validation/success",
         "share of episodes",
-        "below",
+        "lost",
         0.01,
         5,
         True,
         "held-out levels are not solved any more",
-        _V2,
+        _V2 + "; test ours",
+        longest=5,
+        episodes="validation/episodes",
+        independent=True,
     ),
     Alarm(
         "success_fallen",
         "train/success",
         "share of episodes",
-        "falls",
+        "lost",
         0.5,
         10,
         True,
         "episodes succeed less than half as often as at the start",
         "ours",
+        longest=40,
+        relative=True,
+        episodes="rollout/episodes",
     ),
     Alarm("entropy_lost", "actor/entropy", "nats a token", "falls", 0.1, 10, False, "the policy hardly varies", _TRAP),
     Alarm("entropy_risen", "actor/entropy", "nats a token", "rises", 3.0, 10, False, "the policy turns random", _TRAP),
@@ -194,24 +218,19 @@ class Finding:
         alarm: which.
         iterations: of the values, in order.
         values: of the metric.
-        bad: whether each value is beyond the limit.
-        raised: iterations at which the alarm was raised: `patience` values in a row were bad, or more.
-        reference: what the last value is compared with; None before there is anything.
+        raised: iterations at which the alarm was raised.
+        began: iteration of the first bad value of the streak or stretch that first raised it; None if nothing did.
+        seen: what was beyond the limit when it was first raised, a value or the mean of a stretch; None likewise.
+        reference: what that was compared with; None likewise.
     """
 
     alarm: Alarm
     iterations: tuple[int, ...]
     values: tuple[float, ...]
-    bad: tuple[bool, ...]
     raised: tuple[int, ...]
+    began: int | None
+    seen: float | None
     reference: float | None
-
-    @property
-    def began(self) -> int | None:
-        """Iteration of the first bad value of the streak that first raised the alarm."""
-        if not self.raised:
-            return None
-        return self.iterations[self.iterations.index(self.raised[0]) - self.alarm.patience + 1]
 
     @property
     def lasts(self) -> bool:
@@ -227,25 +246,75 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
         if "iteration" in row and isinstance(row.get(alarm.metric), int | float) and math.isfinite(row[alarm.metric])
     ]
     iterations, values = tuple(i for i, _ in known), tuple(v for _, v in known)
-    bad, streak, raised = [], 0, []
+    if alarm.rule in ("lost", "filled"):
+        return _lost(alarm, rows, iterations, values)
+    streak, raised, first = 0, [], None
     start = statistics.fmean(values[: alarm.start]) if len(values) >= alarm.start else None
-    reference: float | None = None
     for index, value in enumerate(values):
         reference = _reference(alarm, values, index, start)
-        is_bad = reference is not None and _beyond(alarm, value, reference)
-        streak = streak + 1 if is_bad else 0
-        bad.append(is_bad)
+        streak = streak + 1 if reference is not None and _beyond(alarm, value, reference) else 0
         if streak >= alarm.patience:
             raised.append(iterations[index])
-    return Finding(alarm, iterations, values, tuple(bad), tuple(raised), reference)
+            first = first or (iterations[index - alarm.patience + 1], value, reference)
+    return Finding(alarm, iterations, values, tuple(raised), *(first or (None, None, None)))
+
+
+def _lost(
+    alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: tuple[int, ...], values: tuple[float, ...]
+) -> Finding:
+    """What the rules lost and filled find in the values at these iterations."""
+    series = np.asarray(values, np.float64)
+    series = 1.0 - series if alarm.rule == "filled" else series
+    bound = 1.0 - alarm.limit if alarm.rule == "filled" else alarm.limit
+    share = alarm.limit if alarm.relative else 0.5
+    if alarm.relative:
+        bound = share * float(series[: alarm.start].mean()) if len(series) else 0.0
+    found = change.falls(
+        series,
+        bound=bound,
+        share=share,
+        start=alarm.start if alarm.relative else None,
+        shortest=alarm.patience,
+        longest=alarm.longest,
+        counts=(counts := _counts(alarm, rows, iterations)),
+        independent=counts is not None and alarm.independent,
+    )
+    raised: list[int] = []
+    first: tuple[int, float, float] | None = None
+    below = 0.0  # what an alarm lasts under: a reference that moves on would soon hold the fall itself
+    for index in range(len(series)):
+        newest = float(series[max(0, index - alarm.patience + 1) : index + 1].mean())
+        if found.begins[index] >= 0:
+            reference = float(found.references[index])
+            below = max(below, min(bound, share * reference))
+            first = first or (iterations[found.begins[index]], float(found.means[index]), reference)
+        elif newest >= below:
+            below = 0.0
+            continue
+        raised.append(iterations[index])
+    if first is None:
+        return Finding(alarm, iterations, values, (), None, None, None)
+    began, *means = first
+    seen, reference = (1.0 - mean for mean in means) if alarm.rule == "filled" else means
+    return Finding(alarm, iterations, values, tuple(raised), began, seen, reference)
+
+
+def _counts(alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: Sequence[int]) -> np.ndarray | None:
+    """Episodes whose success each value tells, f64[n]; None where that is not known of all of them."""
+    of = {
+        row["iteration"]: row[alarm.episodes] - row.get("rollout/failed", 0)
+        for row in rows
+        if "iteration" in row and row.get(alarm.episodes) is not None
+    }
+    if not all(iteration in of for iteration in iterations):
+        return None
+    return np.asarray([of[iteration] for iteration in iterations], np.float64)
 
 
 def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float | None) -> float | None:
     """What the value at `index` is compared with; None where there is nothing yet."""
     if alarm.rule == "above":
         return alarm.limit
-    if alarm.rule == "below":
-        return alarm.limit if any(value >= alarm.limit for value in values[:index]) else None
     if index < alarm.start or (alarm.rule == "falls" and start is not None and start <= alarm.least_start):
         return None
     return statistics.median(values[max(0, index - _SPIKE_WINDOW) : index]) if alarm.rule == "spikes" else start
@@ -254,8 +323,6 @@ def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float |
 def _beyond(alarm: Alarm, value: float, reference: float) -> bool:
     if alarm.rule == "above":
         return value > reference
-    if alarm.rule == "below":
-        return value < reference
     if alarm.rule == "falls":
         return value < alarm.limit * reference
     if alarm.rule in ("rises", "spikes"):

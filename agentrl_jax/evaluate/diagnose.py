@@ -96,7 +96,7 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
                 "began": f.began,
                 "raised": f.raised[0],
                 "lasts": f.lasts,
-                "value": f.values[f.iterations.index(f.raised[0])],
+                "value": f.seen,
                 "source": f.alarm.source,
             }
             for f in raised
@@ -111,23 +111,27 @@ def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
 
 
 def _evidence(f: Finding) -> str:
-    index = f.iterations.index(f.raised[0])
-    value, alarm = f.values[index], f.alarm
-    start = statistics.fmean(f.values[: alarm.start])
+    alarm = f.alarm
+    assert f.seen is not None
+    assert f.reference is not None
     beside = {
-        "falls": f"less than {alarm.limit:g} times the {start:.3g} of the first {alarm.start} values",
-        "rises": f"more than {alarm.limit:g} times the {start:.3g} of the first {alarm.start} values",
-        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {start:.3g} of the first {alarm.start}",
+        "lost": f"compared with {f.reference:.3g} before",
+        "filled": f"compared with {f.reference:.3g} before",
+        "falls": f"less than {alarm.limit:g} times the {f.reference:.3g} of the first {alarm.start} values",
+        "rises": f"more than {alarm.limit:g} times the {f.reference:.3g} of the first {alarm.start} values",
+        "drifts": (
+            f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {f.reference:.3g} of the first {alarm.start}"
+        ),
         "above": f"above {alarm.limit:g}",
-        "below": f"below {alarm.limit:g}",
         "spikes": f"more than {alarm.limit:g} times the median of the iterations before",
     }[alarm.rule]
-    often = f"{alarm.patience} times in a row " if alarm.patience > 1 else ""
+    if alarm.rule in ("lost", "filled"):
+        seen = f"was {f.seen:.3g} ({alarm.unit}) in the mean from iteration {f.began} to {f.raised[0]}, "
+    else:
+        often = f"{alarm.patience} times in a row " if alarm.patience > 1 else ""
+        seen = f"was {f.seen:.3g} ({alarm.unit}) at iteration {f.raised[0]}, {often}"
     more = "; it lasts" if f.lasts else f"; last at iteration {f.raised[-1]}"
-    return (
-        f"[{alarm.name}] {alarm.metric} was {value:.3g} ({alarm.unit}) at iteration {f.raised[0]}, {often}{beside}: "
-        f"{alarm.about}{more}."
-    )
+    return f"[{alarm.name}] {alarm.metric} {seen}{beside}: {alarm.about}{more}."
 
 
 def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:

@@ -97,19 +97,21 @@ class HeldOut:
         """Metrics of every task on its validation levels, and the mean of their success."""
         train, penalty = self.config.train, jnp.float32(self.config.prompt.format_penalty)
         row: dict[str, float] = {}
-        success = []
+        success, episodes = [], 0
         for task, panel in zip(self.config.tasks, self.validations):
-            trajectory = panel.play(params, panel.number(train.validation_episodes), train.validation_temperature)
+            number = panel.number(train.validation_episodes)
+            episodes += number
+            trajectory = panel.play(params, number, train.validation_temperature)
             metrics = trajectory_metrics(trajectory, (task.label,), 1, penalty)
             row |= {f"validation/{task.label}/{key}": float(value) for key, value in metrics.items()}
             success.append(row[f"validation/{task.label}/success"])
-        return row | {"validation/success": float(np.mean(success))}
+        return row | {"validation/success": float(np.mean(success)), "validation/episodes": episodes}
 
-    def seen(self, learned: set[str], levels: list[list[str]]) -> dict[str, dict[str, Any]]:
+    def seen(self, learned: set[str] | None, levels: list[list[str]]) -> dict[str, dict[str, Any]]:
         """What is known of the test levels of each task, by its label, see `seen.seen_levels`.
 
         Args:
-            learned: ids of the levels that were learned from.
+            learned: ids of the levels that were learned from; None where they are not known.
             levels: ids of those that were played, of each task.
         """
         found = {}

@@ -29,7 +29,7 @@ from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
-from agentrl_jax.train.run_folder import read_config, read_levels
+from agentrl_jax.train.run_folder import read_config, read_levels, read_metrics
 from agentrl_jax.train.service_tasks import Services, worlds
 from envs_jax import registry
 from envs_jax.budget import Baselines
@@ -194,7 +194,7 @@ def evaluate_run(
     with contextlib.ExitStack() as stack:
         with refusals():
             iteration, params, panel = _panel_of_run(run, config, env, levels, stack)
-        learned = learned_levels(read_levels(run))
+        learned = learned_levels(read_levels(run), read_metrics(run))
         return _evaluated(iteration, params, panel, episodes, temperature, seed, levels is not None, learned, report)
 
 
@@ -206,7 +206,7 @@ def _evaluated(
     temperature: float | None,
     seed: int | None,
     every_level: bool,
-    learned: set[str],
+    learned: set[str] | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     config = panel.config

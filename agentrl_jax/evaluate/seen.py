@@ -31,18 +31,30 @@ def hexadecimal(hashes: np.ndarray) -> list[str]:
     return [f"{first:08x}{second:08x}" for first, second in hashes.tolist()]
 
 
-def learned_levels(rows: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The levels that a run has learned from, of all its tasks, from the rows of levels.jsonl."""
-    return {level for row in rows if row["stage"] in LEARNED for level in row["levels"]}
+def learned_levels(rows: Iterable[Mapping[str, Any]], metrics: Iterable[Mapping[str, Any]]) -> set[str] | None:
+    """The levels that a run has learned from, of all its tasks.
+
+    Args:
+        rows: those of levels.jsonl.
+        metrics: those of metrics.jsonl.
+
+    Returns:
+        Their ids; None where a batch that was learned from has no row in levels.jsonl.
+    """
+    learned = [row for row in rows if row["stage"] in LEARNED]
+    known = {row["step"] if row["stage"] == "rl" else row["stage"] for row in learned}
+    if not {row["step"] if row["stage"] == "rl" else row["stage"] for row in metrics} <= known:
+        return None
+    return {level for row in learned for level in row["levels"]}
 
 
 def seen_levels(
-    learned: set[str], levels: Sequence[str], divided: TaskLevels, task: Any, boards: np.ndarray
+    learned: set[str] | None, levels: Sequence[str], divided: TaskLevels, task: Any, boards: np.ndarray
 ) -> dict[str, Any]:
     """What is known of the levels of one task's evaluation.
 
     Args:
-        learned: ids of the levels that were learned from.
+        learned: ids of the levels that were learned from; None where they are not known.
         levels: ids of those that were played.
         divided: how the task's levels are divided.
         task: the task.
@@ -50,22 +62,22 @@ def seen_levels(
 
     Returns:
         `held_out`: true, or why levels are not held out; `levels` played; `distinct_levels` among them; `seen_levels`,
-        how many of those played were learned from; of boards `seen_images`, how many were, rotated or mirrored.
+        how many of those played were learned from, None where that is not known; of boards `seen_images`, how many
+        were, rotated or mirrored.
     """
     found = {
         "held_out": divided.too_small or True,
         "levels": len(levels),
         "distinct_levels": len(set(levels)),
-        "seen_levels": sum(level in learned for level in levels),
+        "seen_levels": None if learned is None else sum(level in learned for level in levels),
     }
-    images = _seen_images(learned, task, boards)
-    return found if images is None else found | {"seen_images": images}
+    if learned is None or not isinstance(task, Task) or not registry.has_levels(task.env):
+        return found
+    return found | {"seen_images": _seen_images(learned, task, boards)}
 
 
-def _seen_images(learned: set[str], task: Any, boards: np.ndarray) -> int | None:
-    """How many boards i8[n, H, W] of a task were learned from, rotated or mirrored; None where levels are no boards."""
-    if not isinstance(task, Task) or not registry.has_levels(task.env):
-        return None
+def _seen_images(learned: set[str], task: Task, boards: np.ndarray) -> int:
+    """How many boards i8[n, H, W] of a task were learned from, rotated or mirrored."""
     images = np.stack([grid_images(board) for board in boards])
 
     def state_hash(board: jax.Array) -> jax.Array:

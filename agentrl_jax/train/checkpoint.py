@@ -1,11 +1,16 @@
 """Checkpoints of a training state, by Orbax.
 
-A checkpoint is written into a folder of another name and renamed when it is whole, so that a process killed at any
-moment leaves the last whole checkpoint in place and at most a half one under a temporary name, which the next
-`Checkpoints` removes.
+A checkpoint is written into a folder of another name and renamed, and the SHA-256 of each of its files is written into
+it last (`digests.json`): only then is it complete. A process killed at any moment therefore leaves the last complete
+checkpoint in place, as older ones are removed only afterwards. What is not complete is left out; what was complete and
+has changed is refused by name.
 """
 
+import contextlib
+import itertools
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +20,16 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.train.digests import DamageError, check_digests, is_complete, write_digests
+from agentrl_jax.whole_files import FULL
 
 State = TypeVar("State")
+
+LARGEST = 1e18
+"""No number of a state is beyond this: the square of a larger one, and so any norm, leaves float32."""
+_FORMAT = "digests"
+"""Key of the record that a checkpoint with digests has, and one of an older version has not."""
+_REMOVED = ".removed"
 
 
 class CheckpointError(UserError):
@@ -36,24 +49,43 @@ class Checkpoints:
         Args:
             path: folder of the checkpoints.
             keep: how many of the newest are kept; older ones are removed after a save. The folder is created if needed,
-                and before the first save it is freed of checkpoints that were never finished. None: only to read,
-                perhaps while a run writes there.
+                and freed of what was never finished: half-written checkpoints are removed, and one that only lacks
+                its digests is renamed to N.unfinished. None: only to read, perhaps while a run writes there.
+
+        Raises:
+            CheckpointError: it holds checkpoints of an older version, which had no digests.
         """
         self.path = Path(path).absolute()
+        self._keep = keep
+        self._unsealed: int | None = None
+        self._checked: set[int] = set()
+        for step in self._folders():
+            folder = self.path / str(step)
+            if is_complete(folder):
+                continue
+            if not _has_format(folder):
+                raise CheckpointError(
+                    f"{folder}: this checkpoint has no digests, so it cannot be checked for damage; an older version "
+                    "wrote it: go on with that version, or use a new run folder"
+                )
+            if keep is not None:
+                _move_aside(folder, "unfinished")
         if keep is None:
             options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         else:
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, create=True)
+            for rest in self.path.glob(f"*{_REMOVED}"):
+                shutil.rmtree(rest)
+            options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True)
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
     def latest_step(self) -> int | None:
-        """Iteration of the newest whole checkpoint, or None."""
-        return self._manager.latest_step()
+        """Iteration of the newest complete checkpoint, or None."""
+        return max(self.steps(), default=None)
 
     def steps(self) -> list[int]:
-        """Iterations of the whole checkpoints, ascending."""
-        return sorted(self._manager.all_steps())
+        """Iterations of the complete checkpoints, ascending."""
+        return complete_steps(self.path)
 
     def save(self, step: int, state: Any, meta: dict[str, Any] | None = None, *, wait: bool = True) -> None:
         """Saves a state under its iteration.
@@ -62,15 +94,23 @@ class Checkpoints:
             step: the iteration.
             state: pytree of arrays with at least one entry (typed PRNG keys too) and Python numbers.
             meta: small JSON record beside it.
-            wait: return when the checkpoint is published. Otherwise it is written while the caller goes on, who may
-                donate `state` at once: it has left the device, or JAX keeps the buffers that are being read.
+            wait: return when the checkpoint is complete. Otherwise it is written while the caller goes on, who may
+                donate `state` at once: it has left the device, or JAX keeps the buffers that are being read. It is
+                complete after the next `wait`, `save` or `close`.
+
+        Raises:
+            CheckpointError: it cannot be written.
         """
-        arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(_storable(state)), meta=ocp.args.JsonSave({"step": step, **(meta or {})})
-        )
-        self._manager.save(step, args=arguments, force=True)
+        self.wait()
+        record = {"step": step, _FORMAT: "sha256", **(meta or {})}
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(_storable(state)), meta=ocp.args.JsonSave(record))
+        try:
+            self._manager.save(step, args=arguments, force=True)
+        except Exception as error:  # Orbax and TensorStore raise many types for a disk that is full
+            raise self._unwritten(step, error) from error
+        self._unsealed = step
         if wait:
-            self._manager.wait_until_finished()
+            self.wait()
 
     def restore(self, step: int, like: State) -> State:
         """Reads a state back, bit for bit.
@@ -81,49 +121,142 @@ class Checkpoints:
                 shardings are those of the result.
 
         Raises:
-            CheckpointError: there is no such checkpoint, it is damaged, or its arrays are not those of `like`.
+            CheckpointError: there is no such checkpoint, it is damaged, its arrays are not those of `like`, or a number
+                in it is not finite or beyond `LARGEST`.
         """
         if step not in self.steps():
             raise CheckpointError(f"{self.path}: there is no checkpoint {step}; there are {self.steps() or 'none'}")
+        self.check(step)
         self._check_shapes(step, like)
         target = jax.tree.map(_abstract, _storable(like))
         try:
             restored = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))
         except Exception as error:  # Orbax and TensorStore raise many types for what a damaged file can do
-            raise self._damaged(step, error) from error
+            raise self._damaged(step, f"{type(error).__name__}: {error}") from error
+        for path, leaf in jax.tree_util.tree_flatten_with_path(restored["state"])[0]:
+            if not _is_sound(leaf):
+                raise self._damaged(
+                    step,
+                    f"{_name(path)} holds numbers that are not finite or beyond {LARGEST:g}, and was written so: "
+                    f"rename the folder to {step}.damaged to go on from an earlier one",
+                )
         return jax.tree.map(_as_before, like, restored["state"])
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The JSON record of a checkpoint, with its iteration as `step`."""
+        """The JSON record of a checkpoint, with its iteration as `step`.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged, or its record is none of a checkpoint of this step.
+        """
+        self.check(step)
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+            record = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
         except Exception as error:
-            raise self._damaged(step, error) from error
+            raise self._damaged(step, f"{type(error).__name__}: {error}") from error
+        if not isinstance(record, dict) or record.get("step") != step or record.get(_FORMAT) != "sha256":
+            raise self._damaged(step, f"{self.path / str(step) / 'meta'} holds no record of step {step}")
+        return {name: value for name, value in record.items() if name != _FORMAT}
+
+    def check(self, step: int) -> None:
+        """Compares every file of a complete checkpoint with its digest, once in the life of this object.
+
+        Raises:
+            CheckpointError: one differs or is missing; the message names it and the newest checkpoint without damage.
+        """
+        if step not in self._checked:
+            try:
+                check_digests(self.path / str(step))
+            except DamageError as damage:
+                raise self._damaged(step, str(damage)) from None
+            self._checked.add(step)
+
+    def set_damaged_aside(self) -> list[str]:
+        """Renames damaged checkpoints that are newer than the newest good one to N.damaged.
+
+        Returns:
+            What was damaged and where it lies now, a sentence each; empty if the newest checkpoint is good.
+
+        Raises:
+            CheckpointError: there are checkpoints and none is good; nothing is renamed then.
+        """
+        bad: list[tuple[int, CheckpointError]] = []
+        for step in reversed(self.steps()):
+            try:
+                self.meta(step)
+                break
+            except CheckpointError as damage:
+                bad.append((step, damage))
+        else:
+            if bad:
+                raise bad[0][1]
+        if not bad:
+            return []
+        said = [
+            f"{damage}; moved aside to {_move_aside(self.path / str(number), 'damaged').name}" for number, damage in bad
+        ]
+        self._manager.reload()
+        return said
 
     def delete(self, step: int) -> None:
         """Removes the checkpoint of an iteration."""
-        self._manager.delete(step)
+        folder = self.path / str(step)
+        os.rename(
+            folder, rest := folder.with_name(folder.name + _REMOVED)
+        )  # a kill leaves no half of it under its name
+        shutil.rmtree(rest)
+        self._checked.discard(step)
+        self._manager.reload()
 
     def wait(self) -> None:
-        """Returns when every checkpoint handed over is published."""
-        self._manager.wait_until_finished()
+        """Returns when every checkpoint handed over is complete, and removes those that are not kept.
+
+        Raises:
+            CheckpointError: one cannot be written.
+        """
+        step, self._unsealed = self._unsealed, None
+        try:
+            self._manager.wait_until_finished()
+            if step is not None:
+                write_digests(self.path / str(step))
+        except Exception as error:
+            raise self._unwritten(step, error) from error
+        if step is not None and self._keep is not None:
+            for old in self.steps()[: -self._keep]:
+                self.delete(old)
 
     def close(self) -> None:
         """Waits and lets go of the folder."""
+        self.wait()
         self._manager.close()
 
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(Exception):  # what ended the block is what has to be told
+            self.close()
+
+    def _folders(self) -> list[int]:
+        return _numbered(self.path)
+
+    def _good_before(self, step: int) -> int | None:
+        for earlier in reversed([known for known in self.steps() if known < step]):
+            try:
+                check_digests(self.path / str(earlier))
+            except DamageError:
+                continue
+            return earlier
+        return None
 
     def _check_shapes(self, step: int, like: Any) -> None:
         try:
             held = self._manager.item_metadata(step)["state"].tree
             found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(held)[0]}
         except Exception as error:
-            raise self._damaged(step, error) from error
+            raise self._damaged(step, f"{type(error).__name__}: {error}") from error
         wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(_storable(like))[0]}
         for name in sorted(found.keys() ^ wanted.keys()):
             where = "the checkpoint" if name in found else "the state"
@@ -138,12 +271,65 @@ class Checkpoints:
                     "the checkpoint belongs to another configuration or version: use a new run folder"
                 )
 
-    def _damaged(self, step: int, error: Exception) -> CheckpointError:
-        reason = " ".join(str(error).split())[:200]
-        return CheckpointError(
-            f"{self.path / str(step)}: the checkpoint cannot be read ({type(error).__name__}: {reason}); delete this "
-            "folder to go on from the one before it"
+    def _damaged(self, step: int, reason: str) -> CheckpointError:
+        good = self._good_before(step)
+        advice = (
+            "there is no earlier one that is good: put back a copy of its files, or use a new run folder"
+            if good is None
+            else f"the last good checkpoint is that of step {good}"
         )
+        reason = " ".join(reason.split())[:300]
+        return CheckpointError(
+            f"{self.path / str(step)}: the checkpoint of step {step} cannot be used: {reason}; {advice}"
+        )
+
+    def _unwritten(self, step: int | None, error: Exception) -> CheckpointError:
+        kept = self.latest_step()
+        free = shutil.disk_usage(self.path).free
+        needed = sum(file.stat().st_size for file in (self.path / str(kept)).rglob("*")) if kept is not None else 0
+        size = f"; the one before takes {needed / 1e6:,.1f} MB" if needed else ""
+        rest = "there is none before it" if kept is None else f"that of step {kept} is kept and nothing is lost"
+        reason = " ".join(str(error).split())
+        full = (isinstance(error, OSError) and error.errno in FULL) or "No space left" in reason or free < 2**20
+        what = "the disk is full" if full else f"{type(error).__name__}: {reason[:200]}"
+        return CheckpointError(
+            f"{self.path / str(step)}: the checkpoint cannot be written ({what}; {free / 1e6:,.1f} MB are free{size}); "
+            f"{rest}: make room, and the same command goes on"
+        )
+
+
+def complete_steps(path: str | os.PathLike[str]) -> list[int]:
+    """Iterations of the complete checkpoints in a folder, ascending; their files are not read."""
+    return [step for step in _numbered(Path(path)) if is_complete(Path(path) / str(step))]
+
+
+def _numbered(path: Path) -> list[int]:
+    if not path.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in path.iterdir() if entry.name.isdecimal() and entry.is_dir())
+
+
+def _has_format(folder: Path) -> bool:
+    """Whether a checkpoint without digests was to get them."""
+    try:
+        record = json.loads((folder / "meta" / "metadata").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and _FORMAT in record
+
+
+def _move_aside(folder: Path, why: str) -> Path:
+    """Renames N to N.WHY, or N.WHY.2 and so on where that is taken."""
+    names = (folder.with_name(f"{folder.name}.{why}{f'.{n}' if n > 1 else ''}") for n in itertools.count(1))
+    target = next(name for name in names if not name.exists())
+    return folder.rename(target)
+
+
+def _is_sound(leaf: Any) -> bool:
+    """Whether an array or number is finite and not absurdly large; whole numbers always are."""
+    if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
+        return True
+    return bool(jnp.all(jnp.abs(leaf) <= LARGEST))  # false for NaN too
 
 
 def _is_key(leaf: Any) -> bool:

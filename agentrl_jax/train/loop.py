@@ -25,7 +25,7 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.rollout.world import CompiledWorld, common_prefix
 from agentrl_jax.train import build, dependence, guards, run_keys, start
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
@@ -135,6 +135,8 @@ class _Run:
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
         self.roll_backs = RollBacks(folder.path / "roll_backs")
+        for said in checkpoints.set_damaged_aside():
+            view.note(said)
         if self.config.train.iterations:
             for line in start.notes(self.config):
                 view.note(line)
@@ -154,18 +156,25 @@ class _Run:
         initial = build.initial_state(self.config, self.model, self.pretrained, self._places)
         key = jax.random.fold_in(self.key, run_keys.INIT)
         step = self.roll_backs.newest_step(self.checkpoints)
-        self.folder.truncate(-1 if step is None else step)
+        for said in self.folder.truncate(-1 if step is None else step):
+            self.view.note(said)
         self.watch = Watch(self.config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
         if step is None:
             return initial(key)
         meta = self.checkpoints.meta(step)
         since = self.roll_backs.records[meta.get("roll_backs", 0) :]
-        self.totals = Totals(**(since[-1] if since else meta)["totals"])
+        try:
+            self.totals = Totals(**(since[-1] if since else meta)["totals"])
+            self.imitation_outcomes = {how: list(meta["imitation_outcomes"][how]) for how in meta["imitation_outcomes"]}
+            self.horizon.restore(meta.get("horizon", self.horizon.saved()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self.checkpoints.path / str(step)}: the record of step {step} is not that of a run ({error}); put "
+                f"back a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint"
+            ) from error
         if self.roll_backs.count > self.config.train.max_roll_backs:
             self.watch.stopped_by = self.roll_backs.records[-1]["alarm"]
         self.before = self.totals.seconds
-        self.imitation_outcomes = meta["imitation_outcomes"]
-        self.horizon.restore(meta.get("horizon", self.horizon.saved()))  # what else older ones lack, restoring tells
         self.view.note(f"going on from the checkpoint of step {step}")
         known = len(self.folder.metrics())
         if known < step:
@@ -414,7 +423,8 @@ class _Run:
         self.view.note(f"evaluating on {sum(self.held_out.levels)} levels")
         evaluated = self.held_out.outcomes(state.whole())
         trained = evaluated.success
-        seen = self.held_out.seen(learned_levels(self.folder.levels()), evaluated.levels)
+        learned = learned_levels(self.folder.levels(), self.folder.metrics())
+        seen = self.held_out.seen(learned, evaluated.levels)
         baselines, imitated = self.held_out.baselines(), self.chunks > 0
         kinds = None if self.services is None else self.services.kinds(self.held_out.levels)
         by_kind = {} if kinds is None else tables_by_category(kinds, before, trained, baselines, imitated=imitated)
@@ -422,7 +432,7 @@ class _Run:
             **success_tables(before, trained, baselines, imitated=imitated),
             "by_category": by_kind,
             "held_out": all(task["held_out"] is True for task in seen.values()),
-            "seen_levels": sum(task["seen_levels"] for task in seen.values()),
+            "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),
             "levels": seen,
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,

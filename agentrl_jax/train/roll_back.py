@@ -26,7 +26,7 @@ def kept_checkpoints(config: TrainConfig) -> int:
     if config.on_collapse != "roll_back":
         return config.keep
     reach = max(
-        alarm.patience * (config.validate_every if alarm.metric.startswith("validation/") else 1)
+        max(alarm.patience, alarm.longest) * (config.validate_every if alarm.metric.startswith("validation/") else 1)
         for alarm in ALARMS
         if alarm.collapse
     )

@@ -1,7 +1,8 @@
 """The folder of a run: what it holds, who may write to it, and how it is taken back to a checkpoint.
 
-    config.yaml          every value of the configuration; `agentrl train` refuses the folder for another one once
-                         it holds a metric or a checkpoint
+    config.yaml          every value of the configuration; once the folder holds a metric or a checkpoint `agentrl
+                         train` refuses it for one that differs in more than MAY_CHANGE
+    config.history.jsonl changes of it, a row each: the last step before, and old and new value by key
     metrics.jsonl        one row per step: chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, every so many iterations
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
@@ -13,7 +14,9 @@ Rows carry the step they belong to as `step`. A row of step k is written before 
 run that was killed finds every row up to its last checkpoint and cuts off those behind it.
 """
 
+import dataclasses
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -29,10 +32,31 @@ from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
-from agentrl_jax.whole_files import replacing
+from agentrl_jax.whole_files import naming, replacing
 
 _CONFIG = "config.yaml"
+_HISTORY = "config.history.jsonl"
+MAY_CHANGE = frozenset(
+    f"train.{name}"
+    for name in (
+        "iterations",
+        "checkpoint_every",
+        "keep",
+        "validate_every",
+        "validation_episodes",
+        "trajectories_every",
+        "trajectories",
+        "max_bad_updates",
+        "on_collapse",
+        "max_roll_backs",
+    )
+)
+"""Keys that may change while a run goes on, or after it has ended: no number that it has computed depends on them. Not
+`evaluation`, since the start was evaluated by it and is compared with the end; not `validation_temperature`, since
+validations are compared with earlier ones."""
 _LOCK = ".lock"
+RECORDS = ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl")
+"""Files of rows, in the folder of a run."""
 
 
 class RunFolder:
@@ -97,14 +121,42 @@ class RunFolder:
             return
         held = read_config(self.path)
         keys = [key for key in differences(held, config) if key != "run_dir"]
-        if keys:
-            old, new = to_dict(held), to_dict(config)
+        if not keys:
+            return
+        old, new = to_dict(held), to_dict(config)
+        reason = self._why_refused(keys, held, config)
+        if reason:
             shown = ", ".join(f"{key} ({_at(old, key)} there, {_at(new, key)} now)" for key in keys[:8])
             more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
             raise UserError(
-                f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; "
+                f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; {reason}; "
                 "give another folder with --run_dir, or delete this one"
             )
+        step = max((row["step"] for row in read_metrics(self.path)), default=0)
+        change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
+        with replacing(self.path / _HISTORY) as stream:
+            stream.write(self._history() + json.dumps(change) + "\n")
+        save_resolved(config, file)
+
+    def _history(self) -> str:
+        file = self.path / _HISTORY
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
+    def _why_refused(self, keys: Sequence[str], held: Config, config: Config) -> str:
+        """Why a run that has begun cannot go on with these changes; empty where it can."""
+        fixed = [key for key in keys if key not in MAY_CHANGE]
+        if fixed:
+            return f"{fixed[0]} decides what has been done already"
+        if "train.iterations" in keys:
+            if held.optim.schedule != "constant":
+                return (
+                    f"the learning rates of optim.schedule {held.optim.schedule} depend on train.iterations, so that "
+                    "those of the iterations done would have been others"
+                )
+            done = max((row.get("iteration", 0) for row in read_metrics(self.path)), default=0)
+            if config.train.iterations < done:
+                return f"{done} iterations have been done"
+        return ""
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
@@ -148,31 +200,60 @@ class RunFolder:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
-            if not isinstance(row.get("step"), int):
+            if not _is_row(name, row):
                 raise ValueError(
-                    f"a row of {name} has step {row.get('step')!r}, expected the number of the step as an int"
+                    f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
+                    f"{row.get('iteration')!r}, expected whole numbers and, in metrics.jsonl, the stage imitation or rl"
                 )
         file = self._files.get(name)
         if file is None:
             file = self._files[name] = open(self.path / name, "a", encoding="utf-8")  # noqa: SIM115 (closed by close)
-        file.write("".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows))
-        file.flush()
-        os.fsync(file.fileno())
+        with naming(self.path / name):
+            file.write("".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows))
+            file.flush()
+            os.fsync(file.fileno())
 
-    def truncate(self, step: int) -> None:
-        """Takes the records back to a checkpoint: drops rows behind its step, half-written lines and later events.
+    def truncate(self, step: int) -> list[str]:
+        """Takes the records back to a checkpoint: drops rows behind its step, which are made again, and later events.
+
+        A line that a kill has cut off at the end is dropped. A file with another line that is no row is first copied
+        whole to NAME.before-N; its other rows stay.
 
         Args:
-            step: that of the checkpoint; -1 drops everything.
+            step: that of the checkpoint; -1 where there is none.
+
+        Returns:
+            What was copied and why, a sentence each.
+
+        Raises:
+            UserError: there is no checkpoint, but iterations that only a checkpoint can have come before.
         """
         self._close_files()
-        for name in ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl"):
+        found = {name: read_rows(self.path / name) for name in RECORDS if (self.path / name).exists()}
+        learned = [row for row in read_metrics(self.path) if row["stage"] == "rl"]
+        if step < 0 and learned:
+            raise UserError(
+                f"{self.path}: holds {len(learned)} iterations in metrics.jsonl but no complete checkpoint in "
+                "checkpoints, without which they would be lost; put the checkpoints back, or give another folder with "
+                "--run_dir"
+            )
+        said = []
+        for name, records in found.items():
             file = self.path / name
-            if file.exists():
-                text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(file) if row["step"] <= step)
-                with replacing(file) as rewritten:
-                    rewritten.write(text)
+            kept = [line for line, row in records.rows if row["step"] <= step]
+            if records.bad:
+                copy = _copy_aside(file)
+                said.append(
+                    f"{file}: line {records.bad[0]} is no row of a run"
+                    + (f", and {len(records.bad) - 1} more" if len(records.bad) > 1 else "")
+                    + f"; the run goes on without it, and {copy.name} is the file as it was"
+                )
+            elif not records.torn and len(kept) == len(records.rows):
+                continue
+            with replacing(file, binary=True) as rewritten:
+                rewritten.write(b"".join(kept))
         self._purge = step + 1
+        return said
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
@@ -216,13 +297,13 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl in the folder of a run so far; a run that goes on may be read too."""
     file = Path(path) / "metrics.jsonl"
-    return _rows(file) if file.exists() else []
+    return [row for _, row in read_rows(file).rows] if file.exists() else []
 
 
 def read_levels(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of levels.jsonl in the folder of a run so far."""
     file = Path(path) / "levels.jsonl"
-    return _rows(file) if file.exists() else []
+    return [row for _, row in read_rows(file).rows] if file.exists() else []
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -240,18 +321,56 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     return load_resolved(Path(path) / _CONFIG)
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """The whole rows of a JSON-lines file; what follows a row that was cut off by a kill is left out."""
-    rows = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """What a JSON-lines file of a run holds.
+
+    Attributes:
+        rows: each line as it stands there, and what it says.
+        bad: numbers of the lines, from 1, that are no row.
+        torn: the last line was cut off, as by a kill while it was written.
+    """
+
+    rows: list[tuple[bytes, dict[str, Any]]]
+    bad: list[int]
+    torn: bool
+
+
+def read_rows(file: Path) -> Records:
+    """Reads metrics.jsonl, trajectories.jsonl or failures.jsonl.
+
+    A row is a JSON object in UTF-8 with a whole number as `step`; one of metrics.jsonl has its `stage` too, and of
+    learning its `iteration`.
+    """
+    lines = file.read_bytes().split(b"\n")
+    rows, bad = [], []
+    for number, line in enumerate(lines[:-1], start=1):
         try:
-            row = json.loads(line) if line.endswith("\n") else None
-        except json.JSONDecodeError:
+            row = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
             row = None
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            break
-        rows.append(row)
-    return rows
+        if _is_row(file.name, row):
+            rows.append((line + b"\n", row))
+        else:
+            bad.append(number)
+    return Records(rows, bad, torn=bool(lines[-1]))
+
+
+def _is_row(name: str, row: Any) -> bool:
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return False
+    if name != "metrics.jsonl":
+        return True
+    return row.get("stage") == "imitation" or (row.get("stage") == "rl" and type(row.get("iteration")) is int)
+
+
+def _copy_aside(file: Path) -> Path:
+    """A whole copy of a file beside it, under the first name NAME.before-N that is free."""
+    names = (file.with_name(f"{file.name}.before-{n}") for n in itertools.count(1))
+    copy = next(name for name in names if not name.exists())
+    with replacing(copy, binary=True) as stream:
+        stream.write(file.read_bytes())
+    return copy
 
 
 def _plain(value: Any) -> Any:

@@ -75,6 +75,7 @@ def test_each_alarm_is_raised_when_its_patience_ends_and_no_other(name, metric, 
     assert found[0].began == 31
     assert found[0].raised[0] == 30 + patience
     assert found[0].lasts or name == "gradient_spike"
+    assert found[0].seen == pytest.approx(value)
     said = verdict(rows)
     assert said["verdict"] == ("collapsed" if BY_NAME[name].collapse else "warnings")
     assert f"{value:.3g}" in said["text"]
@@ -94,7 +95,12 @@ def test_a_run_that_solves_everything_has_not_collapsed():
 
 
 def test_gaps_and_numbers_that_are_none_are_passed_over():
-    every_fifth = run(validation__success=lambda i: (0.0 if i > 20 else 0.4) if i % 5 == 0 else None)
+    def episodes(i):
+        return 128 if i % 5 == 0 else None
+
+    every_fifth = run(
+        validation__success=lambda i: (0.0 if i > 20 else 0.4) if i % 5 == 0 else None, validation__episodes=episodes
+    )
     found = examine(BY_NAME["success_lost"], every_fifth)
     assert found.raised[0] == 45
     rows = run(rollout__in_group_std=lambda i: float("nan") if i % 2 else 0.4)

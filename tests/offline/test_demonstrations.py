@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.evaluate.seen import level_ids, seen_levels
 from agentrl_jax.offline.demonstrations import check_imitable, demonstrations
+from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
+from envs_jax import registry
+from envs_jax.splits import Split
 
 LEVELS, TURNS, BUDGET = 32, 2, 3
 
@@ -26,6 +30,7 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     world = make_world("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
     trajectory = demonstrations(
         world,
+        level_splits(world),
         jax.random.key(3),
         plans="random",
         levels=LEVELS,
@@ -57,3 +62,43 @@ def test_planners_and_room_are_asked_for():
     with pytest.raises(ValueError, match="reply_tokens is 3"):
         check_imitable(world, 3, "random")
     check_imitable(world, 40, "random")
+
+
+def test_optimal_plans_are_of_different_training_levels():
+    world = make_world("FrozenLake-deterministic", actions=2)
+    trajectory = demonstrations(
+        world,
+        level_splits(world),
+        jax.random.key(3),
+        plans="optimal",
+        levels=LEVELS,
+        turns=TURNS,
+        reply_tokens=40,
+        max_actions=BUDGET,
+        context="full",
+    )
+    assert len(set(level_ids(trajectory))) == LEVELS
+    assert np.asarray(trajectory.success).all()
+    task = world.tasks[0]
+    boards = registry.draw_levels(task.env, task.env_params, jax.random.split(jax.random.key(0), 512), Split.TEST)
+    known = seen_levels(set(level_ids(trajectory)), [], TaskLevels(), task, boards)
+    assert known["seen_images"] == 0
+
+
+def test_more_different_levels_than_there_are_are_refused(tmp_path):
+    np.save(tmp_path / "pack.npy", np.array([[[3, 0, 2], [0, 0, 0], [0, 1, 0]]], np.int8))
+    task = TaskConfig(env="FrozenLake-deterministic", groups=1, levels=str(tmp_path / "pack.npy"))
+    config = Config(tasks=(task,), prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=BUDGET))
+    world = build.build_world(config, load_small())
+    with pytest.raises(ValueError, match=r"imitation\.levels is 2, but 128 draws .* hold only 1 different"):
+        demonstrations(
+            world,
+            level_splits(world),
+            jax.random.key(0),
+            plans="optimal",
+            levels=2,
+            turns=TURNS,
+            reply_tokens=40,
+            max_actions=BUDGET,
+            context="full",
+        )

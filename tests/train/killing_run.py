@@ -3,7 +3,8 @@
     killing_run.py MOMENT NTH WORDS...
 
 MOMENT is the name of a program, which is then under way; or `publish`, when a checkpoint is whole but still under its
-temporary name; or `write`, when the folder of a checkpoint is about to be made; or `never`.
+temporary name; or `write`, when the folder of a checkpoint is about to be made; or `digests`, when its digests are
+about to be put into their place; or `remove`, when an old one has been renamed; or `never`.
 """
 
 import os
@@ -24,7 +25,25 @@ def run(moment: str, nth: int, words: list[str]) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if moment in ("publish", "write"):
+    if moment == "digests":
+        replace = os.replace
+
+        def before_digests(path, target):
+            if Path(target).name == "digests.json":
+                now()
+            return replace(path, target)
+
+        os.replace = before_digests
+    elif moment == "remove":
+        rename = os.rename
+
+        def after_rename(path, target, **options):
+            rename(path, target, **options)
+            if str(target).endswith(".removed"):
+                now()
+
+        os.rename = after_rename
+    elif moment in ("publish", "write"):
         name = "rename" if moment == "publish" else "mkdir"
         original = getattr(os, name)
 

@@ -1,3 +1,4 @@
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from flax import struct
 
 from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
+from agentrl_jax.train.digests import write_digests
 
 
 @struct.dataclass
@@ -157,11 +159,112 @@ def test_a_damaged_checkpoint_is_a_named_error_and_the_one_before_is_intact(save
         (path / "3" / "state" / "_METADATA").write_text("{")
     with Checkpoints(path, keep=2) as checkpoints:
         with pytest.raises(
-            CheckpointError, match=r"(?s)3: the checkpoint cannot be read.*delete this folder"
+            CheckpointError,
+            match=r"the checkpoint of step 3 cannot be used: .*/3/.*; the last good checkpoint is that of step 2",
         ) as caught:
             checkpoints.restore(3, make_state(0))
         assert "\n" not in str(caught.value)
         assert bits(checkpoints.restore(2, make_state(0))) == bits(make_state(2))
+
+
+def test_a_flipped_bit_anywhere_is_found(saved, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(saved, path)
+    random = np.random.default_rng(0)
+    files = sorted(file for file in (path / "3").rglob("*") if file.is_file() and file.stat().st_size)
+    assert len(files) > 5
+    for file in files:
+        whole = file.read_bytes()
+        for place in random.integers(0, len(whole), 3).tolist():
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << int(random.integers(8))
+            file.write_bytes(flipped)
+            with Checkpoints(path, keep=None) as checkpoints:
+                if file.name == "digests.json":  # which then names another file, or has another blank
+                    with contextlib.suppress(CheckpointError):
+                        assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
+                    continue
+                with pytest.raises(CheckpointError, match=str(file)):
+                    checkpoints.restore(3, make_state(0))
+        file.write_bytes(whole)
+    with Checkpoints(path, keep=None) as checkpoints:
+        assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
+
+
+def test_damaged_ones_are_moved_aside_unless_none_is_good(saved, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(saved, path)
+    with Checkpoints(path, keep=2) as checkpoints:
+        assert checkpoints.set_damaged_aside() == []
+    (path / "3" / "meta" / "metadata").write_text("{}")
+    with Checkpoints(path, keep=2) as checkpoints:
+        with pytest.raises(CheckpointError, match=r"meta/metadata is damaged"):
+            checkpoints.meta(3)
+        (said,) = checkpoints.set_damaged_aside()
+        assert said.endswith("the last good checkpoint is that of step 2; moved aside to 3.damaged")
+        assert (checkpoints.latest_step(), (path / "3.damaged" / "state").is_dir()) == (2, True)
+        checkpoints.save(3, make_state(3))
+        assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
+    for step in (2, 3):
+        (path / str(step) / "_CHECKPOINT_METADATA").unlink()
+    with Checkpoints(path, keep=2) as checkpoints, pytest.raises(CheckpointError, match=r"3/_CHECK.*no earlier one"):
+        checkpoints.set_damaged_aside()
+    assert {entry.name for entry in path.iterdir()} == {"2", "3", "3.damaged"}
+
+
+@pytest.mark.parametrize("record", ["{}", "[]", '{"step": 2, "digests": "sha256"}', "7"])
+def test_a_record_of_something_else_is_an_error(saved, tmp_path, record):
+    path = tmp_path / "copy"
+    shutil.copytree(saved, path)
+    (path / "3" / "meta" / "metadata").write_text(record)
+    (path / "3" / "digests.json").unlink()
+    write_digests(path / "3")
+    with Checkpoints(path, keep=None) as checkpoints, pytest.raises(CheckpointError, match="step 3"):
+        checkpoints.meta(3)
+
+
+def test_what_lacks_its_digests_is_not_complete_and_an_older_version_is_refused(saved, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(saved, path)
+    (path / "3" / "digests.json").unlink()
+    with Checkpoints(path, keep=None) as checkpoints:
+        assert checkpoints.steps() == [2]
+    with Checkpoints(path, keep=2) as checkpoints:
+        assert checkpoints.steps() == [2]
+        checkpoints.save(3, make_state(3))
+        assert checkpoints.steps() == [2, 3]
+    assert {entry.name for entry in path.iterdir()} == {"2", "3", "3.unfinished"}
+    (path / "3" / "digests.json").unlink()
+    (path / "3" / "meta" / "metadata").write_text('{"step": 3}')
+    for keep in (None, 2):
+        with pytest.raises(CheckpointError, match=r"3: this checkpoint has no digests.*older version"):
+            Checkpoints(path, keep=keep)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 3e38])
+def test_a_weight_that_is_none_is_refused(tmp_path, value):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, {"a": jnp.ones(3), "w": jnp.asarray([0.0, value], jnp.float32)})
+        with pytest.raises(CheckpointError, match="step 1 cannot be used: w holds numbers that are not finite"):
+            checkpoints.restore(1, {"a": jnp.ones(3), "w": jnp.zeros(2)})
+
+
+def test_a_kill_before_the_digests_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(folder):
+        raise Killed
+
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, make_state(1))
+        with monkeypatch.context() as patched:
+            patched.setattr("agentrl_jax.train.checkpoint.write_digests", killed)
+            with pytest.raises(Killed):
+                checkpoints.save(2, make_state(2))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        assert checkpoints.steps() == [1]
+        assert bits(checkpoints.restore(1, make_state(0))) == bits(make_state(1))
 
 
 _SAVER = """
@@ -193,12 +296,13 @@ def test_a_process_killed_during_a_save_leaves_the_last_whole_checkpoint(tmp_pat
         whole = max([whole, *published])
         caught_half += any(_is_half(entry) for entry in path.iterdir())
         with Checkpoints(path, keep=2) as checkpoints:
+            assert checkpoints.set_damaged_aside() == []
             step = checkpoints.latest_step()
             assert step in (whole, whole + 1)  # it may have been published just before it could be announced
             for value in checkpoints.restore(step, like).values():
                 np.testing.assert_array_equal(value, np.full(200_000, step, np.float32))
             checkpoints.save(step + 1, {name: jnp.full(200_000, step + 1, jnp.float32) for name in like})
-        assert not any(_is_half(entry) for entry in path.iterdir())
+        assert not any("tmp" in entry.name or "removed" in entry.name for entry in path.iterdir())
     assert caught_half  # at least one of the kills hit a save that was under way
 
 

@@ -81,6 +81,10 @@ def test_the_final_table():
         "success": {"random": rate(0.19), "imitation": rate(0.4), "trained": rate(0.7), "optimal": rate(0.97)},
         "success_greedy": {"imitation": rate(0.5), "trained": rate(0.72)},
         "held_out": True,
+        "levels": {
+            "Sokoban": {"held_out": True, "levels": 512, "distinct_levels": 300, "seen_levels": 0, "seen_images": 0},
+            "Bandit": {"held_out": "too few", "levels": 8, "distinct_levels": 2, "seen_levels": 8},
+        },
         "imitated": True,
         "paired": {"after RL against imitation": {"mean": 0.3, "low": 0.25, "high": 0.345, "n": 512}},
     }
@@ -93,6 +97,8 @@ def test_the_final_table():
     assert "72.0%  [69.0%, 74.0%]" in rows[2]
     assert "after RL against imitation: +30.0 points [+25.0, +34.5], paired over 512 levels" in text
     assert "Success on held-out levels" in text
+    assert "Sokoban: 512 levels, 300 different, 0 learned from, 0 rotated or mirrored" in text
+    assert "Bandit: 8 levels, 2 different, 8 learned from; not held out: too few" in text
     del summary["paired"], summary["success_greedy"]
     Console(file=out).print(final_table(summary | {"held_out": False, "imitated": False}))
     assert "before RL" in out.getvalue()

@@ -62,7 +62,7 @@ def refused(run, file, *words):
 
 def test_what_a_run_leaves_behind(finished):
     names = {entry.name for entry in finished.folder.iterdir()}
-    records = {"config.yaml", "metrics.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
+    records = {"config.yaml", "metrics.jsonl", "levels.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
     assert names == records | {"checkpoints", "tensorboard", ".lock"}
     assert tiny_run.checkpoints(finished.folder) == [5, 7]
     assert load_config(finished.folder / "config.yaml") == dataclasses.replace(

@@ -69,6 +69,9 @@ def test_killed_again_and_again(finished, lives, tmp_path):
         ("write", 3),
         ("rollout", 1),
         ("evaluation", 9),
+        ("digests", 2),
+        ("digests", 4),
+        ("remove", 1),
     ],
 )
 def test_killed_once(finished, lives, tmp_path, moment, nth):
@@ -82,3 +85,16 @@ def test_a_finished_run_given_again_stays_as_it_is(finished, lives, tmp_path):
     assert lives("never") == 0
     assert lives("never") == 0
     same(tmp_path / "run", finished.folder)
+
+
+@pytest.mark.slow
+def test_a_run_that_ended_goes_on_for_longer_like_one_that_never_did(finished, tmp_path):
+    run = str(tmp_path / "run")
+    for iterations in ("2", "4"):
+        words = ("--run_dir", run, "--train.iterations", iterations, "--train.trajectories_every", "4")
+        code, _, err = tiny_run.command("train", finished.file, *words)
+        assert (code, err) == (0, "")
+        assert tiny_run.summary(tmp_path / "run")["iterations"] == int(iterations)
+    assert tiny_run.metrics(tmp_path / "run") == tiny_run.metrics(finished.folder)
+    assert tiny_run.checkpoint(tmp_path / "run", 7) == tiny_run.checkpoint(finished.folder, 7)
+    assert tiny_run.summary(tmp_path / "run") == tiny_run.summary(finished.folder)

@@ -15,6 +15,8 @@ from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.train.run_folder import RunFolder, read_config
 
+ROW = {"step": 1, "stage": "imitation"}
+
 
 @pytest.fixture
 def config(tmp_path):
@@ -23,7 +25,7 @@ def config(tmp_path):
 
 def fill(folder, steps):
     for step in steps:
-        folder.log({"step": step, "loss": step / 7, "text": "a"})
+        folder.log({"step": step, "stage": "imitation", "loss": step / 7, "text": "a"})
         folder.log_trajectories([{"step": step, "reply": "Up √"}, {"step": step, "reply": "Down"}])
 
 
@@ -46,21 +48,64 @@ def events(path):
 def test_a_new_folder_holds_the_configuration_and_is_recognised(config):
     with RunFolder(config) as folder:
         assert folder.metrics() == []
-        folder.log({"step": 1})
+        folder.log(ROW)
     with RunFolder(config) as folder:
-        assert folder.metrics() == [{"step": 1}]
+        assert folder.metrics() == [ROW]
     assert read_config(config.run_dir) == config
 
 
 def test_another_configuration_is_refused_with_the_keys_that_differ(config):
     with RunFolder(config) as folder:
-        folder.log({"step": 1})
+        folder.log(ROW)
     other = dataclasses.replace(config, seed=5, tasks=(*config.tasks, TaskConfig(env="Y", groups=1)))
     with pytest.raises(UserError) as caught:
         RunFolder(other)
     for part in ("seed (0 there, 5 now)", 'tasks.1.env (absent there, "Y" now)', "--run_dir"):
         assert part in str(caught.value)
     RunFolder(config).close()  # the refusal let go of the lock
+
+
+def train(config, **changes):
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+
+
+def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config, tmp_path):
+    with RunFolder(config) as folder:
+        folder.log({"step": 1, "stage": "rl", "iteration": 1})
+    longer = train(config, iterations=400, validate_every=0)
+    RunFolder(longer).close()
+    assert read_config(config.run_dir) == longer
+    RunFolder(longer).close()
+    last = train(longer, keep=5)
+    RunFolder(last).close()
+    history = [json.loads(line) for line in (tmp_path / "run" / "config.history.jsonl").read_text().splitlines()]
+    assert history == [
+        {"step": 1, "changed": {"train.iterations": ["200", "400"], "train.validate_every": ["10", "0"]}},
+        {"step": 1, "changed": {"train.keep": ["2", "5"]}},
+    ]
+
+
+def test_what_would_change_what_was_done_is_refused_with_the_reason(config):
+    linear = dataclasses.replace(config, optim=dataclasses.replace(config.optim, schedule="linear"))
+    with RunFolder(linear) as folder:
+        folder.log({"step": 1, "stage": "rl", "iteration": 7})
+    for change, reason in (
+        (train(linear, iterations=400), "optim.schedule linear depend on train.iterations"),
+        (train(linear, keep=3, validation_temperature=1.0), "train.validation_temperature decides"),
+        (dataclasses.replace(linear, seed=5), "seed decides what has been done"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            RunFolder(change)
+        assert read_config(config.run_dir) == linear
+    RunFolder(train(linear, keep=3)).close()
+
+
+def test_a_run_cannot_be_made_shorter_than_it_is(config):
+    with RunFolder(config) as folder:
+        folder.log({"step": 1, "stage": "rl", "iteration": 7})
+    with pytest.raises(UserError, match="7 iterations have been done"):
+        RunFolder(train(config, iterations=6))
+    RunFolder(train(config, iterations=7)).close()
 
 
 def test_a_run_that_has_left_nothing_gives_its_folder_up(config):
@@ -72,10 +117,10 @@ def test_a_run_that_has_left_nothing_gives_its_folder_up(config):
 
 def test_a_folder_may_move(config, tmp_path):
     with RunFolder(config) as folder:
-        folder.log({"step": 1})
+        folder.log(ROW)
     os.rename(config.run_dir, tmp_path / "moved")
     with RunFolder(dataclasses.replace(config, run_dir=str(tmp_path / "moved"))) as folder:
-        assert folder.metrics() == [{"step": 1}]
+        assert folder.metrics() == [ROW]
 
 
 def test_a_folder_with_other_things_is_refused(config, tmp_path):
@@ -103,13 +148,13 @@ def test_reading_what_is_no_run(tmp_path):
 
 def test_rows_keep_their_values_bit_for_bit(config):
     value = np.float32(0.1)
-    row = {"step": 1, "a": value, "b": jnp.float32(1 / 3), "c": np.int64(3), "d": True, "e": [1, 2.5], "f": None}
+    row = {**ROW, "a": value, "b": jnp.float32(1 / 3), "c": np.int64(3), "d": True, "e": [1, 2.5], "f": None}
     with RunFolder(config) as folder:
         folder.log(row)
-        folder.log({"step": 2, "a": float("nan"), "b": jnp.float32(jnp.inf)})
+        folder.log({**ROW, "step": 2, "a": float("nan"), "b": jnp.float32(jnp.inf)})
         first, second = folder.metrics()
     assert first == {
-        "step": 1,
+        **ROW,
         "a": float(value),
         "b": float(np.float32(1 / 3)),
         "c": 3,
@@ -117,12 +162,13 @@ def test_rows_keep_their_values_bit_for_bit(config):
         "e": [1, 2.5],
         "f": None,
     }
-    assert second == {"step": 2, "a": None, "b": None}
+    assert second == {**ROW, "step": 2, "a": None, "b": None}
 
 
-def test_a_row_without_its_iteration_is_refused(config):
-    with RunFolder(config) as folder, pytest.raises(ValueError, match="step"):
-        folder.log({"loss": 1.0})
+@pytest.mark.parametrize("row", [{"loss": 1.0}, {"step": 1}, {"step": 1, "stage": "rl"}, {"step": True, "stage": "rl"}])
+def test_a_row_without_its_step_stage_or_iteration_is_refused(config, row):
+    with RunFolder(config) as folder, pytest.raises(ValueError, match=r"a row of metrics\.jsonl"):
+        folder.log(row)
 
 
 def test_truncate_cuts_records_to_the_checkpoint(config, tmp_path):
@@ -151,13 +197,41 @@ def test_truncate_before_the_first_checkpoint_drops_everything(config):
         assert folder.metrics() == []
 
 
-def test_rows_behind_a_broken_one_are_dropped(config, tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [b'{"st', b'{"step": 3}', b'{"step": 3, "stage": "rl"}', b"[1]", b"", b'{"step": 1, "stage": "im\xff"}'],
+)
+def test_a_line_that_is_no_row_costs_no_other_and_is_kept(config, tmp_path, line):
+    with RunFolder(config) as folder:
+        fill(folder, [1, 2])
+    file = tmp_path / "run" / "metrics.jsonl"
+    first, second = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(damaged := first + line + b"\n" + second + b'{"torn')
+    with RunFolder(config) as folder:
+        assert [row["step"] for row in folder.metrics()] == [1, 2]
+        (said,) = folder.truncate(2)
+        assert "line 2 is no row" in said
+        assert folder.truncate(2) == []
+    assert file.read_bytes() == first + second
+    assert (tmp_path / "run" / "metrics.jsonl.before-1").read_bytes() == damaged
+
+
+def test_symbols_that_python_takes_for_ends_of_lines_are_none(config):
+    with RunFolder(config) as folder:
+        folder.log({**ROW, "text": "a\u2028b\x85c"})
+        assert folder.truncate(1) == []
+        assert folder.metrics() == [{**ROW, "text": "a\u2028b\x85c"}]
+
+
+def test_iterations_without_a_checkpoint_are_not_thrown_away(config, tmp_path):
     with RunFolder(config) as folder:
         fill(folder, [1])
-    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
-        file.write('{"st\n{"step": 2}\n')
-    with RunFolder(config) as folder:
-        assert [row["step"] for row in folder.metrics()] == [1]
+        folder.log({"step": 2, "stage": "rl", "iteration": 1})
+    file = tmp_path / "run" / "metrics.jsonl"
+    before = file.read_bytes()
+    with RunFolder(config) as folder, pytest.raises(UserError, match=r"1 iterations .* no complete checkpoint"):
+        folder.truncate(-1)
+    assert file.read_bytes() == before
 
 
 def test_tensorboard_is_purged_behind_the_checkpoint(config, tmp_path):

@@ -1,0 +1,110 @@
+"""Whether a series has fallen, told from noise by tests whose errors are known.
+
+At every value the stretches that end there, `shortest` to `longest` values long, are compared with a reference before
+them. A stretch counts if it is low enough to matter and two tests agree that chance did not make it so: Student's t
+test of the values, for which those of an unchanged run are independent whatever their spread (episodes of a group share
+their level, so that episodes are not); and an exact one, which holds where successes are too few for a t test. That is
+the binomial test of two counts of successes (Przyborowski and Wilenski 1940), or without counts Fisher's exact test of
+how many values are low.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy import stats
+
+FALSE_ALARMS = 3e-5
+"""Largest p-value of both tests. A run is tested at every iteration over several stretches, so this is far below the
+share of unchanged runs that raise an alarm; benchmarks/collapse_alarms.py measures that."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Falls:
+    """What was found at each of n values.
+
+    Attributes:
+        begins: i64[n] index of the first value of the stretch that shows the fall most clearly; -1 where none does.
+        means: f64[n] mean of that stretch; NaN where there is none.
+        references: f64[n] mean that it was compared with, likewise.
+    """
+
+    begins: np.ndarray
+    means: np.ndarray
+    references: np.ndarray
+
+
+def falls(
+    values: np.ndarray,
+    *,
+    bound: float,
+    share: float,
+    start: int | None,
+    shortest: int,
+    longest: int,
+    counts: np.ndarray | None = None,
+    independent: bool = False,
+) -> Falls:
+    """Finds the stretches of a series that have fallen.
+
+    Args:
+        values: f64[n], none of them negative.
+        bound: a stretch has to have a mean below it; lower values count as low in Fisher's test.
+        share: a stretch has to have a mean below this share of its reference's, too.
+        start: the reference is the first so many values; None: all values before the stretch.
+        shortest: values of the shortest stretch.
+        longest: of the longest.
+        counts: f64[n] episodes behind each value where values are shares of episodes; None where they are not.
+        independent: these episodes are independent, so that the binomial test is all that is asked.
+    """
+    n = len(values)
+    if not n:
+        return Falls(np.zeros(0, int), np.zeros(0), np.zeros(0))
+    ends = np.arange(n)[:, None]
+    lengths = np.arange(shortest, longest + 1)[None, :]
+    firsts = ends - lengths + 1  # [n, L] index of the first value of each stretch
+    known = firsts >= (1 if start is None else start)
+    firsts = np.where(known, firsts, 0)
+    until = firsts if start is None else np.full_like(firsts, min(start, n))
+
+    def within(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sums over the reference and over the stretch."""
+        total = np.concatenate([[0.0], np.cumsum(series)])
+        return total[until], total[ends + 1] - total[firsts]
+
+    sizes = np.maximum(until, 1), np.broadcast_to(lengths, firsts.shape)
+    before, after = within(values)
+    means = before / sizes[0], after / sizes[1]
+    low = known & (means[1] < bound) & (means[1] < share * means[0])
+    squares = within((values - values.mean()) ** 2)
+    shifts = [size * (mean - values.mean()) ** 2 for size, mean in zip(sizes, means)]
+    df = np.maximum(sizes[0] + sizes[1] - 2, 1)
+    variance = np.maximum(squares[0] - shifts[0] + squares[1] - shifts[1], 0.0) / df
+    # A reference that is high by chance varies more than what follows: its own variance counts where it is larger.
+    of_reference = np.maximum(squares[0] - shifts[0], 0.0) / np.maximum(sizes[0] - 1, 1)
+    if counts is not None:
+        episodes = within(counts)
+        solved = within(values * counts)
+        total = np.maximum(episodes[0] + episodes[1], 1.0)
+        rate = np.clip((solved[0] + solved[1]) / total, 0.0, 1.0)
+        # Values of independent episodes vary at least so much, however alike those that were drawn are.
+        variance = np.maximum(variance, rate * (1 - rate) * (sizes[0] + sizes[1]) / total)
+    errors = np.sqrt(np.maximum(variance, of_reference) / sizes[0] + variance / sizes[1]) + 1e-12
+    t = np.where(low, (means[0] - means[1]) / errors, 0.0)
+    sure = low & (independent | (t > stats.t.isf(FALSE_ALARMS, np.arange(1, df.max() + 1))[df - 1]))
+    if sure.any():
+        if counts is not None:
+            seen = np.round(solved[0])[sure]
+            p = stats.binom.sf(seen - 1, seen + np.round(solved[1])[sure], (episodes[0] / total)[sure])
+        else:
+            good = within((values >= bound).astype(float))
+            p = stats.hypergeom.sf(
+                good[0][sure] - 1, (sizes[0] + sizes[1])[sure], (good[0] + good[1])[sure], sizes[0][sure]
+            )
+        sure[sure] = p <= FALSE_ALARMS
+    best = np.argmax(np.where(sure, t, -1.0), axis=1)
+    rows, any_sure = np.arange(n), sure.any(axis=1)
+
+    def chosen(array: np.ndarray) -> np.ndarray:
+        return np.where(any_sure, array[rows, best], np.nan)
+
+    return Falls(np.where(any_sure, firsts[rows, best], -1), chosen(means[1]), chosen(means[0]))

@@ -1,0 +1,56 @@
+"""Digests of the files of a folder, so that a damaged byte is found before it is used.
+
+`digests.json` is written last and whole: a folder that has it is complete.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from agentrl_jax.whole_files import replacing
+
+FILE = "digests.json"
+
+
+class DamageError(Exception):
+    """A file is missing or is not what was written; the message names it and says what was found."""
+
+
+def write_digests(folder: Path) -> None:
+    """Writes the SHA-256 of every file under a folder into its `digests.json`."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != f"{FILE}.tmp")
+    digests = {file.relative_to(folder).as_posix(): _sha256(file) for file in files if file != folder / FILE}
+    with replacing(folder / FILE) as stream:
+        json.dump({"sha256": digests}, stream, indent=1)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the folder has its digests."""
+    return (folder / FILE).is_file()
+
+
+def check_digests(folder: Path) -> None:
+    """Compares every file with its digest. Files that are not listed are not looked at.
+
+    Raises:
+        DamageError: a file differs, is missing or cannot be read, or the digests themselves cannot be.
+    """
+    try:
+        listed = json.loads((folder / FILE).read_bytes())["sha256"]
+        if not listed or not all(isinstance(entry, str) for pair in listed.items() for entry in pair):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        raise DamageError(f"{folder / FILE} cannot be read") from None
+    for name, digest in listed.items():
+        file = folder / name
+        try:
+            found = _sha256(file)
+        except OSError as error:
+            raise DamageError(f"{file} cannot be read ({error.strerror})") from None
+        if found != digest:
+            raise DamageError(f"{file} is damaged: its SHA-256 is not the one that was written with it")
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
