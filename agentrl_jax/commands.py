@@ -210,13 +210,22 @@ class Serve:
     port: int = 8000
     """Its port; 0 for any that is free."""
     max_instances: int = 256
-    """Instances that may be open at once; more are refused with status 503."""
+    """Instances that may be open at once. When all are, a new one replaces one that is finished, or else the one that
+    was idle longest, see reclaim_after; without one the new one is refused with status 503."""
+    reclaim_after: float = 300.0
+    """Seconds without a request after which an unfinished instance may be replaced by a new one; 0 for never."""
     idle_timeout: float = 3600.0
     """Seconds without a request after which an instance is closed; 0 for never."""
     request_timeout: float = 300.0
     """Seconds that a request may take; its instance is given up then."""
     max_body: int = 1024 * 1024
     """Largest body of a request, in bytes."""
+    max_action: int = 65536
+    """Longest action, in characters; longer ones are refused with status 422."""
+    max_connections: int = 512
+    """Connections that may be open at once; those that are idle are closed for new ones."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further host names that clients may reach this server by, beside the address it listens on."""
     workers: int = 64
     """Requests that are worked on at once."""
     token_file: str = ""

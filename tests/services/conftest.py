@@ -5,7 +5,8 @@ import contextlib
 import pytest
 from serving import running
 
-from agentrl_jax.services.server.app import Limits, create_app
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import uvicorn
 
 
 @contextlib.contextmanager
-def running(app, port=0):
-    """The address of an application while it is served."""
+def running(app, port=0, **options):
+    """The address of an application while it is served, with options of uvicorn."""
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2))
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2, **options)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     end = time.monotonic() + 20

@@ -15,7 +15,7 @@ from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.environments.textcraft.env import TextCraft
 from agentrl_jax.services.environments.textcraft.players import Random
 from agentrl_jax.services.protocol import COMPILED, WIRES
-from agentrl_jax.services.server.app import Limits
+from agentrl_jax.services.server.limits import Limits
 
 
 class Scripted:

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import json
 import time
 
 import httpx
@@ -12,7 +11,10 @@ from serving import running
 
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.protocol import COMPILED, WIRES, wire_of
-from agentrl_jax.services.server.app import Limits, create_app
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
+
+AS_JSON = {"Content-Type": "application/json"}
 
 
 def post(url, path, **body):
@@ -198,7 +200,7 @@ def test_large_bodies_are_refused(serve):
             yield b"x" * 100
 
     assert httpx.post(f"{url}/step", content=parts()).status_code == 413
-    assert httpx.post(f"{url}/step", content=b"[" * 900).status_code == 422
+    assert httpx.post(f"{url}/step", content=b"[" * 900, headers=AS_JSON).status_code == 422
 
 
 def test_a_token_is_asked_for(serve):
@@ -239,8 +241,6 @@ def test_texts_of_any_kind_come_back(serve):
     post(url, "reset", id=0, data_idx=0)
     text = 'ü\u2028\x00😀\ud7ff "\\'
     assert post(url, "step", id=0, action=text).json()["observation"] == f"1 {text}"
-    lone = httpx.post(f"{url}/step", content=json.dumps({"id": 0, "action": "\ud800"}))
-    assert lone.status_code in (200, 422)
 
 
 @pytest.mark.parametrize("name", sorted(WIRES))

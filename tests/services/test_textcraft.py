@@ -242,3 +242,33 @@ def test_of_two_recipes_that_make_a_circle_the_second_is_left_out():
     made = make_book([shaped("m:nugget", "m:ingot", "m:x"), shaped("m:ingot", "m:nugget", "m:x"), {"type": "smelting"}])
     assert made.goals == ("m:nugget",)
     assert made.items == {"m:nugget", "m:ingot", "m:x"}
+
+
+def test_thousands_of_entries_are_refused_at_once(book):
+    """Entries that all fit used to be tried in every order, which took hours; a watchdog would end such a test."""
+    calls = 0
+
+    class Counted(TextCraft):
+        def _matches(self, ingredients, entries):
+            nonlocal calls
+            calls += 1
+            return super()._matches(ingredients, entries)
+
+    env = Counted(book)
+    env.reset(0)
+    goal = next(name for name, ways in book.recipes.items() if len(ways[0].ingredients) == 3 and name in book.items)
+    named = [each.name.removeprefix("minecraft:").replace("_", " ") for each in book.recipes[goal][0].ingredients]
+    for name in named:
+        env._inventory[f"minecraft:{name.replace(' ', '_')}"] = 10**6
+    taken = ", ".join(f"1 {name}" for name in named * 40)
+    told = env.step(f"craft 1 {goal.removeprefix('minecraft:').replace('_', ' ')} using {taken}").observation
+    assert told.startswith("Could not find a valid recipe")
+    assert calls == len(book.recipes[goal])
+
+
+def test_long_actions_are_refused_in_short_words(book):
+    env = at(book, "stick")
+    told = texts(env, "get 1 " + "x" * 1_000_000, "get 1 " + "x" * 5000)
+    assert told[0].startswith("Could not execute get 1 xxx")
+    assert told[1].startswith("Could not find xxx")
+    assert max(map(len, told)) < 600

@@ -34,7 +34,9 @@ TEMPLATES: dict[str, str] = {
 }
 """Commands and what they do. OBJ stands for a thing, LOC for a place."""
 
-_THING = re.compile(r"\b(?:an?|the) (?:substance called )?([a-z0-9 -]+?)(?= door is| is| \(|[.,:\n]|$)", re.IGNORECASE)
+_THING = re.compile(
+    r"\b(?:an?|the) (?:substance called )?([a-z0-9 -]{1,100}?)(?= door is| is| \(|[.,:\n]|$)", re.IGNORECASE
+)
 _DOOR = "door to the "
 _CHOICE = re.compile(r"^([0-9]+):\t", re.MULTILINE)
 

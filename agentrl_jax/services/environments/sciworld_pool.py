@@ -13,6 +13,8 @@ import subprocess
 import threading
 from typing import IO, Any
 
+from agentrl_jax.services.texts import cut
+
 HEAP = 128
 """Largest Java heap of a simulator, MB. An episode keeps about 20 MB alive; a search for a gold path takes far more."""
 
@@ -109,7 +111,7 @@ class Simulator:
                 proxy, answer = answer, list(answer)
                 self._gateway.detach(proxy)
         except Exception as error:
-            told = " ".join(str(error).splitlines()[:2])  # a Java stack follows
+            told = cut(" ".join(str(error).splitlines()[:2]))  # a Java stack follows
             raise RuntimeError(f"ScienceWorld's simulator failed in {method}: {told}; reset the episode") from error
         self.broken = False
         return answer

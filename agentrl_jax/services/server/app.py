@@ -1,23 +1,27 @@
 """The routes of a service, after AgentGym's protocol (`agentrl_jax.services.protocol`)."""
 
 import contextlib
-import dataclasses
 import functools
+import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from agentrl_jax.services.environment import Answer, ItemError, Service
 from agentrl_jax.services.protocol import Errors, Wire
 from agentrl_jax.services.server.guard import Counters, Guard
 from agentrl_jax.services.server.instances import Instance, Instances, NoRoom, UnknownHandle
+from agentrl_jax.services.server.limits import DEFAULTS, MOST_ITEM, Limits
+from agentrl_jax.services.texts import cut
 
 _log = logging.getLogger(__name__)
 
@@ -28,30 +32,6 @@ SWEEP_SECONDS = 1.0
 """Between two looks for idle instances."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a server allows.
-
-    Attributes:
-        instances: open at once.
-        idle_timeout: seconds without a request after which an instance is closed; 0 for never.
-        seconds: that a request may take; its instance is given up then.
-        body_bytes: of a request.
-        workers: requests that are worked on at once.
-        token: that requests have to bear; empty for none.
-        first_handle: of the first instance. A server that is started anew should not give the handles of the one
-            before, which its clients still have.
-    """
-
-    instances: int = 256
-    idle_timeout: float = 3600.0
-    seconds: float = 300.0
-    body_bytes: int = 1024 * 1024
-    workers: int = 64
-    token: str = ""
-    first_handle: int = 0
-
-
 class _Refusal(Exception):
     """A request that cannot be met, in the client's words."""
 
@@ -60,7 +40,7 @@ class _Refusal(Exception):
         self.status = status
 
 
-def create_app(service: Service, wire: Wire, limits: Limits = Limits(), *, upstream: bool = False) -> FastAPI:
+def create_app(service: Service, wire: Wire, limits: Limits = DEFAULTS, *, upstream: bool = False) -> FastAPI:
     """The application of one service.
 
     Args:
@@ -83,9 +63,8 @@ def create_app(service: Service, wire: Wire, limits: Limits = Limits(), *, upstr
             _log.warning("%d instances are still at work and are left behind", stuck)
 
     app = FastAPI(title=f"agentrl_jax: {service.name}", lifespan=lifespan)
-    app.add_middleware(
-        Guard, counters=desk.counters, max_bytes=limits.body_bytes, seconds=limits.seconds, token=limits.token
-    )
+    app.add_middleware(Guard, counters=desk.counters, limits=limits)
+    app.add_exception_handler(RequestValidationError, _invalid)
     _add_routes(app, desk)
     return app
 
@@ -98,11 +77,15 @@ class _Desk:
         self.counters = Counters()
         self.instances = Instances(
             lambda: service.make(upstream),
+            reclaimed=self.counters.reclaimed.inc,
             most=limits.instances,
             idle_timeout=limits.idle_timeout,
+            reclaim_after=limits.reclaim_after,
+            seconds=limits.seconds,
             first=limits.first_handle,
         )
         self.counters.instances.set_function(lambda: len(self.instances))
+        self.counters.hung.set_function(lambda: self.instances.hung)
         self._threads: anyio.CapacityLimiter | None = None
 
     async def sweep(self) -> None:
@@ -193,9 +176,9 @@ class _Desk:
         """
         begun = threading.Event()
 
-        def working() -> Any:
+        def working() -> bytes:
             begun.set()
-            return work()
+            return self._encoded(work(), handle)
 
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(self.limits.workers)
@@ -203,7 +186,7 @@ class _Desk:
             with anyio.fail_after(self.limits.seconds):
                 found = await anyio.to_thread.run_sync(working, abandon_on_cancel=True, limiter=self._threads)
         except NoRoom as error:
-            return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "1"})
+            return JSONResponse({"detail": cut(str(error))}, 503, {"Retry-After": "1"})
         except TimeoutError:
             if late is not None:
                 late.set()
@@ -223,9 +206,21 @@ class _Desk:
         except Exception as error:
             _log.exception("%s failed", self.service.name)
             return self._refused(500, f"{type(error).__name__}: {error}", resets)
-        return JSONResponse(found)
+        return Response(found, media_type="application/json")
+
+    def _encoded(self, found: Any, handle: int | None) -> bytes:
+        """An answer as JSON, half characters as question marks; without one the instance is closed."""
+        try:
+            text = json.dumps(found, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            # The environment has gone on, and nobody knows where to: its state is of no further use.
+            if handle is not None:
+                self.instances.close(handle)
+            raise RuntimeError(f"the environment's answer is no JSON ({error}); the instance is closed") from error
+        return text.encode("utf-8", "replace")
 
     def _refused(self, status: int, text: str, resets: bool) -> Response:
+        text = cut(text).encode("utf-8", "replace").decode()
         if self.wire.errors is Errors.PAYLOAD:
             return JSONResponse({"error": text})
         if self.wire.errors is Errors.TEXT:
@@ -276,11 +271,12 @@ def _add_routes(app: FastAPI, desk: _Desk) -> None:
         mine = getattr(body, handle)
         return await desk.answer(mine, functools.partial(desk.close, mine))
 
-    number, text = (int, ...), (str, ...)
+    integer = Annotated[int, Field(ge=-MOST_ITEM, lt=MOST_ITEM)]
+    number, text = (integer, ...), (Annotated[str, Field(max_length=desk.limits.action_chars)], ...)
     asked = {name: (Any, ... if required else None) for name, required in (wire.create or {}).items()}
     further = {name: (Any, value) for name, value in wire.reset.items()}
     # AgentGym's TextCraft starts with the first item where none is named.
-    item = (int, 0) if wire.opens else number
+    item = (integer, 0) if wire.opens else number
     _post(app, f"{prefix}/create", create, asked, optional=wire.create is None)
     _post(app, f"{prefix}/reset", reset, {handle: number, **further, wire.item: item})
     for method in ("step", *wire.plays):
@@ -293,6 +289,16 @@ def _add_routes(app: FastAPI, desk: _Desk) -> None:
     reads |= {name: functools.partial(desk.view, method) for name, method in desk.service.views.items()}
     for name, read in reads.items():
         _get(app, f"{prefix}/{name}", read, desk, handle)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    """FastAPI's answer to a body or query that does not fit, its echo cut; nothing has been played."""
+    assert isinstance(error, RequestValidationError)
+    detail = [
+        {"type": each["type"], "loc": each["loc"], "msg": cut(each["msg"]), "input": cut(str(each["input"]), 200)}
+        for each in error.errors()
+    ]
+    return JSONResponse({"detail": detail}, 422)
 
 
 async def _fact(fact: Any) -> Response:

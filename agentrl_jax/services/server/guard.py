@@ -1,4 +1,4 @@
-"""What stands before every request: its size, the token, and a line of log and metrics behind it."""
+"""What stands before every request: where it comes from, the token, its body, and a line of log and metrics behind."""
 
 import hmac
 import logging
@@ -9,6 +9,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentrl_jax.services.server.limits import Limits
+from agentrl_jax.services.server.requests import refuse_body, refuse_head
+from agentrl_jax.services.texts import cut
 
 _log = logging.getLogger("agentrl_jax.services.requests")
 
@@ -23,25 +27,24 @@ class Counters:
         self.seconds = Histogram("request_seconds", "Time of a request", ("route",), registry=self.registry)
         self.instances = Gauge("instances", "Instances that are open", registry=self.registry)
         self.expired = Counter("instances_expired", "Instances closed for idleness", registry=self.registry)
+        self.reclaimed = Counter("instances_reclaimed", "Instances closed for new ones", registry=self.registry)
+        self.hung = Gauge("instances_hung", "Instances given up whose request still runs", registry=self.registry)
         self.abandoned = Counter("instances_abandoned", "Instances that did not answer in time", registry=self.registry)
         self.episodes = Counter("episodes", "Episodes that came to their end", ("solved",), registry=self.registry)
 
 
 class Guard:
-    """ASGI middleware: refuses what is too large or has no token, counts, and logs one line a request."""
+    """ASGI middleware: refuses what may not be asked or cannot be read, counts, and logs one line a request."""
 
-    def __init__(self, app: ASGIApp, *, counters: Counters, max_bytes: int, seconds: float, token: str):
+    def __init__(self, app: ASGIApp, *, counters: Counters, limits: Limits):
         """Stands before an application.
 
         Args:
             app: the application.
             counters: told of every request.
-            max_bytes: largest body.
-            seconds: that a body may take to arrive.
-            token: that requests have to bear; empty for none. The health route needs none.
+            limits: what is allowed. The health route needs no token.
         """
-        self._app, self._counters, self._token = app, counters, token
-        self._max_bytes, self._seconds = max_bytes, seconds
+        self._app, self._counters, self._limits = app, counters, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -63,35 +66,41 @@ class Guard:
             route = getattr(scope.get("route"), "path", "other")
             self._counters.requests.labels(route, str(status)).inc()
             self._counters.seconds.labels(route).observe(seconds)
-            told = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 6)}
-            _log.info("request", extra={"fields": told})
+            told = {"method": scope["method"], "path": cut(scope["path"], 200), "status": status}
+            _log.info("request", extra={"fields": {**told, "seconds": round(seconds, 6)}})
 
     async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
+        refusal = body = None
+        headers, limits = Headers(scope=scope), self._limits
         given = headers.get("authorization", "").encode("latin-1")
-        if self._token and scope["path"] != "/" and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
-            refusal = JSONResponse({"detail": "no or wrong token; send the header Authorization: Bearer TOKEN"}, 401)
-            await refusal(scope, receive, send)
-            return
         declared = headers.get("content-length", "0")
-        body = None
-        if not declared.isdigit() or int(declared[:20]) <= self._max_bytes:
+        if (refusal := refuse_head(headers, scope["scheme"], limits)) is not None:
+            pass
+        elif (
+            limits.token and scope["path"] != "/" and not hmac.compare_digest(given, f"Bearer {limits.token}".encode())
+        ):
+            refusal = 401, "no or wrong token; send the header Authorization: Bearer TOKEN"
+        elif declared.isascii() and declared.isdigit() and int(declared[:20]) > limits.body_bytes:
+            refusal = self._too_large()
+        else:
             try:
-                with anyio.fail_after(self._seconds):
+                with anyio.fail_after(limits.arrival_seconds):
                     body = await self._body(receive)
+                refusal = self._too_large() if body is None else refuse_body(headers, body)
             except TimeoutError:
-                await JSONResponse({"detail": "the body took too long"}, 408)(scope, receive, send)
-                return
-        if body is None:
-            refusal = JSONResponse({"detail": f"the body is larger than the {self._max_bytes} bytes allowed"}, 413)
-            await refusal(scope, receive, send)
+                refusal = 408, "the body took too long"
+        if refusal is not None:
+            await JSONResponse({"detail": refusal[1]}, refusal[0])(scope, receive, send)
             return
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        whole: list[Message] = [{"type": "http.request", "body": body or b"", "more_body": False}]
 
         async def receiving() -> Message:
             return whole.pop() if whole else await receive()
 
         await self._app(scope, receiving, send)
+
+    def _too_large(self) -> tuple[int, str]:
+        return 413, f"the body is larger than the {self._limits.body_bytes} bytes allowed"
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The body of a request; None if it is too large."""
@@ -99,7 +108,7 @@ class Guard:
         while True:
             message = await receive()
             body += message.get("body", b"")
-            if len(body) > self._max_bytes:
+            if len(body) > self._limits.body_bytes:
                 return None
             if not message.get("more_body", False):
                 return body

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,9 @@ from collections.abc import Callable, Iterator
 from agentrl_jax.services.environment import Answer, ServiceEnvironment
 
 _log = logging.getLogger(__name__)
+
+MOST_WAITING = 16
+"""Requests that may be in one instance or wait for it, so that one that hangs does not hold all threads."""
 
 
 class UnknownHandle(LookupError):
@@ -29,12 +33,14 @@ class Instance:
         last: what it said last; None before its first episode.
         used: monotonic seconds at the end of the last request.
         broken: a request never came back from it, so that it can only be dropped.
+        waiting: requests that are in it or wait for it.
     """
 
     env: ServiceEnvironment
     last: Answer | None = None
     used: float = 0.0
     broken: bool = False
+    waiting: int = 0
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -47,7 +53,10 @@ class Instances:
         *,
         most: int,
         idle_timeout: float,
+        reclaim_after: float = 0.0,
+        seconds: float = 300.0,
         first: int = 0,
+        reclaimed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Starts without instances.
@@ -56,15 +65,23 @@ class Instances:
             make: makes an environment.
             most: instances that may be open at once.
             idle_timeout: seconds without a request after which an instance is closed; 0 for never.
+            reclaim_after: seconds without a request after which an unfinished instance may be closed for a new one; 0
+                for never.
+            seconds: that a request waits for the one before it.
             first: handle of the first instance.
+            reclaimed: called for each instance that was closed for a new one.
             clock: tells seconds.
         """
         self._make, self._most, self._idle_timeout, self._clock = make, most, idle_timeout, clock
+        self._reclaim_after, self._seconds = reclaim_after, seconds
         self._open: dict[int, Instance] = {}
         self._lock = threading.Lock()
         self._next = first
         self._coming = 0
         self._closed = False
+        self._reclaimed = reclaimed
+        self.hung = 0
+        """Instances that were given up and whose request still runs."""
 
     def __len__(self) -> int:
         """Instances that are open."""
@@ -79,20 +96,26 @@ class Instances:
     def create(self) -> int:
         """Opens an instance and returns its handle; no handle is given twice.
 
+        Where all places are taken, a finished instance that no request is in is closed for it, or else the one that was
+        idle longest, if that was for `reclaim_after` seconds.
+
         Raises:
             NoRoom: too many are open, or the server is about to end.
         """
-        with self._lock:
-            if self._closed:
-                raise NoRoom("the server is shutting down")
-            if len(self._open) + self._coming >= self._most:
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise NoRoom("the server is shutting down")
+                if len(self._open) + self._coming < self._most:
+                    handle = self._next
+                    self._next += 1
+                    self._coming += 1
+                    break
+            if not self._reclaim():
                 raise NoRoom(
-                    f"{self._most} instances are open and no more are allowed; close some, or start the server with a "
-                    "larger --max-instances"
+                    f"{self._most} instances are open or on their way ({self.hung} of them hung) and no more are "
+                    "allowed; close some, or start the server with a larger --max-instances"
                 )
-            handle = self._next
-            self._next += 1
-            self._coming += 1
         try:
             env = self._make()  # may take long
         finally:
@@ -114,15 +137,27 @@ class Instances:
         """
         with self._lock:
             instance = self._open.get(handle)
-        if instance is None:
-            raise UnknownHandle(f"The id {handle} is not valid.")
-        with instance.lock:
-            if instance.broken or self._open.get(handle) is not instance:  # closed while this thread waited
+            if instance is None:
+                raise UnknownHandle(f"The id {handle} is not valid.")
+            if instance.waiting >= MOST_WAITING:
+                raise NoRoom(f"{MOST_WAITING} requests wait for instance {handle}; ask again")
+            instance.waiting += 1
+        try:
+            # Without a limit, every request behind one that hangs would keep its thread for good.
+            if not instance.lock.acquire(timeout=self._seconds):
                 raise UnknownHandle(f"The id {handle} is not valid.")
             try:
-                yield instance
+                if instance.broken or self._open.get(handle) is not instance:  # closed while this thread waited
+                    raise UnknownHandle(f"The id {handle} is not valid.")
+                try:
+                    yield instance
+                finally:
+                    instance.used = self._clock()
             finally:
-                instance.used = self._clock()
+                instance.lock.release()
+        finally:
+            with self._lock:
+                instance.waiting -= 1
 
     def close(self, handle: int) -> bool:
         """Closes an instance; False where there is none."""
@@ -142,6 +177,7 @@ class Instances:
             instance.broken = True
             with self._lock:
                 self._coming += 1  # it still takes its place
+                self.hung += 1
             threading.Thread(target=self._shut_later, args=(handle, instance), daemon=True).start()
 
     def expire(self) -> int:
@@ -152,19 +188,37 @@ class Instances:
         with self._lock:
             idle = {h: i for h, i in self._open.items() if i.used < limit and not i.lock.locked()}
         for handle, instance in idle.items():
-            if not instance.lock.acquire(blocking=False):
-                continue
-            try:
-                with self._lock:
-                    mine = instance.used < limit and self._open.get(handle) is instance
-                    if mine:
-                        del self._open[handle]
-                if mine:
-                    self._shut(handle, instance)
-                    count += 1
-            finally:
-                instance.lock.release()
+            count += self._shut_idle(handle, instance, limit)
         return count
+
+    def _reclaim(self) -> bool:
+        """Closes the instance that a new one may best replace; False where there is none."""
+        now = self._clock()
+        limit = now - self._reclaim_after if self._reclaim_after else -math.inf
+        with self._lock:
+            free = [(h, i, i.last is not None and i.last.done) for h, i in self._open.items() if not i.waiting]
+        able = [each for each in free if each[2] or each[1].used <= limit]
+        # Another thread may have taken or used the best one meanwhile.
+        for handle, instance, finished in sorted(able, key=lambda each: (not each[2], each[1].used)):
+            if self._shut_idle(handle, instance, instance.used if finished else limit):
+                self._reclaimed()
+                return True
+        return False
+
+    def _shut_idle(self, handle: int, instance: Instance, limit: float) -> bool:
+        """Closes an instance that no request is in and whose last one ended at `limit` or before."""
+        if not instance.lock.acquire(blocking=False):
+            return False
+        try:
+            with self._lock:
+                mine = not instance.waiting and instance.used <= limit and self._open.get(handle) is instance
+                if mine:
+                    del self._open[handle]
+            if mine:
+                self._shut(handle, instance)
+            return mine
+        finally:
+            instance.lock.release()
 
     def close_all(self, seconds: float) -> int:
         """Closes everything within some seconds, and takes no more; returns how many were still at work then."""
@@ -185,6 +239,7 @@ class Instances:
             self._shut(handle, instance)
         with self._lock:
             self._coming -= 1
+            self.hung -= 1
 
     def _shut(self, handle: int, instance: Instance) -> None:
         try:

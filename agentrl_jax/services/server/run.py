@@ -5,15 +5,19 @@ import ipaddress
 import json
 import logging
 import os
+import resource
 import socket
 import sys
 import threading
+import traceback
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.services.server.connections import bounded_protocol
+from agentrl_jax.services.texts import cut
 
 GRACE_SECONDS = 10
 """Seconds that requests have to end in after a signal."""
@@ -21,11 +25,14 @@ GRACE_SECONDS = 10
 JOIN_SECONDS = 5.0
 """Seconds that threads have to end in after the server."""
 
+MOST_TRACEBACK = 4000
+"""Characters of a traceback that are logged, the last ones."""
+
 KEPT_SECONDS = 75
 """Seconds that a connection is kept without a request; longer than clients keep theirs."""
 
 
-def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = False) -> None:
+def serve(app: FastAPI, *, host: str, port: int, token: str, connections: int, announce: bool = False) -> None:
     """Serves until a signal comes, then lets requests end and closes all instances.
 
     Args:
@@ -33,6 +40,7 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = Fa
         host: address to listen on.
         port: its port; 0 for any that is free.
         token: that the application asks for; without one an address that others can reach is warned of.
+        connections: most that are open at once; at most half of the files that the process may open.
         announce: for a parent process: print the address on standard output as a line of JSON, and end when standard
             input is closed.
 
@@ -43,13 +51,14 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, announce: bool = Fa
     listener = _listener(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     log = logging.getLogger(__name__)
-    if not token and not _is_loopback(host):
+    if not token and not is_loopback(host):
         log.warning(f"{address} can be reached from other machines and asks for no token; give --token-file")
     if announce:
         print(json.dumps({"url": address}), flush=True)
     log.info(f"serving at {address}")
     config = uvicorn.Config(
         app,
+        http=bounded_protocol(_possible(connections)),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -76,6 +85,12 @@ def _end_with_input(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
+def _possible(connections: int) -> int:
+    """As many connections, or half of the files that the process may open if those are fewer."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
+
+
 def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -89,7 +104,8 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is that of this machine to itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -103,11 +119,14 @@ class _Lines(logging.Formatter):
         told: dict[str, Any] = {
             "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "message": record.getMessage(),
+            "message": cut(record.getMessage()),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
+            # The frames say where, the last line says what; either may be long.
+            what = traceback.format_exception_only(record.exc_info[1])[-1].strip()
+            frames = "".join(traceback.format_tb(record.exc_info[2]))
+            told["error"] = f"{cut(what)}\n{frames[-MOST_TRACEBACK:]}"
         return json.dumps(told)
 
 

@@ -11,11 +11,15 @@ from agentrl_jax.services.environment import Answer, Service
 from agentrl_jax.services.environments.textcraft.players import Oracle, Random
 from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
 from agentrl_jax.services.replies import react_reply, rule_r
+from agentrl_jax.services.texts import cut
 
 DISTRACTORS = 10
 """Most commands shown that do not serve the goal."""
 
 SHUFFLE_SEED = 42
+
+MOST_ACTION = 8192
+"""Longest action that is carried out, characters; the longest command of a recipe has less than 200."""
 
 GOALS = 544
 """Goals of the installed recipes."""
@@ -90,6 +94,8 @@ class TextCraft:
     def step(self, action: str) -> Answer:
         """Does what an action says, or says why not."""
         try:
+            if len(action) > MOST_ACTION:
+                raise _Refused(f"Could not execute {action}")
             if match := _CRAFT.match(action):
                 return self._craft(match[1], match[2])
             if match := _GET.match(action):
@@ -98,7 +104,7 @@ class TextCraft:
                 return Answer(self._carried())
             raise _Refused(f"Could not execute {action}")
         except _Refused as refusal:
-            return Answer(str(refusal))
+            return Answer(cut(str(refusal)))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -139,8 +145,11 @@ class TextCraft:
 
     def _matches(self, ingredients: Sequence[Ingredient], entries: Sequence[Entry]) -> bool:
         """Whether each entry serves as exactly one of the ingredients."""
-        if not ingredients or not entries:
-            return not ingredients and not entries
+        # A count that differs is told before the search, whose time grows as entries to the power of ingredients.
+        if len(ingredients) != len(entries):
+            return False
+        if not ingredients:
+            return True
         first, rest = ingredients[0], ingredients[1:]
         return any(
             first.count == number

@@ -1,0 +1,80 @@
+"""Connections that are idle or slow, over real sockets."""
+
+import contextlib
+import socket
+import time
+
+import httpx
+import pytest
+from counting import counting
+from serving import running
+
+from agentrl_jax.services.protocol import COMPILED
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.connections import bounded_protocol
+from agentrl_jax.services.server.limits import Limits
+
+MOST = 20
+
+
+@pytest.fixture
+def address():
+    app = create_app(counting()[0], COMPILED, Limits(arrival_seconds=0.5))
+    with running(app, http=bounded_protocol(MOST, head_seconds=0.5)) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def sockets(url, count, sent=b""):
+    """Connections that have sent something."""
+    with contextlib.ExitStack() as stack:
+        made = [socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=10) for _ in range(count)]
+        for each in made:
+            stack.enter_context(each)
+            each.sendall(sent)
+        yield made
+
+
+def ended(connection):
+    """Whether the server closes a connection within ten seconds; what it sends first is left out."""
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(1000):
+            pass
+    return True
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /create HTTP/1.1\r\nHost: 127.0", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET"]
+)
+def test_a_head_that_does_not_come_ends_the_connection(address, sent):
+    with sockets(address, 1, sent) as (connection,):
+        if sent.endswith(b"GET"):
+            connection.sendall(b" /")
+        assert ended(connection)
+
+
+def test_a_slow_body_ends_in_408(address):
+    head = b"POST /step HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+    with sockets(address, 1, head) as (connection,):
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_idle_connections_do_not_shut_out_clients():
+    app = create_app(counting()[0], COMPILED)
+    with running(app, http=bounded_protocol(MOST, head_seconds=60)) as url, sockets(url, 3 * MOST) as idle:
+        assert httpx.post(f"{url}/create", timeout=10).json() == {"id": 0}
+        assert all(ended(each) for each in idle[: 2 * MOST])
+
+
+def test_connections_at_work_are_not_closed_for_new_ones():
+    service, _ = counting()
+    with running(create_app(service, COMPILED), http=bounded_protocol(2, head_seconds=60)) as url:
+        httpx.post(f"{url}/create")
+        httpx.post(f"{url}/reset", json={"id": 0, "data_idx": 0})
+        body = b'{"id": 0, "action": "sleep 1"}'
+        head = b"POST /step HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        with sockets(url, 2, head % len(body) + body) as working:
+            time.sleep(0.3)
+            with pytest.raises(httpx.TransportError):
+                httpx.get(url, timeout=10)
+            assert all(each.recv(1000).startswith(b"HTTP/1.1 200 ") for each in working)
