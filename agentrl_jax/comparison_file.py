@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from agentrl_jax.config import Config, MeshConfig, decode, differences, read_yaml, validate
 from agentrl_jax.config_types import STRICT, Count, Positive
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
 """What an arm may change; all arms share start, levels and budget."""
@@ -68,9 +68,9 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         file = TypeAdapter(_File).validate_json(json.dumps(read_yaml(path)))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+        where = shortened(".".join(map(str, first["loc"])) or "the file")
         known = ", ".join(field.name for field in dataclasses.fields(_File))
-        raise UserError(f"{path}: {where}: {first['msg']}; the keys are {known}") from error
+        raise UserError(f"{path}: {where}: {shortened(first['msg'])}; the keys are {known}") from error
     arms = {}
     for name, changes in file.arms.items():
         if not name.replace("_", "").replace("-", "").isalnum():
