@@ -33,6 +33,7 @@ class Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}  # of whole nodes by identity, with everything below them
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """The next node of the text, counted."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             node = super().compose_node(parent, index)
@@ -56,6 +57,7 @@ class Loader(yaml.SafeLoader):
             raise _error(f"more than {MAX_NODES} values, with those that aliases repeat", mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The keys and values of a node, each key once."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag.endswith(":merge"):
