@@ -70,18 +70,19 @@ def parse(text: str) -> TokenizerFile:
 
 
 def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
-    model = layout["model"].get("type") or "BPE"
+    model = shortened(layout["model"].get("type") or "BPE")
     decoders = _kinds(layout.get("decoder"), "decoders")
     splitters = _kinds(layout.get("pre_tokenizer"), "pretokenizers")
+    found = shortened(sorted(decoders))
     if "Metaspace" in decoders | splitters or layout["model"].get("byte_fallback") or model == "Unigram":
         raise ValueError(
-            f"a SentencePiece tokeniser (model {shortened(model)}, decoder {shortened(sorted(decoders))}), as Llama 2 has, "
+            f"a SentencePiece tokeniser (model {model}, decoder {found}), as Llama 2 has, "
             "is not supported: its tokens depend on the spaces around them; use a model with a byte-level BPE "
             "tokeniser, such as Llama 3, Qwen or SmolLM2"
         )
     if model != "BPE" or "ByteLevel" not in decoders:
         raise ValueError(
-            f"tokeniser with model {shortened(model)} and decoder {shortened(sorted(decoders))}; expected model BPE and "
+            f"tokeniser with model {model} and decoder {found}; expected model BPE and "
             "decoder ByteLevel; use a model with a byte-level BPE tokeniser, such as Llama 3, Qwen or SmolLM2"
         )
 
