@@ -8,6 +8,7 @@ from agentrl_jax.config_tree import Config, ModelConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.rule_checks import check_rule
 from agentrl_jax.services.catalogue import TEXT_SERVICES
+from agentrl_jax.size_checks import check_sizes
 
 _SHAPE = (
     "tokenizer",
@@ -29,6 +30,7 @@ def validate(config: Config) -> None:
     Raises:
         UserError: names the keys, what they hold and what would fit.
     """
+    check_sizes(config)
     model, prompt, rollout, algo = config.model, config.prompt, config.rollout, config.algo
     groups = sum(task.groups for task in config.tasks)
     episodes = groups * rollout.members

@@ -118,7 +118,7 @@ def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
                 f"level {number} is {level.shape[0]}x{level.shape[1]} and the first one "
                 f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file"
             )
-    pack = np.stack(levels).astype(np.int8)
+    pack = np.stack(list(levels)).astype(np.int8)
     packs.check_playable(pack, "level", playable, check_level)
     return pack
 
