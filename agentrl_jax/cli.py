@@ -20,7 +20,7 @@ from agentrl_jax import command_reports
 from agentrl_jax.command_checks import as_user_error, known, readable
 from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Serve, Train
 from agentrl_jax.config import Config, load_config
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
 
 _TRAIN_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         _run(words)
     except UserError as error:
-        print(f"agentrl: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"agentrl: {shortened(error, MAX_ERROR)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"agentrl: stopped{_GOES_ON.get(words[0] if words else '', '')}", file=sys.stderr)
@@ -57,18 +57,21 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"agentrl: {error}; give a path that can be used, on a disk with room", file=sys.stderr)
+        print(f"agentrl: {shortened(error, 500)}; give a path that can be used, on a disk with room", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        what = str(error).splitlines()[0] if str(error) else "out of memory"
+        what = shortened(str(error).splitlines()[0], 500) if str(error) else "out of memory"
         print(f"agentrl: {what}; lower the number of groups, the batch or the size of the model", file=sys.stderr)
         sys.exit(2)
     sys.exit(0)
 
 
 def _run(words: list[str]) -> None:
+    for word in words:
+        if flaw := text_flaw(word):
+            raise UserError(f"{shortened(ascii(word))}: has {flaw}; expected plain text")
     if words[:1] == ["train"] and len(words) > 1:
         _train(words[1:])
         return

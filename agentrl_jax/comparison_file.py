@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from agentrl_jax.config import Config, MeshConfig, decode, differences, read_yaml, validate
 from agentrl_jax.config_types import STRICT, Count, Positive
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
 """What an arm may change; all arms share start, levels and budget."""
@@ -68,22 +68,27 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         file = TypeAdapter(_File).validate_json(json.dumps(read_yaml(path)))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
+        where = shortened(".".join(map(str, first["loc"])) or "the file")
         known = ", ".join(field.name for field in dataclasses.fields(_File))
-        raise UserError(f"{path}: {where}: {first['msg']}; the keys are {known}") from error
+        raise UserError(f"{path}: {where}: {shortened(first['msg'])}; the keys are {known}") from error
     arms = {}
     for name, changes in file.arms.items():
-        if not name.replace("_", "").replace("-", "").isalnum():
-            raise UserError(f"{path}: the arm {name!r} names a file; use letters, digits, _ and -")
+        if not name.replace("_", "").replace("-", "").isalnum() or len(name) > 100:
+            raise UserError(
+                f"{path}: the arm {shortened(repr(name))} names a file; use 1 to 100 letters, digits, _ and -"
+            )
         other = [section for section in changes if section not in _SECTIONS]
         if other:
             raise UserError(
-                f"{path}: arms.{name} changes {other[0]}, but arms share everything except {' and '.join(_SECTIONS)}; "
-                "put it under run, or compare two files"
+                f"{path}: arms.{name} changes {shortened(other[0])}, but arms share everything except "
+                f"{' and '.join(_SECTIONS)}; put it under run, or compare two files"
             )
         merged = dict(file.run)
         for section, values in changes.items():
-            merged[section] = {**(merged.get(section) or {}), **values}
+            shared = merged.get(section) or {}
+            if not isinstance(shared, dict):
+                raise UserError(f"{path}: run.{section} is {shortened(shared)}, expected keys with values")
+            merged[section] = {**shared, **values}
         config = decode(merged, source=f"{path}: arms.{name}")
         try:
             validate(config)
@@ -93,7 +98,10 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
     for pair in file.pairs:
         unknown = [name for name in pair if name not in arms]
         if unknown:
-            raise UserError(f"{path}: pairs names {unknown[0]!r}, which is no arm; the arms are {', '.join(arms)}")
+            raise UserError(
+                f"{path}: pairs names {shortened(repr(unknown[0]))}, which is no arm; the arms are "
+                f"{shortened(', '.join(arms))}"
+            )
     comparison = Comparison(seeds=file.seeds, devices=file.devices, arms=arms, pairs=file.pairs)
     _check_budgets(path, comparison)
     return comparison

@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 import json
 import os
-import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from agentrl_jax import safe_yaml
 from agentrl_jax.algos.presets import PRESETS
 from agentrl_jax.config_checks import validate
 from agentrl_jax.config_tree import (
@@ -37,7 +37,7 @@ from agentrl_jax.config_tree import (
     TaskConfig,
     TrainConfig,
 )
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened, text_flaw
 from agentrl_jax.rates import with_rates
 from agentrl_jax.whole_files import replacing
 
@@ -84,25 +84,6 @@ _EXPECTED = {
     "less_than": "a number below {lt:.10g}",
     "less_than_equal": "a number of at most {le:.10g}",
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader that reads 1e-3 as a number and refuses a key that is given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is given twice", problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
-# YAML 1.1 asks for a dot in a number with an exponent; people write 1e-3.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
@@ -167,6 +148,10 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         raise UserError(f"{source}: holds a part of itself; write its values out") from error
 
 
+def _quoted(value: Any) -> str:
+    return shortened(json.dumps(value, default=str))
+
+
 def _preset(name: Any) -> dict[str, Any]:
     """The values of a preset as a file would give them; none for a name that is refused later."""
     known = PRESETS.get(name) if isinstance(name, str) else None
@@ -199,21 +184,25 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         UserError: it cannot be read, or holds something else.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(safe_yaml.MAX_BYTES + 1)
+        text = content.decode()
     except FileNotFoundError:
         raise UserError(
-            f"{path}: there is no such file; give the path of a YAML file, e.g. one of experiments/"
+            f"{shortened(path)}: there is no such file; give the path of a YAML file, e.g. one of experiments/"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text ({error}); give the path of a YAML file") from error
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{shortened(path)}: cannot be read as UTF-8 text ({shortened(error)}); give the path of a YAML file"
+        ) from error
+    if len(content) > safe_yaml.MAX_BYTES:
+        raise UserError(f"{path}: has more than {safe_yaml.MAX_BYTES} bytes; a configuration takes far fewer")
     try:
-        data = yaml.load(text, Loader=_Loader)
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply; expected `key: value` lines") from None
+        data = safe_yaml.parse(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not readable"
+        problem = shortened(getattr(error, "problem", None) or error)
         raise UserError(f"{path}{where}: not valid YAML: {problem}; expected `key: value` lines") from error
     if data is None:
         return {}
@@ -227,12 +216,17 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or len(word) == 2:
-            raise UserError(f"{word!r}: expected an option such as `--algo.clip_high 0.28`; `--help` lists them")
+            raise UserError(
+                f"{shortened(repr(word))}: expected an option such as `--algo.clip_high 0.28`; `--help` lists them"
+            )
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):
                 raise UserError(f"--{name}: has no value; write `--{name} VALUE`")
             value = rest.pop(0)
+        flaw = text_flaw(name) or text_flaw(value)
+        if flaw:
+            raise UserError(f"{shortened(ascii(word))}: the name or the value has {flaw}; expected plain text")
         yield name, value
 
 
@@ -248,7 +242,7 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
         if kind is None:
             raise UserError(f"--{name}: {_unknown_key(path[: depth + 1])}")
         if isinstance(node, list):
-            if not step.isdigit() or int(step) >= len(node):
+            if not (step.isascii() and step.isdigit() and len(step) < 10) or int(step) >= len(node):
                 raise UserError(f"--{name}: {here} has {len(node)} entries; use an index from 0 to {len(node) - 1}")
             index: Any = int(step)
         else:
@@ -259,15 +253,21 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
             if isinstance(node, dict) and not isinstance(node.get(step), (dict, list)):
                 node[step] = [dataclasses.asdict(task) for task in Config().tasks] if step == "tasks" else {}
             node = node[index]
+            if not isinstance(node, dict | list):
+                raise UserError(
+                    f"--{name}: {'.'.join(path[: depth + 1])} is {_quoted(node)}, expected keys with values"
+                )
 
 
 def _scalar(name: str, text: str) -> Any:
     if text.lower() == "none":
         return None
     try:
-        return yaml.load(text, Loader=_Loader)
+        return safe_yaml.parse(text)
     except yaml.YAMLError:
-        raise UserError(f"--{name}: {text!r} is not a value; write it as in YAML, e.g. 0.28, true or [1, 2]") from None
+        raise UserError(
+            f"--{name}: {shortened(repr(text))} is not a value; write it as in YAML, e.g. 0.28, true or [1, 2]"
+        ) from None
 
 
 def _child_type(kind: Any, step: str) -> Any:
@@ -305,7 +305,7 @@ def _unknown_key(path: Sequence[Any]) -> str:
         hint = f"did you mean {' or '.join(elsewhere)}?"
     else:
         hint = f"known keys here: {', '.join(siblings)}" if siblings else "there are no keys below this one"
-    return f"unknown key {'.'.join(map(str, path))}; {hint}"
+    return f"unknown key {shortened('.'.join(map(str, path)))}; {hint}"
 
 
 def _section_names(top: str) -> tuple[str, ...]:
@@ -332,9 +332,9 @@ def _explain(error: ValidationError) -> str:
         names = [argument.__name__ for argument in typing.get_args(_bare(kind))]
         expected = " or ".join(names)
     else:
-        context = problem.get("ctx", {})
-        expected = _EXPECTED.get(problem["type"], problem["msg"]).format(**context)
-    return f"{key} is {json.dumps(problem['input'], default=str)}, expected {expected}"
+        known = _EXPECTED.get(problem["type"])
+        expected = known.format(**problem.get("ctx", {})) if known else shortened(problem["msg"])
+    return f"{shortened(key)} is {_quoted(problem['input'])}, expected {expected}"
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

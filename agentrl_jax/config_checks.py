@@ -9,6 +9,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.rates import has_critic
 from agentrl_jax.rule_checks import check_rule
 from agentrl_jax.services.catalogue import TEXT_SERVICES
+from agentrl_jax.size_checks import check_sizes
 
 _SHAPE = (
     "tokenizer",
@@ -30,6 +31,7 @@ def validate(config: Config) -> None:
     Raises:
         UserError: names the keys, what they hold and what would fit.
     """
+    check_sizes(config)
     model, prompt, rollout, algo = config.model, config.prompt, config.rollout, config.algo
     groups = sum(task.groups for task in config.tasks)
     episodes = groups * rollout.members

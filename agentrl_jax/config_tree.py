@@ -72,7 +72,7 @@ class PromptConfig:
     """Actions executed per turn; further ones are cut off without penalty."""
     max_actions: Size = 10
     """Action budget of a trajectory."""
-    reply_tokens: Annotated[int, Field(ge=2)] = 16
+    reply_tokens: Annotated[int, Field(ge=2, le=2**20)] = 16
     """Longest reply of one turn in tokens, the end of the turn included."""
     format_penalty: Annotated[float, Field(le=0.0, allow_inf_nan=False)] = -0.1
     """Added to the return for every turn whose reply breaks the format or names an unknown action."""
@@ -283,7 +283,7 @@ class TrainConfig:
     """Iterations between two measurements of how much replies depend on their prompts (docs/collapse.md), and of how
     far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is always
     measured; 0: none."""
-    mutual_information_pairs: Annotated[int, Field(ge=2)] = 64
+    mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Most replies of a measurement, each of which is scored under the prompts of all."""
     trajectories_every: Count = 10
     """Iterations between two entries in trajectories.jsonl; 0: none."""

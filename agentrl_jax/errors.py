@@ -19,3 +19,30 @@ def refusals() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+MAX_ERROR = 1000
+"""Characters of a message at the terminal."""
+
+MAX_QUOTE = 120
+"""Characters of a value that a message quotes."""
+
+
+def shortened(value: object, limit: int = MAX_QUOTE) -> str:
+    """The text of a value on one line, with its middle left out where it is longer than `limit` characters."""
+    text = " ".join(str(value).split())
+    if len(text) <= limit:
+        return text
+    head = (limit - 5) * 2 // 3
+    return f"{text[:head]} ... {text[len(text) - (limit - 5 - head) :]}"
+
+
+def text_flaw(text: str) -> str | None:
+    """What keeps a text from being written to a file or used as a path; None if nothing does."""
+    if "\0" in text:
+        return "a NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "characters that are no Unicode text (half of a surrogate pair, or bytes that are not UTF-8)"
+    return None

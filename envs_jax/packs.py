@@ -1,15 +1,22 @@
 """Level packs, i8[N, H, W], as `.npy` files."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+Playable = Callable[[np.ndarray], np.ndarray]
+"""levels i8[N, H, W] -> whether each can be played, bool[N]."""
+
 CheckLevel = Callable[[np.ndarray, str], None]
-"""(level i8[H, W], its name) -> None; raises ValueError if the level cannot be played."""
+"""(level i8[H, W], its name) -> None; raises ValueError, which says why the level cannot be played."""
+
+MAX_CELLS = 1 << 28
+"""Cells of a pack, all its levels together."""
 
 
-def load(path: str | Path, check_level: CheckLevel) -> np.ndarray:
+def load(path: str | Path, playable: Playable, check_level: CheckLevel) -> np.ndarray:
     """Reads a pack, i8[N, H, W].
 
     Raises:
@@ -18,27 +25,57 @@ def load(path: str | Path, check_level: CheckLevel) -> np.ndarray:
     """
     with open(path, "rb") as file:
         try:
-            pack = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{path} is no .npy array file ({error}); expected a level pack, i8[N, H, W]") from error
-    return _check(pack, str(path), check_level)
+            version = np.lib.format.read_magic(file)
+            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+            shape, _, dtype = read(file)
+        except Exception as error:  # NumPy lets what Python's parser raises for a damaged header through
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} is no .npy array file ({reason}); expected a level pack, i8[N, H, W]") from error
+        # The header may ask for any amount of memory, so that nothing is allocated before it has been compared with
+        # what the file holds.
+        _check_kind(dtype, shape, str(path))
+        start = file.tell()
+        if file.seek(0, 2) - start != math.prod(shape):
+            raise ValueError(f"{path} has not the size of the int8{list(shape)} that it names; write it again")
+        file.seek(0)
+        pack = np.load(file, allow_pickle=False)
+    return _check(pack, str(path), playable, check_level)
 
 
-def save(path: str | Path, levels: np.ndarray, check_level: CheckLevel) -> None:
+def save(path: str | Path, levels: np.ndarray, playable: Playable, check_level: CheckLevel) -> None:
     """Writes a pack, i8[N, H, W].
 
     Raises:
         ValueError: it is not a pack of playable levels; nothing is written.
     """
-    pack = _check(np.asarray(levels), "the pack", check_level)
+    pack = _check(np.asarray(levels), "the pack", playable, check_level)
     with open(path, "wb") as file:
         np.save(file, pack, allow_pickle=False)
 
 
-def _check(pack: np.ndarray, name: str, check_level: CheckLevel) -> np.ndarray:
-    if not isinstance(pack, np.ndarray) or pack.dtype != np.int8 or pack.ndim != 3 or not len(pack):
-        found = f"{pack.dtype}{list(pack.shape)}" if isinstance(pack, np.ndarray) else type(pack).__name__
-        raise ValueError(f"{name} holds {found}; expected a level pack, int8 [N, H, W], with at least one level")
-    for number, level in enumerate(pack, start=1):
-        check_level(level, f"{name}, level {number}")
+def check_cells(number: int, height: int, width: int) -> None:
+    """Refuses a pack of more than `MAX_CELLS`; raises `ValueError`."""
+    if number * height * width > MAX_CELLS:
+        raise ValueError(
+            f"{number} levels on a board of {height}x{width} are {number * height * width} cells; expected at most "
+            f"{MAX_CELLS}: put the largest levels in another file, or fewer levels in one"
+        )
+
+
+def check_playable(pack: np.ndarray, name: str, playable: Playable, check_level: CheckLevel) -> None:
+    """Refuses a pack, i8[N, H, W], for its first level that cannot be played; its number, from 1, follows the name."""
+    for index in np.flatnonzero(~playable(pack))[:1]:
+        check_level(pack[index], f"{name} {index + 1}")
+
+
+def _check(pack: np.ndarray, name: str, playable: Playable, check_level: CheckLevel) -> np.ndarray:
+    _check_kind(pack.dtype, pack.shape, name)
+    check_playable(pack, f"{name}, level", playable, check_level)
     return pack
+
+
+def _check_kind(dtype: np.dtype, shape: tuple[int, ...], name: str) -> None:
+    if dtype != np.int8 or len(shape) != 3 or not shape[0]:
+        found = f"{str(dtype)[:60]}{str(list(shape))[:60]}"
+        raise ValueError(f"{name} holds {found}; expected a level pack, int8 [N, H, W], with at least one level")
+    check_cells(*shape)

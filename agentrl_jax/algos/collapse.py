@@ -342,5 +342,10 @@ def is_solved(rows: Sequence[Mapping[str, Any]], finding: Finding) -> bool:
 
     Success is the mean of the ten iterations up to the one that first raised the alarm.
     """
-    until = [row["train/success"] for row in rows if row.get("iteration", 0) <= finding.raised[0]]
-    return finding.alarm.metric != "validation/success" and statistics.fmean(until[-BASELINE:]) >= SOLVED
+    until = [
+        row["train/success"]
+        for row in rows
+        if row.get("iteration", 0) <= finding.raised[0] and row.get("train/success") is not None
+    ]
+    known = bool(until) and finding.alarm.metric != "validation/success"
+    return known and statistics.fmean(until[-BASELINE:]) >= SOLVED

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved
-from agentrl_jax.errors import UserError
+from agentrl_jax.config_types import LARGEST
+from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.train.curves import Panel, plot_curves
 from agentrl_jax.train.run_folder import read_config, read_metrics
 
@@ -29,6 +30,14 @@ PANELS = (
 )
 
 
+_READ = frozenset(
+    {"iteration", "step", "train/success"}
+    | {alarm.metric for alarm in ALARMS}
+    | {metric for panel in PANELS for metric, _ in panel.lines}
+)
+"""Names of the numbers that are read here."""
+
+
 def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """Reads a run, finished or not, and says what its metrics show.
 
@@ -45,7 +54,7 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
         UserError: the folder is no run, it has no iteration yet, or the figure's folder is not there.
     """
     read_config(run)  # refuses what is no run
-    rows = [row for row in read_metrics(run) if "iteration" in row]
+    rows = _iterations(run)
     if not rows:
         raise UserError(f"{run}: has no iteration of reinforcement learning yet; wait for the first one")
     findings = [examine(alarm, rows) for alarm in ALARMS]
@@ -104,9 +113,32 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
     }
 
 
+def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The rows of reinforcement learning, refused where a metric that is read here is no number."""
+    try:
+        rows = [row for row in read_metrics(run) if "iteration" in row]
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{run}: metrics.jsonl cannot be read ({shortened(error)}); put back the whole file") from error
+    for number, row in enumerate(rows, start=1):
+        for name in _READ & row.keys():
+            value = row[name]
+            whole = name in ("iteration", "step")
+            fits = value is None and not whole
+            if isinstance(value, int if whole else int | float) and not isinstance(value, bool):
+                fits = (0 <= value < 2**31) if whole else -LARGEST <= value <= LARGEST
+            if not fits:
+                raise UserError(
+                    f"{run}: metrics.jsonl holds {shortened(ascii(value))} as {name} of its iteration {number}, "
+                    f"expected a {'whole ' if whole else ''}number; put back the whole file"
+                )
+    return rows
+
+
 def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
     """Mean success of the ten iterations up to this one."""
-    known = [row["train/success"] for row in rows if row["iteration"] <= iteration and "train/success" in row]
+    known = [
+        row["train/success"] for row in rows if row["iteration"] <= iteration and row.get("train/success") is not None
+    ]
     return statistics.fmean(known[-BASELINE:]) if known else 0.0
 
 

@@ -26,6 +26,7 @@ from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.size_checks import check_sizes
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
@@ -184,6 +185,11 @@ def evaluate_run(
     config = read_config(run)
     if episodes is not None and episodes < 1:
         raise UserError(f"--episodes is {episodes}, expected at least 1")
+    config = dataclasses.replace(
+        config,
+        evaluation=dataclasses.replace(config.evaluation, episodes=episodes or config.evaluation.episodes),
+    )
+    check_sizes(config)
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
     if config.served and levels is not None:

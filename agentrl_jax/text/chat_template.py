@@ -2,8 +2,7 @@
 
 It is rendered as `transformers` renders it, so that a model reads what it was trained on: in a sandbox, with the same
 filters and functions, but with a date that is given instead of today's, because a prompt that changes overnight cannot
-be reproduced. The sandbox keeps a template from running code; it may still waste time, so take one only from where you
-would take weights.
+be reproduced. The sandbox keeps a template from running code, and from taking much time or memory.
 """
 
 import dataclasses
@@ -18,7 +17,9 @@ import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from agentrl_jax.errors import shortened
+from agentrl_jax.text.template_sandbox import BoundedEnvironment
 
 Message = tuple[str, str]
 """Who speaks ("system", "user" or "assistant") and the content."""
@@ -26,7 +27,7 @@ Message = tuple[str, str]
 DATE = datetime.date(2024, 7, 26)
 """What a template is told today is; the date that Llama's templates fall back on."""
 
-MAX_SOURCE = 1 << 20
+MAX_SOURCE = 1 << 17
 """Most characters of a template."""
 
 MAX_TEXT = 1 << 24
@@ -81,6 +82,7 @@ class ChatTemplate:
                 add_generation_prompt=generate,
                 **dict(self.variables),
                 **options,
+                **BoundedEnvironment.variables(),
             ):
                 parts.append(part)
                 size += len(part)
@@ -88,8 +90,13 @@ class ChatTemplate:
                     raise ValueError(f"it writes more than {MAX_TEXT} characters")
         except Exception as error:  # the template is foreign code: whatever goes wrong inside it is its refusal
             roles = ", ".join(role for role, _ in messages)
-            raise ValueError(f"the chat template refuses a conversation of {roles}: {error}") from error
-        return "".join(parts)
+            raise ValueError(
+                f"the chat template refuses a conversation of {shortened(roles)}: {shortened(error)}"
+            ) from error
+        text = "".join(parts)
+        if not _is_unicode(text):
+            raise ValueError("the chat template writes half of a surrogate pair, which is no text; correct its escapes")
+        return text
 
     def closing_token(self, special_names: Iterable[str]) -> str | None:
         """Returns the first of some special tokens that follows a finished reply; None if there is none."""
@@ -108,6 +115,14 @@ def special_pattern(special_names: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Generation(Extension):
     """`{% generation %}` marks what the assistant wrote; here it changes nothing."""
 
@@ -123,16 +138,18 @@ class _Generation(Extension):
 def _compile(source: str, date: datetime.date) -> jinja2.Template:
     if len(source) > MAX_SOURCE:
         raise ValueError(f"a chat template of {len(source)} characters; expected at most {MAX_SOURCE}")
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.add_filter("tojson", _to_json)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = date.strftime
     try:
         return environment.from_string(source)
     except jinja2.TemplateSyntaxError as error:
-        raise ValueError(f"the chat template is no Jinja template: line {error.lineno}: {error.message}") from error
+        raise ValueError(
+            f"the chat template is no Jinja template: line {error.lineno}: {shortened(error.message)}"
+        ) from error
+    except Exception as error:  # the template is foreign code: numbers or nesting that Python does not compile
+        raise ValueError(f"the chat template is no Jinja template: {shortened(error)}") from error
 
 
 def _refuse(message: str) -> NoReturn:

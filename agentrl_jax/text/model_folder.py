@@ -5,10 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.errors import shortened
 from agentrl_jax.strict_json import parse_object
 from agentrl_jax.text.chat_template import ChatTemplate
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+MAX_BYTES = 1 << 27
+"""Size that a file may have; the tokenizer of Gemma, with 262,144 tokens, has 33 MB."""
 
 NAMES = (
     "tokenizer.json",
@@ -39,8 +43,21 @@ class Beside:
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
-    """Content of those of `NAMES` that a folder holds."""
-    return {name: (folder / name).read_bytes() for name in NAMES if (folder / name).is_file()}
+    """Content of those of `NAMES` that a folder holds.
+
+    Raises:
+        ValueError: a file is too large.
+    """
+    return {name: read_bounded(folder / name) for name in NAMES if (folder / name).is_file()}
+
+
+def read_bounded(file: Path) -> bytes:
+    """Content of one file; errors as in `read_folder`."""
+    with open(file, "rb") as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{file}: has more than {MAX_BYTES} bytes, which no file of a tokenizer has")
+    return content
 
 
 def read_files(files: Mapping[str, bytes], source: str) -> Beside:
@@ -64,7 +81,11 @@ def read_files(files: Mapping[str, bytes], source: str) -> Beside:
     stops = _json(files, "generation_config.json", source).get("eos_token_id", [])
     stops = stops if isinstance(stops, list) else [stops]
     if not all(type(stop) is int for stop in stops):
-        raise ValueError(f"{source}/generation_config.json: eos_token_id {stops}; expected ids, one or a list")
+        raise ValueError(
+            f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids, one or a list"
+        )
+    if not all(0 <= stop < 2**31 for stop in stops) or len(stops) > 1024:
+        raise ValueError(f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids of tokens")
     return Beside(
         template=None if template is None else ChatTemplate(template, tuple(names.items())),
         end=names.get("eos_token"),

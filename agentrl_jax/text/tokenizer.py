@@ -1,7 +1,6 @@
 """Tokenisers as the project needs them: byte-level, with special tokens that text can never spell."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -11,9 +10,11 @@ from typing import Any
 
 import tokenizers
 
-from agentrl_jax.text import model_folder
+from agentrl_jax.errors import shortened
+from agentrl_jax.text import model_folder, tokenizer_file
 from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.model_folder import Beside
+from agentrl_jax.text.tokenizer_file import byte_alphabet
 
 END_OF_TURN_NAMES = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
 """Special tokens that close a turn, in the order in which they are looked for."""
@@ -125,7 +126,7 @@ def read(path: str | Path) -> dict[str, bytes]:
     file = Path(path)
     files = model_folder.read_folder(file) if file.is_dir() else {}
     if file.is_file():
-        files["tokenizer.json"] = file.read_bytes()
+        files["tokenizer.json"] = model_folder.read_bounded(file)
     if "tokenizer.json" not in files:
         raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
     return files
@@ -173,20 +174,13 @@ def from_json(
 ) -> Tokenizer:
     """Builds a `Tokenizer` from the text of a `tokenizer.json` and what is known `beside` it; the rest as in `load`."""
     beside = beside or Beside()
-    layout = json.loads(text)
-    _refuse_unless_byte_level(layout)
-    backend = tokenizers.Tokenizer.from_str(text)
-    backend.encode_special_tokens = True  # a special token's spelling inside ordinary text is split into bytes
-    backend.no_padding()
-    backend.no_truncation()
-    added = {int(token["id"]): token for token in layout.get("added_tokens", ())}
-    special = frozenset(i for i, token in added.items() if token["special"])
-    names = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
+    file = tokenizer_file.parse(text)
+    backend, names, special = file.backend, file.names, file.special
     size = max(names) + 1
     inverse = {character: byte for byte, character in byte_alphabet().items()}
     token_bytes: list[bytes | None] = [None] * size
     for i, name in names.items():
-        if i in added:
+        if i in file.added:
             token_bytes[i] = None if i in special else name.encode()
         else:
             token_bytes[i] = bytes(inverse[character] for character in name)
@@ -203,44 +197,9 @@ def from_json(
         stop_ids=tuple(dict.fromkeys(stop for stop in stops if stop in special)),
         special_ids=special,
         token_bytes=tuple(token_bytes),
-        fingerprint=_fingerprint(layout, beside),
+        fingerprint=_fingerprint(file.layout, beside),
         template=beside.template,
     )
-
-
-@functools.cache
-def byte_alphabet() -> dict[int, str]:
-    """Returns the printable character by which a byte-level vocabulary file spells each of the 256 bytes.
-
-    Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on, in order
-    (Radford et al. 2019, the encoder of GPT-2).
-    """
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = (b for b in range(256) if b not in printable)
-    return {b: chr(b) for b in printable} | {b: chr(256 + k) for k, b in enumerate(others)}
-
-
-def _refuse_unless_byte_level(layout: dict[str, Any]) -> None:
-    model = layout["model"].get("type") or "BPE"
-    decoders = _kinds(layout.get("decoder"), "decoders")
-    splitters = _kinds(layout.get("pre_tokenizer"), "pretokenizers")
-    if "Metaspace" in decoders | splitters or layout["model"].get("byte_fallback") or model == "Unigram":
-        raise ValueError(
-            f"a SentencePiece tokeniser (model {model}, decoder {sorted(decoders)}), as Llama 2 has, is not supported: "
-            "its tokens depend on the spaces around them; use a model with a byte-level BPE tokeniser, such as "
-            "Llama 3, Qwen or SmolLM2"
-        )
-    if model != "BPE" or "ByteLevel" not in decoders:
-        raise ValueError(
-            f"tokeniser with model {model} and decoder {sorted(decoders)}; expected model BPE and decoder ByteLevel; "
-            "use a model with a byte-level BPE tokeniser, such as Llama 3, Qwen or SmolLM2"
-        )
-
-
-def _kinds(component: dict[str, Any] | None, children: str) -> set[str]:
-    if component is None:
-        return set()
-    return {component["type"]}.union(*(_kinds(child, children) for child in component.get(children, ())))
 
 
 def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, ...], argument: str) -> int:
@@ -249,8 +208,8 @@ def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, 
         if name in by_name:
             return by_name[name]
     raise ValueError(
-        f"no special token {' or '.join(names)} in this tokeniser, which has "
-        f"{', '.join(sorted(by_name)) or 'none'}; name one by {argument}="
+        f"no special token {shortened(' or '.join(names))} in this tokeniser, which has "
+        f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}="
     )
 
 

@@ -1,6 +1,5 @@
 """Environments of a configuration, with levels from files where it names some."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from envs_jax.frozen_lake import FrozenLake
 from envs_jax.frozen_lake import levels as frozen_lake_levels
 from envs_jax.sokoban import Sokoban
 from envs_jax.sokoban import levels as sokoban_levels
-from envs_jax.sokoban.text import BOX, BOX_ON_TARGET
 
 MAX_BYTES = 64 * 1024 * 1024
 """Size that a level file may have."""
@@ -54,20 +52,17 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
     """The environment on a board that holds every level of the file, and the levels; None if it has no levels."""
     packed = file.suffix == ".npy"
     if isinstance(env, Sokoban):
-        levels = list(sokoban_levels.load_pack(file)) if packed else sokoban_levels.parse_xsb(_text(file))
-        height, width = (max(env_side, *sides) for env_side, sides in zip((env.height, env.width), _sides(levels)))
-        boxes = max(int(np.isin(level, (BOX, BOX_ON_TARGET)).sum()) for level in levels)
-        grown = Sokoban(height, width, max(boxes, env.boxes), env.vocabulary, env.observation)
-        return grown, sokoban_levels.stack_levels(levels, height, width)
+        levels = sokoban_levels.load_pack(file) if packed else sokoban_levels.parse_xsb(_text(file))
+        height = max(env.height, *(level.shape[0] for level in levels))
+        width = max(env.width, *(level.shape[1] for level in levels))
+        pack = sokoban_levels.stack_levels(levels, height, width)
+        boxes = max(env.boxes, sokoban_levels.most_boxes(pack))
+        return Sokoban(height, width, boxes, env.vocabulary, env.observation), pack
     if isinstance(env, FrozenLake):
-        levels = list(frozen_lake_levels.load_pack(file)) if packed else frozen_lake_levels.parse_maps(_text(file))
+        levels = frozen_lake_levels.load_pack(file) if packed else frozen_lake_levels.parse_maps(_text(file))
         pack = frozen_lake_levels.stack_levels(levels)
         return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
     return env, None
-
-
-def _sides(levels: Sequence[np.ndarray]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(level.shape[0] for level in levels), tuple(level.shape[1] for level in levels)
 
 
 def _text(file: Path) -> str:

@@ -156,9 +156,8 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 def levels_line(name: str, known: Mapping[str, Any]) -> str:
     """One line on the levels of a task's evaluation; `known` is that of `seen.seen_levels`."""
     images = f", {known['seen_images']} rotated or mirrored" if "seen_images" in known else ""
-    counts = (
-        f"{known['levels']} levels, {known['distinct_levels']} different, {known['seen_levels']} learned from{images}"
-    )
+    seen = "not known how many" if known["seen_levels"] is None else known["seen_levels"]
+    counts = f"{known['levels']} levels, {known['distinct_levels']} different, {seen} learned from{images}"
     return f"{name}: {counts}" + ("" if known["held_out"] is True else f"; not held out: {known['held_out']}")
 
 

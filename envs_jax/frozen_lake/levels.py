@@ -32,14 +32,14 @@ def parse_maps(text: str) -> list[np.ndarray]:
             goal, or there is no map. The message names the line, and the column where there is one, counted from 1.
     """
     levels: list[np.ndarray] = []
+    lines: list[int] = []
     rows: list[list[int]] = []
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         row = line.strip()
         if not row:
             if rows:
-                level = np.array(rows, np.int8)
-                check_level(level, f"the map at line {number - len(rows)}")
-                levels.append(level)
+                levels.append(np.array(rows, np.int8))
+                lines.append(number - len(rows))
                 rows = []
             continue
         for column, letter in enumerate(row, start=1 + len(line) - len(line.lstrip())):
@@ -55,6 +55,17 @@ def parse_maps(text: str) -> list[np.ndarray]:
             raise ValueError(f"line {number}: the map is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one")
     if not levels:
         raise ValueError("the text holds no map; expected rows of the letters S F H G")
+    by_size: dict[tuple[int, ...], list[int]] = {}
+    for index, level in enumerate(levels):
+        by_size.setdefault(level.shape, []).append(index)
+    refused = [
+        i
+        for same in by_size.values()
+        for i, good in zip(same, playable(np.stack([levels[i] for i in same])))
+        if not good
+    ]
+    for index in sorted(refused)[:1]:
+        check_level(levels[index], f"the map at line {lines[index]}")
     return levels
 
 
@@ -80,7 +91,15 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
         raise ValueError(f"{name} has {starts} starts (S) and {goals} goals (G); expected exactly one of each")
 
 
-def stack_levels(levels: Sequence[np.ndarray]) -> np.ndarray:
+def playable(levels: np.ndarray) -> np.ndarray:
+    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: what `check_level` asks, of all at once."""
+    if 0 in levels.shape[1:]:
+        return np.zeros(len(levels), bool)
+    inside = (levels.min((1, 2)) >= FROZEN) & (levels.max((1, 2)) <= START)
+    return inside & ((levels == START).sum((1, 2)) == 1) & ((levels == GOAL).sum((1, 2)) == 1)
+
+
+def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Makes a pack of levels of one size. Nothing is padded, because no cell behaves like the edge of a lake.
 
     Returns:
@@ -92,15 +111,18 @@ def stack_levels(levels: Sequence[np.ndarray]) -> np.ndarray:
     if not len(levels):
         raise ValueError("no levels were given; expected at least one")
     for number, level in enumerate(levels, start=1):
-        check_level(level, f"level {number}")
+        if level.ndim != 2 or level.dtype != np.int8:
+            check_level(level, f"level {number}")
         if level.shape != levels[0].shape:
             raise ValueError(
                 f"level {number} is {level.shape[0]}x{level.shape[1]} and the first one "
                 f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file"
             )
-    return np.stack(levels).astype(np.int8)
+    pack = np.stack(list(levels)).astype(np.int8)
+    packs.check_playable(pack, "level", playable, check_level)
+    return pack
 
 
 def load_pack(path: str | Path) -> np.ndarray:
     """Reads a pack, i8[N, H, W], from a `.npy` file; see `packs.load`."""
-    return packs.load(path, check_level)
+    return packs.load(path, playable, check_level)

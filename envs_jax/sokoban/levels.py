@@ -29,6 +29,11 @@ _CODES = {
     "@": PLAYER,
     "+": PLAYER_ON_TARGET,
 }
+_CODE_OF_BYTE = np.zeros(128, np.int8)
+_CODE_OF_BYTE[[ord(symbol) for symbol in _CODES]] = list(_CODES.values())
+_PLAYERS, _BOXES = (PLAYER, PLAYER_ON_TARGET), (BOX, BOX_ON_TARGET)
+_TARGETS = (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET)
+_TOGETHER = 4096  # levels whose walls are filled at once
 _SYMBOLS = ("#", " ", ".", "*", "$", "@", "+")
 _EXPECTED = "one of # @ + $ * . or a floor (space, - or _)"
 
@@ -50,7 +55,7 @@ def parse_xsb(text: str) -> list[np.ndarray]:
         ValueError: a symbol is unknown, a board is open, too large or not a playable level, or there is none. The
             message names the line and column, counted from 1.
     """
-    levels: list[np.ndarray] = []
+    boards: list[tuple[int, list[str]]] = []
     rows: list[str] = []
     first = 0
     closed = False
@@ -59,9 +64,9 @@ def parse_xsb(text: str) -> list[np.ndarray]:
         if line.startswith(";") or not line or _is_title(line):
             closed = bool(rows)
             if not line and rows:
-                levels.append(_board(rows, first))
+                boards.append((first, rows))
                 rows, closed = [], False
-                if len(levels) > MAX_LEVELS:
+                if len(boards) > MAX_LEVELS:
                     raise ValueError(f"line {number}: more than {MAX_LEVELS} levels; expected fewer: split the file")
             continue
         if closed:
@@ -69,16 +74,16 @@ def parse_xsb(text: str) -> list[np.ndarray]:
                 f"line {number}, column 1: a row follows a title or comment inside a level; expected a blank line "
                 "between levels"
             )
-        for column, symbol in enumerate(line, start=1):
-            if symbol not in _CODES:
-                raise ValueError(f"line {number}, column {column}: found {symbol!r}; expected {_EXPECTED}")
+        if not _CODES.keys() >= set(line):
+            column, symbol = next((c, symbol) for c, symbol in enumerate(line, start=1) if symbol not in _CODES)
+            raise ValueError(f"line {number}, column {column}: found {symbol!r}; expected {_EXPECTED}")
         first = first if rows else number
         rows.append(line)
         if len(rows) > MAX_SIDE or len(line) > MAX_SIDE:
             raise ValueError(f"line {number}: the level is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one")
-    if not levels:
+    if not boards:
         raise ValueError(f"the text holds no level; expected rows of XSB symbols: {_EXPECTED}")
-    return levels
+    return _levels(boards)
 
 
 def format_xsb(levels: Sequence[np.ndarray] | np.ndarray) -> str:
@@ -98,9 +103,7 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
         raise ValueError(f"{name} has shape {level.shape}; expected (rows, columns)")
     if level.min() < WALL or level.max() > PLAYER_ON_TARGET:
         raise ValueError(f"{name} holds cell codes {level.min()} to {level.max()}; expected 0 to {PLAYER_ON_TARGET}")
-    players = int(np.isin(level, (PLAYER, PLAYER_ON_TARGET)).sum())
-    boxes = int(np.isin(level, (BOX, BOX_ON_TARGET)).sum())
-    targets = int(np.isin(level, (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET)).sum())
+    players, boxes, targets = (int(np.isin(level, kinds).sum()) for kinds in (_PLAYERS, _BOXES, _TARGETS))
     if players != 1:
         raise ValueError(f"{name} has {players} players; expected exactly one (@, or + on a target)")
     if boxes != targets or targets < 1:
@@ -109,7 +112,21 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
         raise ValueError(f"{name} is solved already; expected a box that is off target ($)")
 
 
-def stack_levels(levels: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
+def playable(levels: np.ndarray) -> np.ndarray:
+    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: what `check_level` asks, of all at once."""
+    if 0 in levels.shape[1:]:
+        return np.zeros(len(levels), bool)
+    players, boxes, targets = (_count(levels, kinds) for kinds in (_PLAYERS, _BOXES, _TARGETS))
+    inside = (levels.min((1, 2)) >= WALL) & (levels.max((1, 2)) <= PLAYER_ON_TARGET)
+    return inside & (players == 1) & (boxes == targets) & (targets >= 1) & (levels == BOX).any((1, 2))
+
+
+def most_boxes(levels: np.ndarray) -> int:
+    """Boxes of the level of a pack, i8[N, H, W], that has most."""
+    return int(_count(levels, _BOXES).max())
+
+
+def stack_levels(levels: Sequence[np.ndarray] | np.ndarray, height: int, width: int) -> np.ndarray:
     """Pads levels with wall, below and to the right, to one size.
 
     Returns:
@@ -118,61 +135,92 @@ def stack_levels(levels: Sequence[np.ndarray], height: int, width: int) -> np.nd
     Raises:
         ValueError: a level does not fit or cannot be played; the message names it, counted from 1.
     """
+    packs.check_cells(len(levels), height, width)
     pack = np.full((len(levels), height, width), WALL, np.int8)
     for number, level in enumerate(levels, start=1):
-        check_level(level, f"level {number}")
+        if level.dtype != np.int8 or level.ndim != 2 or 0 in level.shape:
+            check_level(level, f"level {number}")
         rows, columns = level.shape
         if rows > height or columns > width:
             raise ValueError(
                 f"level {number} is {rows}x{columns}; expected at most {height}x{width}: use a larger board"
             )
         pack[number - 1, :rows, :columns] = level
+    packs.check_playable(pack, "level", playable, check_level)
     return pack
 
 
 def save_pack(path: str | Path, levels: np.ndarray) -> None:
     """Writes a pack, i8[N, H, W], as a `.npy` file; see `packs.save`."""
-    packs.save(path, levels, check_level)
+    packs.save(path, levels, playable, check_level)
 
 
 def load_pack(path: str | Path) -> np.ndarray:
     """Reads a pack, i8[N, H, W], from a `.npy` file; see `packs.load`."""
-    return packs.load(path, check_level)
+    return packs.load(path, playable, check_level)
+
+
+def _count(levels: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
+    """Cells i64[N] of some kinds in each level, i8[N, H, W]."""
+    return np.isin(levels, kinds).sum((1, 2))
 
 
 def _is_title(line: str) -> bool:
-    if len(line) > 2 and len(set(line)) == 1 and line[0] in "-_=~*.":
+    symbols = set(line)
+    if len(line) > 2 and len(symbols) == 1 and line[0] in "-_=~*.":
         return True
-    return sum(symbol.isalnum() for symbol in line) > line.count("#")
+    return not _CODES.keys() >= symbols and sum(symbol.isalnum() for symbol in line) > line.count("#")
 
 
-def _board(rows: list[str], first: int) -> np.ndarray:
-    """Turns the rows of one level, which begins at line `first`, into cell codes with wall outside."""
-    width = max(len(row) for row in rows)
-    padded = [row.ljust(width) for row in rows]
-    codes = np.array([[_CODES[symbol] for symbol in row] for row in padded], np.int8)
+def _levels(boards: Sequence[tuple[int, Sequence[str]]]) -> list[np.ndarray]:
+    """Turns (first line, rows) of levels into cell codes with wall outside, those of one size together."""
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for index, (_, rows) in enumerate(boards):
+        by_size.setdefault((len(rows), max(map(len, rows))), []).append(index)
+    levels: list[np.ndarray] = [np.empty(0, np.int8)] * len(boards)
+    refused: list[int] = []
+    for (height, width), indices in by_size.items():
+        for start in range(0, len(indices), _TOGETHER):
+            chunk = indices[start : start + _TOGETHER]
+            text = "".join(row.ljust(width) for index in chunk for row in boards[index][1])
+            codes = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii"), np.uint8)].reshape(-1, height, width)
+            outside = _outside(codes)
+            is_open = (outside & (codes != FLOOR)).any((1, 2))
+            codes = np.where(outside, np.int8(WALL), codes)
+            refused += [chunk[i] for i in np.flatnonzero(is_open | ~playable(codes))[:1]]
+            for index, level in zip(chunk, codes):
+                levels[index] = level
+    if refused:
+        first, rows = boards[min(refused)]
+        _refuse_open(rows, first)
+        check_level(levels[min(refused)], f"the level at line {first}")
+    return levels
 
-    # Floor that can be reached from beyond the board is outside. Whatever else can be reached lies in an open board.
-    outside = np.zeros((len(rows) + 2, width + 2), bool)
-    outside[0, 0] = True
-    border = np.pad(codes, 1, constant_values=FLOOR)
+
+def _outside(codes: np.ndarray) -> np.ndarray:
+    """Cells bool[N, H, W] of levels that can be reached from beyond the board; whatever is not floor there is open."""
+    free = np.pad(codes, ((0, 0), (1, 1), (1, 1)), constant_values=FLOOR) != WALL
+    outside = np.zeros_like(free)
+    outside[:, 0, 0] = True
     while True:
         spread = outside.copy()
-        spread[1:] |= outside[:-1]
-        spread[:-1] |= outside[1:]
         spread[:, 1:] |= outside[:, :-1]
         spread[:, :-1] |= outside[:, 1:]
-        spread &= border != WALL
+        spread[:, :, 1:] |= outside[:, :, :-1]
+        spread[:, :, :-1] |= outside[:, :, 1:]
+        spread &= free
         if (spread == outside).all():
-            break
+            return outside[:, 1:-1, 1:-1]
         outside = spread
-    open_ = np.argwhere(outside & (border != FLOOR))
-    if len(open_):
-        row, column = open_[0]
+
+
+def _refuse_open(rows: Sequence[str], first: int) -> None:
+    """Refuses a level, which begins at line `first`, if its walls do not close it."""
+    width = max(map(len, rows))
+    padded = [row.ljust(width) for row in rows]
+    codes = np.array([[_CODES[symbol] for symbol in row] for row in padded], np.int8)
+    for row, column in np.argwhere(_outside(codes[None])[0] & (codes != FLOOR))[:1]:
         raise ValueError(
-            f"line {first + row - 1}, column {column}: found {padded[row - 1][column - 1]!r} outside the walls; "
-            "expected a board closed by # on every side"
+            f"line {first + row}, column {column + 1}: found {padded[row][column]!r} outside the walls; expected a "
+            "board closed by # on every side"
         )
-    codes[outside[1:-1, 1:-1]] = WALL
-    check_level(codes, f"the level at line {first}")
-    return codes

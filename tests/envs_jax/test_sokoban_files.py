@@ -123,7 +123,7 @@ def test_packs_are_plain_arrays(tmp_path):
     with pytest.raises(ValueError, match=r"text.npy is no .npy array file"):
         load_pack(tmp_path / "text.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"objects.npy is no .npy array file"):
+    with pytest.raises(ValueError, match=r"objects.npy holds object\[1\]; expected a level pack"):
         load_pack(tmp_path / "objects.npy")
 
 

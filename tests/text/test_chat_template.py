@@ -78,7 +78,7 @@ def test_filters_and_blocks_of_the_hub():
         ("{% for i in range(1000000) %}x{% endfor %}", "refuses"),
         ("{% for i in range(90000) %}{{ messages[0].content * 100 }}{% endfor %}", "more than 16777216 characters"),
         ("{{ 1 + messages[0].content }}", "refuses"),
-        (" " * ((1 << 20) + 1), "expected at most 1048576"),
+        (" " * ((1 << 17) + 1), "expected at most 131072"),
     ],
 )
 def test_templates_that_go_wrong_are_refusals(source, message):

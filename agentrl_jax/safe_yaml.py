@@ -1,0 +1,116 @@
+"""YAML that others wrote: plain values only, and bounds on what a short text may grow into."""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from agentrl_jax.errors import shortened, text_flaw
+
+MAX_BYTES = 1 << 18
+"""Size that a file may have."""
+
+MAX_NODES = 50_000
+"""Keys, values and lists that a text may hold, counted as often as aliases repeat them."""
+
+_MAX_NUMBER = 64
+"""Characters of a number."""
+
+_PREFIX = "tag:yaml.org,2002:"
+_PLAIN = frozenset(_PREFIX + kind for kind in ("bool", "float", "int", "map", "merge", "null", "seq", "str", "value"))
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with bounds, which reads 1e-3 as a number and refuses a key that is given twice.
+
+    Dates are text. Tags other than those of plain values are refused.
+    """
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._nodes = 0
+        self._sizes: dict[int, int] = {}  # of whole nodes by identity, with everything below them
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """The next node of the text, counted."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            node = super().compose_node(parent, index)
+            if id(node) not in self._sizes:
+                raise _error(f"what is called &{event.anchor} holds a part of itself", event.start_mark)
+            self._count(self._sizes[id(node)], event.start_mark)
+            return node
+        before, mark = self._nodes, self.peek_event().start_mark
+        self._count(1, mark)
+        node = super().compose_node(parent, index)
+        if node.tag not in _PLAIN:
+            raise _error(f"the tag {node.tag!r} stands for no plain value", mark)
+        if isinstance(node, yaml.ScalarNode):
+            _check_scalar(node)
+        self._sizes[id(node)] = self._nodes - before
+        return node
+
+    def _count(self, more: int, mark: Any) -> None:
+        self._nodes += more
+        if self._nodes > MAX_NODES:
+            raise _error(f"more than {MAX_NODES} values, with those that aliases repeat", mark)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The keys and values of a node, each key once."""
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag.endswith(":merge"):
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, dict | list):
+                raise _error("a key is a list or a mapping", key_node.start_mark)
+            if key in seen:
+                raise _error(f"the key {key!r} is given twice", node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1 asks for a dot in a number with an exponent; people write 1e-3.
+Loader.add_implicit_resolver(
+    _PREFIX + "float",
+    re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def parse(text: str) -> Any:
+    """What a text holds: mappings, lists, text, numbers, booleans and None, no part of it shared.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, or goes beyond the bounds of this module.
+    """
+    if len(text) > MAX_BYTES:
+        raise yaml.YAMLError(f"longer than {MAX_BYTES} characters")
+    loader = Loader(text)
+    try:
+        # Through JSON, which copies what aliases share.
+        return json.loads(json.dumps(loader.get_single_data()))
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # PyYAML lets errors of Python's own conversions through.
+        raise _error(f"a value that cannot be read ({shortened(error)})", loader.get_mark()) from error
+    finally:
+        loader.dispose()
+
+
+def _check_scalar(node: yaml.ScalarNode) -> None:
+    if node.tag in (_PREFIX + "int", _PREFIX + "float") and len(node.value) > _MAX_NUMBER:
+        raise _error(f"a number of {len(node.value)} characters; expected at most {_MAX_NUMBER}", node.start_mark)
+    flaw = text_flaw(node.value)
+    if flaw:
+        raise _error(f"text with {flaw}", node.start_mark)
+
+
+def _error(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -1,0 +1,61 @@
+"""Checks of a configuration's sizes: products whose arrays would overflow 32-bit indices or fit no machine."""
+
+from agentrl_jax.config_tree import Config
+from agentrl_jax.errors import UserError
+
+MAX_CONTEXT = 1 << 20
+"""Sampled tokens of one episode."""
+
+MAX_TOKENS = 1 << 30
+"""Sampled tokens of one batch; arrays over them are indexed by 32 bits."""
+
+MAX_PARAMETERS = 1 << 40
+"""Parameters of a fresh decoder; the largest published ones have fewer."""
+
+MAX_CACHED = 1 << 43
+"""Numbers in the keys and values of a rollout of a fresh decoder."""
+
+MAX_RANK = 1 << 14
+"""Rank of an adapter."""
+
+
+def check_sizes(config: Config) -> None:
+    """Refuses sizes that no machine could hold.
+
+    Raises:
+        UserError: names the keys, their product and the limit.
+    """
+    prompt, rollout, model = config.prompt, config.rollout, config.model
+    episodes = sum(task.groups for task in config.tasks) * rollout.members
+    context = prompt.max_turns * prompt.reply_tokens
+    _at_most(context, MAX_CONTEXT, "prompt.max_turns x prompt.reply_tokens", "tokens")
+    for number, keys in (
+        (episodes, "groups x rollout.members"),
+        (config.train.validation_episodes, "train.validation_episodes"),
+        (config.evaluation.episodes, "evaluation.episodes"),
+        (config.imitation.batch, "imitation.batch"),
+    ):
+        _at_most(number * context, MAX_TOKENS, f"{keys} x prompt.max_turns x prompt.reply_tokens", "tokens")
+    _at_most(model.lora.rank, MAX_RANK, "model.lora.rank", "columns")
+    if model.pretrained:
+        return
+    layer = model.width * (2 * model.width + 3 * model.mlp_width)
+    _at_most(
+        model.layers * layer,
+        MAX_PARAMETERS,
+        "model.layers x model.width x (2 x model.width + 3 x model.mlp_width)",
+        "parameters",
+    )
+    rows = rollout.slots or episodes
+    longest = rollout.context_tokens or (prompt.reply_tokens if rollout.context == "single_turn" else context)
+    _at_most(
+        rows * longest * model.layers * 2 * model.kv_heads * (model.width // model.heads),
+        MAX_CACHED,
+        "rows x tokens x model.layers x 2 x model.kv_heads x (model.width / model.heads)",
+        "cached numbers",
+    )
+
+
+def _at_most(number: int, limit: int, keys: str, unit: str) -> None:
+    if number > limit:
+        raise UserError(f"{keys} is {number} {unit}, expected at most {limit}; lower one of these keys")

@@ -1,0 +1,174 @@
+"""A `tokenizer.json` that others wrote: read, checked for what this project supports, and bounded."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tokenizers
+
+from agentrl_jax.errors import shortened
+
+MAX_IDS = 1 << 21
+"""Largest vocabulary, ids without a token included."""
+
+_MAX_DEPTH = 32
+_SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFile:
+    """What a `tokenizer.json` says.
+
+    Attributes:
+        layout: the whole file.
+        backend: the tokenizer made of it.
+        names: tokens by id, as the vocabulary spells them.
+        added: ids of the tokens beside the vocabulary.
+        special: those of them that are special.
+    """
+
+    layout: dict[str, Any] = dataclasses.field(repr=False)
+    backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
+    names: Mapping[int, str] = dataclasses.field(repr=False)
+    added: frozenset[int]
+    special: frozenset[int]
+
+
+def parse(text: str) -> TokenizerFile:
+    """Reads the text of a `tokenizer.json`.
+
+    Raises:
+        ValueError: it is damaged, too large, or no byte-level BPE tokenizer.
+    """
+    try:
+        layout = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"tokenizer.json: not valid JSON ({shortened(error)}); copy the file again") from error
+    _check_components(layout)
+    _refuse_unless_byte_level(layout)
+    _check_tokens(layout)
+    backend = _from_library("built", lambda: tokenizers.Tokenizer.from_str(text))
+    backend.encode_special_tokens = True  # a special token's spelling inside ordinary text is split into bytes
+    backend.no_padding()
+    backend.no_truncation()
+    names = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
+    added = layout.get("added_tokens") or []
+    for token in added:
+        if names.get(token["id"]) != token["content"]:
+            _need(False, f"added_tokens: {_shown(token['content'])} has not the id {token['id']}")
+    _need(bool(names), "model.vocab is empty")
+    _from_library("used", lambda: backend.encode(_SAMPLE, add_special_tokens=False))
+    return TokenizerFile(
+        layout=layout,
+        backend=backend,
+        names=names,
+        added=frozenset(token["id"] for token in added),
+        special=frozenset(token["id"] for token in added if token["special"]),
+    )
+
+
+def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
+    model = shortened(layout["model"].get("type") or "BPE")
+    decoders = _kinds(layout.get("decoder"), "decoders")
+    splitters = _kinds(layout.get("pre_tokenizer"), "pretokenizers")
+    found = shortened(sorted(decoders))
+    if "Metaspace" in decoders | splitters or layout["model"].get("byte_fallback") or model == "Unigram":
+        raise ValueError(
+            f"a SentencePiece tokeniser (model {model}, decoder {found}), as Llama 2 has, "
+            "is not supported: its tokens depend on the spaces around them; use a model with a byte-level BPE "
+            "tokeniser, such as Llama 3, Qwen or SmolLM2"
+        )
+    if model != "BPE" or "ByteLevel" not in decoders:
+        raise ValueError(
+            f"tokeniser with model {model} and decoder {found}; expected model BPE and "
+            "decoder ByteLevel; use a model with a byte-level BPE tokeniser, such as Llama 3, Qwen or SmolLM2"
+        )
+
+
+@functools.cache
+def byte_alphabet() -> dict[int, str]:
+    """Returns the printable character by which a byte-level vocabulary file spells each of the 256 bytes.
+
+    Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on, in order
+    (Radford et al. 2019, the encoder of GPT-2).
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = (b for b in range(256) if b not in printable)
+    return {b: chr(b) for b in printable} | {b: chr(256 + k) for k, b in enumerate(others)}
+
+
+def _check_components(layout: Any) -> None:
+    _need(isinstance(layout, dict), "it is no object with keys")
+    _check_depth(layout, _MAX_DEPTH)
+    _need(isinstance(layout.get("model"), dict), "model is no object with keys")
+    for name in ("model", "decoder", "pre_tokenizer", "normalizer", "post_processor"):
+        component = layout.get(name)
+        kind = component.get("type") if isinstance(component, dict) else component
+        _need(kind is None or (isinstance(component, dict) and isinstance(kind, str)), f"{name} has no type")
+
+
+def _check_tokens(layout: Mapping[str, Any]) -> None:
+    model, added = layout["model"], layout.get("added_tokens") or []
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library takes prefixes off unasked
+        _need(not model.get(name), f"model.{name} is {_shown(model.get(name))}, which byte-level tokens do not have")
+    vocab = model.get("vocab")
+    _need(isinstance(vocab, dict), "model.vocab is no object with an id for every token")
+    _need(isinstance(added, list), "added_tokens is no list")
+    for token in added:
+        _need(isinstance(token, dict), f"added_tokens holds {_shown(token)}")
+        content = token.get("content")
+        _need(isinstance(content, str) and bool(content), f"added_tokens: content is {_shown(content)}")
+        _need_id(token.get("id"), content)
+        _need(
+            isinstance(token.get("special"), bool), f"added_tokens: special of {_shown(content)} is not true or false"
+        )
+    own = {token["content"] for token in added}  # they stand for their own spelling
+    for token, i in vocab.items():
+        _need_id(i, token)
+        spelled = _bytes().issuperset(token) or token in own
+        _need(spelled, f"the token {_shown(token)} is not spelled in the byte-level alphabet")
+
+
+def _check_depth(node: Any, left: int) -> None:
+    _need(left > 0, f"it is nested more than {_MAX_DEPTH} deep")
+    for entry in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        if isinstance(entry, dict | list):
+            _check_depth(entry, left - 1)
+
+
+def _need_id(i: Any, token: str) -> None:
+    _need(type(i) is int and 0 <= i < MAX_IDS, f"the id of {_shown(token)} is {_shown(i)}, not from 0 to {MAX_IDS - 1}")
+
+
+def _need(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ValueError(f"tokenizer.json: {problem}; copy the file again")
+
+
+def _shown(value: Any) -> str:
+    return shortened(ascii(value) if isinstance(value, str) else json.dumps(value), 60)
+
+
+@functools.cache
+def _bytes() -> frozenset[str]:
+    return frozenset(byte_alphabet().values())
+
+
+def _kinds(component: Any, children: str) -> set[str]:
+    if component is None:
+        return set()
+    entries = component.get(children) or [] if isinstance(component, dict) else None
+    _need(isinstance(entries, list) and isinstance(component.get("type"), str), f"{children} has an entry without type")
+    return {component["type"]}.union(*(_kinds(child, children) for child in entries or ()))
+
+
+def _from_library(how: str, action: Callable[[], Any]) -> Any:
+    """Does something by the library, whose errors have no class of their own."""
+    try:
+        return action()
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic in Rust is no `Exception`
+        raise ValueError(f"tokenizer.json: cannot be {how} ({shortened(error)}); copy the file again") from error
