@@ -15,6 +15,7 @@ RUN = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
 RUN |= {
     "seed": 3,
     "algo": {"minibatches": 1},
+    "imitation": RUN["imitation"] | {"levels": 8},
     "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
 }
 ARMS = {

@@ -5,6 +5,7 @@ import numpy as np
 
 from agentrl_jax.config import load_config
 from agentrl_jax.services.beside import NoisyOracle
+from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.train import build, service_demonstrations
 from agentrl_jax.train.service_tasks import Services, worlds
 from agentrl_jax.train.start import demonstration_rows
@@ -17,7 +18,7 @@ env: {url: local, observation_tokens: 1400}
 rollout: {members: 2, context_tokens: 3000}
 algo: {preset: grpo}
 imitation: {levels: 12, steps: 1, batch: 2, noise: 0.4}
-train: {iterations: 1, validation_episodes: 2}
+train: {iterations: 1, validate_every: 0, validation_episodes: 2}
 evaluation: {episodes: 2}
 """
 
@@ -44,7 +45,8 @@ def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypa
     tokenizer = build.load_tokenizer(config.model)
     services = Services(config, lambda: tmp_path)
     world, _ = worlds(config, tokenizer, services)
-    rows = jax.tree.map(np.asarray, demonstration_rows(config, world, tokenizer, services, jax.random.key(0)))
+    found, _ = demonstration_rows(config, world, level_splits(world), tokenizer, services, jax.random.key(0))
+    rows = jax.tree.map(np.asarray, found)
     taught = []
     for tokens, position, sampled, turn in zip(rows.tokens, rows.position, rows.sampled, rows.turn):
         said = {t: tokens[position[sampled & (turn == t)]][:-1].tolist() for t in np.unique(turn[sampled]).tolist()}
