@@ -222,7 +222,7 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):
-                raise UserError(f"--{name}: has no value; write `--{name} VALUE`")
+                raise UserError(f"--{shortened(name)}: has no value; write `--{shortened(name)} VALUE`")
             value = rest.pop(0)
         flaw = text_flaw(name) or text_flaw(value)
         if flaw:
@@ -232,6 +232,7 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _put(data: dict[str, Any], name: str, text: str) -> None:
     """Sets the value at a dotted key, through mappings and lists."""
+    option = shortened(name)
     path = name.replace("-", "_").split(".") if ".options." not in name else name.split(".")
     node: Any = data
     kind: Any = Config
@@ -240,10 +241,12 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
         last = depth == len(path) - 1
         kind = _child_type(kind, step)
         if kind is None:
-            raise UserError(f"--{name}: {_unknown_key(path[: depth + 1])}")
+            raise UserError(f"--{option}: {_unknown_key(path[: depth + 1])}")
         if isinstance(node, list):
             if not (step.isascii() and step.isdigit() and len(step) < 10) or int(step) >= len(node):
-                raise UserError(f"--{name}: {here} has {len(node)} entries; use an index from 0 to {len(node) - 1}")
+                raise UserError(
+                    f"--{option}: {shortened(here)} has {len(node)} entries; use an index from 0 to {len(node) - 1}"
+                )
             index: Any = int(step)
         else:
             index = step
@@ -254,19 +257,19 @@ def _put(data: dict[str, Any], name: str, text: str) -> None:
                 node[step] = [dataclasses.asdict(task) for task in Config().tasks] if step == "tasks" else {}
             node = node[index]
             if not isinstance(node, dict | list):
-                raise UserError(
-                    f"--{name}: {'.'.join(path[: depth + 1])} is {_quoted(node)}, expected keys with values"
-                )
+                above = shortened(".".join(path[: depth + 1]))
+                raise UserError(f"--{option}: {above} is {_quoted(node)}, expected keys with values")
 
 
 def _scalar(name: str, text: str) -> Any:
     if text.lower() == "none":
         return None
+    option = shortened(name)
     try:
         return safe_yaml.parse(text)
     except yaml.YAMLError:
         raise UserError(
-            f"--{name}: {shortened(repr(text))} is not a value; write it as in YAML, e.g. 0.28, true or [1, 2]"
+            f"--{option}: {shortened(repr(text))} is not a value; write it as in YAML, e.g. 0.28, true or [1, 2]"
         ) from None
 
 
