@@ -19,3 +19,14 @@ def refusals() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+MAX_FOREIGN = 500
+"""Characters of a text from elsewhere that a message repeats."""
+
+
+def shortened(text: str, most: int = MAX_FOREIGN) -> str:
+    """A text from elsewhere as part of a message: one line, without control characters, at most `most` characters."""
+    head = text[: most + 1]
+    clean = "".join(c if c.isprintable() else " " for c in head)
+    return clean if len(head) <= most else f"{clean[: most - 3]}..."
