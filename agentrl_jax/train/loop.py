@@ -95,6 +95,8 @@ class _Run:
         self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.services = Services(config, lambda: self.folder.path) if config.served else None
+        if self.services is not None:
+            self.services.refuse_seen()
         self.world, held_out = worlds(config, self.tokenizer, self.services)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
         self.optimise = build.build_optimiser(config)
@@ -388,10 +390,12 @@ class _Run:
         baselines, imitated = self.held_out.baselines(), self.chunks > 0
         kinds = None if self.services is None else self.services.kinds(self.held_out.levels)
         by_kind = {} if kinds is None else tables_by_category(kinds, before, trained, baselines, imitated=imitated)
+        served = {} if self.services is None else {"seen_levels": self.services.seen_levels(self.held_out.levels)}
         summary = {
             **success_tables(before, trained, baselines, imitated=imitated),
             "by_category": by_kind,
-            "held_out": self.held_out.unseen if self.services is None else self.services.unseen,
+            "held_out": self.held_out.unseen if self.services is None else not served["seen_levels"],
+            **served,
             "iterations": int(state.iteration),
             "stopped_by": self.watch.stopped_by,
             "roll_backs": self.roll_backs.told(),

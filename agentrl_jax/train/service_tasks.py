@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import refusals, shortened
+from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.host_environment import HostTask, host_task
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.services.beside import located
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalogue import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Player, Service
+from agentrl_jax.services.first_texts import FirstTexts
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.places import LocalPlace, Place, RemotePlace
 from agentrl_jax.services.process import ServiceProcess
@@ -28,6 +31,8 @@ from agentrl_jax.services.server.command import read_token
 from agentrl_jax.text.grammar import PlainReply
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
+
+_log = logging.getLogger(__name__)
 
 OPENINGS = {True: "Thought:", False: "Action:"}
 """What a reply to a service begins with, with a thought or without; inserted where the tag is forced."""
@@ -75,6 +80,8 @@ class Services:
         self._processes: list[ServiceProcess] = []
         self._closers: list[Callable[[], None]] = []
         self._worlds: list[HostWorld] = []
+        self._trained, self._held_out = FirstTexts(folder), FirstTexts()
+        self._numbers: dict[tuple[str, int], int | None] = {}
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
@@ -85,10 +92,57 @@ class Services:
         self._worlds.append(HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
         return self._worlds[-1]
 
-    @property
-    def unseen(self) -> bool:
-        """No held-out item is trained on."""
-        return not any(set(task.training) & set(task.held_out) for task in self.tasks)
+    def refuse_seen(self) -> None:
+        """Refuses a run whose held-out items are trained on, as far as their numbers and contents tell.
+
+        Raises:
+            UserError: names the first of them.
+        """
+        for index, task in enumerate(self.tasks):
+            if seen := self._overlap(task, task.held_out):
+                raise UserError(
+                    f"tasks.{index}.held_out names {len(seen)} items that are trained on, by number or in other words, "
+                    f"{seen[0]} first; take other items for {task.config.label}"
+                )
+
+    def seen_levels(self, levels: Sequence[int]) -> int:
+        """How many of the first held-out items, `levels` of each task, show what a training item has shown or is.
+
+        Where an environment cannot tell what its items are about, first texts are compared, of the items that were
+        played; so this is asked after the held-out ones were.
+        """
+        count = 0
+        for task, number in zip(self.tasks, levels):
+            items, env = task.held_out[:number], task.config.env
+            seen = set(self._overlap(task, items))
+            if task.service.content is None:
+                trained, shown = set(self._trained.of(env).values()), self._held_out.of(env)
+                seen |= {item for item in items if shown.get(item) in trained}
+            count += sum(item in seen for item in items)
+        return count
+
+    def _overlap(self, task: ServedTask, items: Sequence[int]) -> list[int]:
+        """Those items that some task of the same environment trains on, by number or content."""
+        training = {item for each in self.tasks if each.config.env == task.config.env for item in each.training}
+        content = task.service.content
+        if content is None:
+            return [item for item in items if item in training]
+        contents = set(map(content, training))
+        return [item for item in items if content(item) in contents]
+
+    def _note_training(self, task: ServedTask, item: int, shown: str) -> None:
+        if task.service.content is None:
+            self._trained.add(task.config.env, item, shown)
+
+    def _note_held_out(self, task: ServedTask, item: int, shown: str) -> None:
+        env = task.config.env
+        self._held_out.add(env, item, shown)
+        if task.service.locate is not None and (env, item) not in self._numbers:
+            try:
+                self._numbers[env, item] = located(task.service, item, shown)
+            except ServiceError as error:
+                self._numbers[env, item] = None
+                _log.warning("%s; results have no kinds of items and no scripted play", error)
 
     def kinds(self, levels: Sequence[int]) -> list[str] | None:
         """The kind of every held-out item, `levels` of each task; None where a task's items are of one kind."""
@@ -96,8 +150,15 @@ class Services:
         for task, count in zip(self.tasks, levels):
             if task.service.category is None:
                 return None
-            found += map(task.service.category, task.held_out[:count])
+            numbers = self._numbers_of(task, task.held_out[:count])
+            if None in numbers:
+                return None
+            found += map(task.service.category, numbers)
         return found
+
+    def _numbers_of(self, task: ServedTask, items: Sequence[int]) -> list[Any]:
+        """The numbers here of held-out items; None for one that the server has shown and that is no item here."""
+        return [self._numbers.get((task.config.env, item), item) for item in items]
 
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""
@@ -124,6 +185,8 @@ class Services:
         if oracle is None:
             return None
         items = served.held_out[:episodes]
+        if None in self._numbers_of(served, items):
+            return None
         seed = self._config.evaluation.seed
         random = self.outcomes(task, items, lambda item: served.service.random(item, seed + item))
         return random.astype(float), self.outcomes(task, items, oracle).astype(float)
@@ -157,9 +220,8 @@ class Services:
             local = LocalPlace(service)
             self._closers.append(local.close)
             return local, "in this process"
-        token = read_token(env.token_file)
 
-        def connected(url: str) -> RemotePlace:
+        def connected(url: str, token: str) -> RemotePlace:
             client = ServiceClient(
                 url, wire_of(service.name), seconds=env.deadline, connections=env.workers, token=token
             )
@@ -168,7 +230,7 @@ class Services:
             return place
 
         if env.url:
-            return connected(env.url), f"at {env.url}"
+            return connected(env.url, read_token(env.token_file)), f"at {env.url}"
         episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.members
         # Twice, since what is given up by one episode may still be open while another starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
@@ -186,6 +248,7 @@ class Services:
             progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,
             retries=env.retries,
+            told=functools.partial(self._note_held_out if held_out else self._note_training, task),
         )
         return host_task(
             task.config.label,
@@ -222,7 +285,7 @@ class _Started:
         name: str,
         log: Callable[[], Path],
         most: int,
-        connected: Callable[[str], RemotePlace],
+        connected: Callable[[str, str], RemotePlace],
         processes: list[ServiceProcess],
     ):
         self._name, self._log, self._most, self._connected, self._processes = name, log, most, connected, processes
@@ -239,7 +302,7 @@ class _Started:
                 process = ServiceProcess(self._name, self._log(), max_instances=self._most)
                 self._processes.append(process)
                 try:
-                    self._place = self._connected(process.url())
+                    self._place = self._connected(process.url(), process.token)
                 except ServiceError as failure:
                     self._failure = failure
                     raise
@@ -251,27 +314,31 @@ class Played:
     """An episode of a scripted player.
 
     Attributes:
+        item: number here of the item that the service showed.
         texts: observations that it answered.
         actions: its answers.
         solved: whether it solved the item.
         score: its last score.
     """
 
+    item: int
     texts: tuple[str, ...]
     actions: tuple[str, ...]
     solved: bool
     score: float
 
 
-def play(task: ServedTask, player: Callable[[], Player], item: int, config: Config) -> Played:
+def play(task: ServedTask, player: Callable[[int], Player], item: int, config: Config) -> Played:
     """Plays an episode of an item by a player of its own; where the instance is lost, from the beginning.
+
+    The player is made for the number that the item has here, as servers may number otherwise (`Service.locate`).
 
     Raises:
         ServiceError: instances were lost again and again.
     """
     for left in reversed(range(config.env.retries + 1)):
         try:
-            return _play(task, player(), item, config.prompt.max_turns, config.env.deadline)
+            return _play(task, player, item, config.prompt.max_turns, config.env.deadline)
         except Lost:
             if not left:
                 raise
@@ -284,7 +351,7 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
     Raises:
         ValueError: the service fails.
     """
-    jobs = [functools.partial(play, task, functools.partial(player, item), item, config) for item in items]
+    jobs = [functools.partial(play, task, player, item, config) for item in items]
     rounds = -(-len(items) // config.env.workers) * (config.env.retries + 1)
     found = run_all(jobs, config.env.deadline * (config.prompt.max_turns + 1) * rounds, config.env.workers)
     for outcome in found:
@@ -293,12 +360,14 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
     return found
 
 
-def _play(task: ServedTask, player: Player, item: int, turns: int, seconds: float) -> Played:
+def _play(task: ServedTask, make: Callable[[int], Player], item: int, turns: int, seconds: float) -> Played:
     seat = task.place.open(item, time.monotonic() + seconds)
     texts: list[str] = []
     actions: list[str] = []
     answer, good = seat.first, False
     try:
+        number = located(task.service, item, answer.observation)
+        player = make(number)
         while not answer.done and len(actions) < turns:
             texts.append(answer.observation)
             actions.append(player.act(answer.observation))
@@ -306,4 +375,4 @@ def _play(task: ServedTask, player: Player, item: int, turns: int, seconds: floa
         good = True
     finally:
         seat.leave(good=good)
-    return Played(tuple(texts), tuple(actions), task.service.solved(answer), answer.score)
+    return Played(number, tuple(texts), tuple(actions), task.service.solved(answer), answer.score)
