@@ -32,6 +32,7 @@ setup(
         "tensorboardX>=2.6.4",
         "fastapi>=0.120",
         "uvicorn>=0.35",
+        "httpcore>=1,<2",
         "httpx>=0.28,<1",
         "prometheus_client>=0.20",
     ],

@@ -235,6 +235,11 @@ def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:
                 f"tasks.{index} has levels or options, which services do not know; use items and held_out",
             )
     need(
+        not config.env.token_file or config.env.url not in ("", "local"),
+        f"env.token_file is {config.env.token_file!r}, which is for a server that is there already; the run draws a "
+        "token for a server of its own, so leave it out or give env.url",
+    )
+    need(
         not config.served or config.prompt.encoder == "pieces",
         "prompt.encoder is canonical, but services write any text, of which the tokeniser is asked by itself; use "
         "pieces",

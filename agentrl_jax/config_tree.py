@@ -89,7 +89,7 @@ class ServiceConfig:
     service, compiled environments too. local: in this process, without HTTP. Empty: the run starts a server for each
     task and ends it."""
     token_file: str = ""
-    """File with the token that a server asks for."""
+    """File with the token that the server at `url` asks for. A server that the run starts gets one drawn for it."""
     score: Literal["auto", "sum", "last", "max"] = "auto"
     """What an episode is worth: its rewards together, its last score (as AgentGym has it), or its best one. auto: max
     where scores are of the whole episode, else sum."""

@@ -24,13 +24,16 @@ def refusals() -> Iterator[None]:
 MAX_ERROR = 1000
 """Characters of a message at the terminal."""
 
+MAX_FOREIGN = 500
+"""Characters of a text from elsewhere that a message repeats."""
+
 MAX_QUOTE = 120
 """Characters of a value that a message quotes."""
 
 
 def shortened(value: object, limit: int = MAX_QUOTE) -> str:
     """The text of a value on one line, with its middle left out where it is longer than `limit` characters."""
-    text = " ".join(str(value).split())
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
     if len(text) <= limit:
         return text
     head = (limit - 5) * 2 // 3

@@ -60,7 +60,7 @@ def their_client_on_our_server(name: str, episodes: int, folder: Path) -> str:
     service = get_service(name)
     envs = importlib.import_module("agentenv.envs")
     kind, ending = CLIENTS[name]
-    server = ServiceProcess(name, folder / f"{name}.log", max_instances=8)
+    server = ServiceProcess(name, folder / f"{name}.log", max_instances=8, token="")
     solved = turns = different = 0
     try:
         client = getattr(envs, kind)(env_server_base=server.url() + ending, data_len=1)

@@ -55,7 +55,7 @@ def main() -> None:
         url = process.url()
         server = next(child for child in psutil.Process().children() if child.pid not in before)
         empty = memory(server)
-        client = ServiceClient(url, wire, seconds=DEADLINE, connections=given.instances)
+        client = ServiceClient(url, wire, seconds=DEADLINE, connections=given.instances, token=process.token)
         place, began = RemotePlace(client), time.monotonic()
 
         def episode(item: int, place: Place = place) -> tuple[Seat, float, list[tuple]]:

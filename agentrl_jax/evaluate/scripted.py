@@ -81,7 +81,7 @@ def evaluate_scripted(
     result = {"env": env, "policy": policy, "turns": config.prompt.max_turns, "items": len(chosen), "seed": seed}
     result |= {**told(np.ones(len(chosen), bool)), "full_score": service.full_score}
     if service.category is not None:
-        kinds = np.array([service.category(item) for item in chosen])
+        kinds = np.array([service.category(episode.item) for episode in played])
         result["categories"] = {kind: told(kinds == kind) for kind in dict.fromkeys(sorted(kinds.tolist()))}
     return result
 

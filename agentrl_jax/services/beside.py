@@ -3,17 +3,36 @@
 from collections.abc import Iterable
 
 from agentrl_jax.services.client import ServiceError
-from agentrl_jax.services.environment import Player, Service, ServiceEnvironment
+from agentrl_jax.services.environment import ItemError, Player, Service, ServiceEnvironment
+
+
+def located(service: Service, item: int, shown: str) -> int:
+    """The number here of the item that a server has shown first under its number `item`.
+
+    Raises:
+        ServiceError: it is none of the items here.
+    """
+    if service.locate is None:
+        return item
+    try:
+        if service.make(False).reset(item).observation == shown:
+            return item
+        return service.locate(shown)
+    except ItemError as error:
+        raise ServiceError(
+            f"item {item} of {service.name} is another task on this server than here: {error}; leave it out, or play "
+            "on a server of `agentrl serve`"
+        ) from error
 
 
 def play_along(service: Service, item: int, shown: str) -> ServiceEnvironment:
-    """An instance at the start of an item that a server has shown.
+    """An instance at the start of an item that a server has shown, under its number there.
 
     Raises:
         ServiceError: the server has shown something else.
     """
-    instance = service.make(False)
-    if instance.reset(item).observation != shown:
+    number, instance = located(service, item, shown), service.make(False)
+    if instance.reset(number).observation != shown and service.locate is None:
         raise ServiceError(
             f"item {item} of {service.name} is another task on this server than here, so that nobody can tell how far "
             "it is; set env.progress and imitation.noise to 0, or play on a server of `agentrl serve`"

@@ -43,6 +43,7 @@ class BridgeConfig:
         progress: what the whole of `Service.progress` is worth beside; 0 leaves it out.
         seconds: that a turn may take, with all attempts; less than the deadline of the callback.
         retries: instances that may be lost in a turn.
+        told: is told each item and what it showed first.
     """
 
     items: Sequence[int]
@@ -51,6 +52,7 @@ class BridgeConfig:
     progress: float = 0.0
     seconds: float = 50.0
     retries: int = 3
+    told: Callable[[int, str], None] = lambda item, shown: None
 
 
 class BridgedEnvironment:
@@ -80,6 +82,7 @@ class BridgedEnvironment:
         with self._working():
             seat = self._attempts(self._enter)
         self._first, self._shown, self._begun = seat.first, seat.first.observation, True
+        self._config.told(self._item, seat.first.observation)
         if self._config.progress:
             self._beside = play_along(self._service, self._item, self._shown)
         return self._shown

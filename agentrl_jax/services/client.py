@@ -1,15 +1,20 @@
 """Talks to a service: AgentGym's fifteen environments, its own servers or ours, of either generation."""
 
 import contextlib
+import dataclasses
 import queue
 import random
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+import httpcore
 import httpx
 
+from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.services.answers import BadAnswer, read_handle, read_reset, read_step, read_text, refusal
+from agentrl_jax.services.connection import UNTIL, DeadlineTransport
 from agentrl_jax.services.environment import Answer, ItemError
 from agentrl_jax.services.protocol import Errors, Wire
 from agentrl_jax.strict_json import parse
@@ -28,8 +33,18 @@ _BUSY = frozenset((429, 502, 503, 504))
 """Statuses of a server that may answer if it is asked again."""
 
 
+_BROKEN = (httpx.HTTPError, httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError)
+"""A connection that could not be had, or broke. (Of two names since the transport below httpx is httpcore's.)"""
+
+Found = TypeVar("Found")
+
+
 class ServiceError(Exception):
-    """The service did not do what was asked; says which one, what was asked and what came instead."""
+    """The service did not do what was asked; says which one, what was asked and what came instead, in one line."""
+
+    def __init__(self, text: str):
+        """The text may quote the server: it is cut, as it ends in notes and files."""
+        super().__init__(shortened(text, MAX_FOREIGN))
 
 
 class Lost(ServiceError):
@@ -62,13 +77,15 @@ class ServiceClient:
         self.url = base if not wire.prefix or base.endswith(wire.prefix) else base + wire.prefix
         self.wire, self.seconds = wire, seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # Bodies as they are: a compressed one can be far longer than what is counted.
+        headers["Accept-Encoding"] = "identity"
         # One connection each: a pool that many threads share costs more than the requests themselves. Proxies of the
         # machine are not asked, as services are near.
-        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS)
-        verify = ssl.create_default_context() if base.startswith("https://") else False
+        verify = ssl.create_default_context() if base.startswith("https://") else None
         self._connections: queue.LifoQueue[httpx.Client] = queue.LifoQueue()
         for _ in range(connections):
-            self._connections.put(httpx.Client(limits=limits, headers=headers, trust_env=False, verify=verify))
+            transport = DeadlineTransport(kept=KEPT_SECONDS, verify=verify)
+            self._connections.put(httpx.Client(transport=transport, headers=headers, trust_env=False))
 
     def close(self) -> None:
         """Closes the connections that are not in use."""
@@ -76,13 +93,14 @@ class ServiceClient:
             while True:
                 self._connections.get_nowait().close()
 
-    def healthy(self) -> bool:
-        """Whether the server answers at all."""
+    def healthy(self, seconds: float = 5.0) -> bool:
+        """Whether the server answers at all, within a time."""
+        until = time.monotonic() + seconds
+        base = self.url.removesuffix(self.wire.prefix) if self.wire.prefix else self.url
         try:
-            base = self.url.removesuffix(self.wire.prefix) if self.wire.prefix else self.url
-            with self._connection(5.0) as http:
-                return http.get(f"{base}/", timeout=5.0).status_code < 500
-        except (httpx.HTTPError, Lost):
+            with self._connection(seconds) as http, http.stream("GET", f"{base}/", extensions={UNTIL: until}) as told:
+                return told.status_code < 500
+        except (httpcore.TimeoutException, *_BROKEN, Lost):
             return False
 
     def create(self, item: int = 0, *, deadline: float | None = None) -> int:
@@ -97,12 +115,9 @@ class ServiceClient:
         """
         wanted = self.wire.create
         body = None if wanted is None else {name: item for name, required in wanted.items() if required}
-        found = self._repeated("create", body, deadline)
-        if isinstance(found, dict):
-            found = found.get(self.wire.handle, found.get("id", found.get("env_idx")))
-        if not isinstance(found, int) or isinstance(found, bool):
-            raise self._unexpected("create", "a handle", found)
-        return found
+        return self._read(
+            "create", lambda found: read_handle(self.wire, found), self._repeated("create", body, deadline)
+        )
 
     def reset(self, handle: int, item: int, *, deadline: float | None = None) -> Answer:
         """Starts an episode; what the agent is shown first is the answer's observation.
@@ -114,17 +129,12 @@ class ServiceClient:
         wire = self.wire
         body = {wire.handle: handle, **wire.reset, wire.item: item}
         found = self._repeated("reset", body, deadline)
-        if wire.reset_answer == "object":
-            fields = self._fields("reset", found)
-        elif wire.reset_answer == "pair":
-            fields = {"observation": found[0] if isinstance(found, list) and found else None}
-        else:
-            fields = {"observation": found}
-        if fields.get("observation") == "TimeoutError" and wire.errors is Errors.TEXT:
+        answer = self._read("reset", lambda found: read_reset(wire, handle, found), found)
+        if answer.observation == "TimeoutError" and wire.errors is Errors.TEXT:
             raise Lost(f"{self.url}: the environment could not be reset (TimeoutError)")
         if wire.observes:
-            fields = {**fields, "observation": self.observation(handle, deadline=deadline)}
-        return wire.first(self._answer("reset", fields))
+            answer = dataclasses.replace(answer, observation=self.observation(handle, deadline=deadline))
+        return wire.first(answer)
 
     def step(self, handle: int, action: str, *, deadline: float | None = None) -> Answer:
         """Plays an action.
@@ -134,18 +144,15 @@ class ServiceClient:
             ServiceError: it was refused.
         """
         found = self._once("POST", "step", {self.wire.handle: handle, "action": action}, self._until(deadline))
-        fields = self._fields("step", found)
-        answer = self._answer("step", fields)
+        answer = self._read("step", lambda found: read_step(self.wire, found), found)
         reward = answer.reward if answer.done or not self.wire.final else 0.0
-        score = answer.score if self.wire.cumulative else reward
-        return Answer(answer.observation, reward, score, answer.done, answer.info)
+        return dataclasses.replace(answer, reward=reward, score=answer.score if self.wire.cumulative else reward)
 
     def observation(self, handle: int, *, deadline: float | None = None) -> str:
         """What was said last."""
-        found = self._repeated("observation", {self.wire.handle: handle}, deadline, method="GET")
-        if not isinstance(found, str):
-            raise self._unexpected("observation", "text", found)
-        return found
+        return self._read(
+            "observation", read_text, self._repeated("observation", {self.wire.handle: handle}, deadline, method="GET")
+        )
 
     def shut(self, handle: int) -> None:
         """Closes an instance where the server knows how; never raises."""
@@ -174,13 +181,14 @@ class ServiceClient:
             raise Lost(f"{where}: no time is left")
         sent: dict[str, Any] = {"params": body} if method == "GET" else {"json": body} if body is not None else {}
         try:
-            with self._connection(left) as http:
-                left = max(until - time.monotonic(), 0.001)
-                with http.stream(method, where, timeout=left, **sent) as response:
-                    content = _read(response, until)
-        except httpx.TimeoutException as error:
+            with (
+                self._connection(left) as http,
+                http.stream(method, where, extensions={UNTIL: until}, **sent) as response,
+            ):
+                content = _read(response)
+        except httpcore.TimeoutException as error:
             raise Lost(f"{where}: no answer within {left:.1f} s ({type(error).__name__})") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except _BROKEN as error:
             raise _Later(f"{where}: {type(error).__name__}: {error}") from error
         return self._understood(where, response, content)
 
@@ -198,8 +206,8 @@ class ServiceClient:
     def _understood(self, where: str, response: httpx.Response, content: bytes | None) -> Any:
         status = response.status_code
         if content is None:
-            raise Lost(f"{where}: the answer is too long or came too slowly")
-        shown = content[:200].decode("utf-8", "replace")
+            raise Lost(f"{where}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        shown = shortened(content[:800].decode("utf-8", "replace"), 200)
         if status in _BUSY:
             raise _Later(f"{where}: status {status}: {shown}")
         if status == 422 and self.wire.errors is Errors.STATUS and where.endswith("/reset"):
@@ -210,38 +218,23 @@ class ServiceClient:
             found = parse(content, where)
         except ValueError as error:
             raise Lost(f"{error!s}: {shown}") from error
-        if isinstance(found, dict) and set(found) == {"error"}:
-            raise Lost(f"{where}: {found['error']}")
+        if (words := refusal(found)) is not None:
+            raise Lost(f"{where}: {words}")
         return found
 
-    def _fields(self, path: str, found: Any) -> Mapping[str, Any]:
-        if not isinstance(found, dict):
-            raise self._unexpected(path, "an object", found)
-        return found
-
-    def _answer(self, path: str, fields: Mapping[str, Any]) -> Answer:
-        observation = fields.get("observation", fields.get("state"))
-        reward, done = fields.get("reward", 0.0), fields.get("done", fields.get("terminated", False))
-        score = fields.get("score", reward)
-        if not isinstance(observation, str):
-            raise self._unexpected(path, "a text in observation or state", fields)
-        for number in (reward, score):
-            if not isinstance(number, int | float) or not abs(number) < 1e30:
-                raise self._unexpected(path, "finite numbers in reward and score", fields)
-        if not isinstance(done, bool):
-            raise self._unexpected(path, "true or false in done or terminated", fields)
-        return Answer(observation, float(reward), float(score), done, fields)
-
-    def _unexpected(self, path: str, expected: str, found: Any) -> Lost:
-        return Lost(f"{self.url}/{path}: expected {expected}, found {str(found)[:200]}")
+    def _read(self, path: str, read: Callable[[Any], Found], found: Any) -> Found:
+        try:
+            return read(found)
+        except BadAnswer as error:
+            raise Lost(f"{self.url}/{path}: {error}") from error
 
 
-def _read(response: httpx.Response, until: float) -> bytes | None:
-    """The body of an answer; None if it is too long, or does not end in time."""
+def _read(response: httpx.Response) -> bytes | None:
+    """The body of an answer; None if it is too long."""
     content = bytearray()
-    for part in response.iter_bytes():
+    for part in response.iter_raw():
         content += part
-        if len(content) > MAX_ANSWER_BYTES or time.monotonic() > until:
+        if len(content) > MAX_ANSWER_BYTES:
             return None
     return bytes(content)
 

@@ -87,6 +87,10 @@ class Service:
         advise: the action that the oracle would go on with from where an instance stands, likewise; None where there is
             no oracle, or only one that has to play from the start.
         category: what kind of item a number is, for tables of results; None where all are alike.
+        content: what an item is about, the same for items that are one task in other words. None where only its first
+            text can tell.
+        locate: the item that shows a first text, for servers that number their items otherwise; raises `ItemError`,
+            with the reason, where none does. None where all servers number alike.
         facts: what a client may read by name without an instance, as JSON.
         table: what stands behind each item, as JSON; None where there is nothing to tell.
     """
@@ -108,5 +112,7 @@ class Service:
     progress: Callable[[Any], float] | None = None
     advise: Callable[[Any], str] | None = None
     category: Callable[[int], str] | None = None
+    content: Callable[[int], str] | None = None
+    locate: Callable[[str], int] | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table: Callable[[], Any] | None = None

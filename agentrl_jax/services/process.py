@@ -1,33 +1,55 @@
-"""A service in a process of its own, which is started when it is needed and again when it dies."""
+"""A service in a process of its own, which is started when it is needed and again when it dies or hangs."""
 
 import json
 import logging
 import os
 import queue
+import secrets
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-from agentrl_jax.services.client import ServiceError
+from agentrl_jax.services.client import ServiceClient, ServiceError
+from agentrl_jax.services.protocol import COMPILED
 
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 MOST_RESTARTS = 20
 
+HEALTH_SECONDS = 5.0
+"""Between two looks whether the process still answers."""
+
+MOST_MISSED = 2
+"""Looks without an answer, one after another, after which it counts as hung. One may be this process's own fault, when
+it was stopped itself."""
+
 
 class ServiceProcess:
     """`agentrl serve` for one environment. Safe in threads.
 
-    The process ends with this one, however this one ends: it watches its standard input, which then closes.
+    The process ends with this one, however this one ends: it watches its standard input, which then closes. It answers
+    nobody but those who bear `token`, which it is given through a pipe, so that it is in no list of processes and in no
+    environment or file.
 
     Attributes:
         log: file with what the process says.
+        token: that requests have to bear; drawn for this process unless one is given.
+        restarts: times that it was started again.
     """
 
-    def __init__(self, env: str, log: Path, *, max_instances: int, start_seconds: float = 120.0):
+    def __init__(
+        self,
+        env: str,
+        log: Path,
+        *,
+        max_instances: int,
+        start_seconds: float = 120.0,
+        answer_seconds: float = 20.0,
+        token: str | None = None,
+    ):
         """Starts nothing yet.
 
         Args:
@@ -35,8 +57,13 @@ class ServiceProcess:
             log: file for what it says; its folder has to be there when it starts.
             max_instances: instances that it may have open.
             start_seconds: that it may take until it listens.
+            answer_seconds: without an answer after which it is killed and started again.
+            token: see the attribute; drawn if left out, and empty to answer everybody, for clients that know no tokens.
         """
         self.log = log
+        self.token = secrets.token_urlsafe(32) if token is None else token
+        self.restarts = 0
+        self._answer_seconds = answer_seconds
         self._env, self._max_instances, self._start_seconds = env, max_instances, start_seconds
         self._process: subprocess.Popen[str] | None = None
         self._url = ""
@@ -79,17 +106,20 @@ class ServiceProcess:
     def _start(self, port: str) -> str:
         words = [sys.executable, "-m", "agentrl_jax", "serve", self._env, "--port", port, "--announce"]
         words += ["--max_instances", str(self._max_instances)]
-        with open(self.log, "a", encoding="utf-8") as log:
-            self._process = process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                process_group=0,  # Ctrl-C in the terminal is for this process, which then ends the other
-                # What is compiled there is small, and the accelerators are this process's.
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            )
+        if not self.token:
+            return self._listening(self._open(words))
+        reading, writing = os.pipe()
+        try:
+            with open(writing, "w", encoding="ascii") as pipe:
+                pipe.write(self.token)
+            process = self._open([*words, "--token_file", f"/dev/fd/{reading}"], reading)
+        finally:
+            os.close(reading)
+        return self._listening(process)
+
+    def _listening(self, process: subprocess.Popen[str]) -> str:
+        """The address of a process, once it listens."""
+        self._process = process
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         said = process.stdout
         assert said is not None
@@ -104,21 +134,49 @@ class ServiceProcess:
             last = told[-1] if told else "it said nothing"
             raise ServiceError(f"the service {self._env} did not start: {last} (see {self.log})") from None
 
+    def _open(self, words: list[str], *inherited: int) -> subprocess.Popen[str]:
+        with open(self.log, "a", encoding="utf-8") as log:
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                pass_fds=inherited,
+                process_group=0,  # Ctrl-C in the terminal is for this process, which then ends the other
+                # What is compiled there is small, and the accelerators are this process's.
+                env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            )
+
     def _watch(self) -> None:
-        restarts = 0
+        health = ServiceClient(self._url, COMPILED, connections=1)
+        looked, missed = time.monotonic(), 0
         while not self._ended:
             time.sleep(POLL_SECONDS)
             process = self._process
-            if self._ended or process is None or process.poll() is None:
+            if self._ended or process is None:
                 continue
-            if restarts == MOST_RESTARTS:
-                _log.error("the service %s has ended %d times and is not started again", self._env, restarts)
-                return
-            restarts += 1
-            _log.warning("the service %s has ended (status %s); starting it again", self._env, process.returncode)
+            what = "has ended"
+            if process.poll() is None:
+                if time.monotonic() < looked + min(HEALTH_SECONDS, self._answer_seconds):
+                    continue
+                missed = 0 if health.healthy(self._answer_seconds / MOST_MISSED) else missed + 1
+                looked = time.monotonic() - (HEALTH_SECONDS if missed else 0.0)  # a second look follows at once
+                if missed < MOST_MISSED or self._ended or process.poll() is not None:
+                    continue
+                process.kill()
+                process.wait()
+                what = f"did not answer within {self._answer_seconds:g} s"
+            if self.restarts == MOST_RESTARTS:
+                _log.error("the service %s %s; after %d restarts it is left", self._env, what, self.restarts)
+                break
+            self.restarts, missed = self.restarts + 1, 0
+            _log.warning("the service %s %s (status %s); starting it again", self._env, what, process.returncode)
             try:
                 self._start(self._url.rpartition(":")[2])
             except ServiceError as error:
                 _log.warning("%s", error)
+            looked = time.monotonic()
             if self._ended:
                 self.close()
+        health.close()

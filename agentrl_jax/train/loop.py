@@ -100,6 +100,8 @@ class _Run:
         self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.services = Services(config, lambda: self.folder.path) if config.served else None
+        if self.services is not None:
+            self.services.refuse_seen()
         self.world, held_out = worlds(config, self.tokenizer, self.services)
         self.splits = level_splits(self.world)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
@@ -428,6 +430,9 @@ class _Run:
         baselines, imitated = self.held_out.baselines(), self.chunks > 0
         kinds = None if self.services is None else self.services.kinds(self.held_out.levels)
         by_kind = {} if kinds is None else tables_by_category(kinds, before, trained, baselines, imitated=imitated)
+        items = [] if self.services is None else self.services.seen_items(self.held_out.levels)
+        for known, count in zip(seen.values(), items):
+            known["seen_items"] = count
         summary = {
             **success_tables(before, trained, baselines, imitated=imitated),
             "by_category": by_kind,

@@ -47,7 +47,7 @@ def service_demonstrations(
             said = [[*ids, tokenizer.end_of_turn_id] for ids in replies]
             wanted = episode.solved or config.imitation.plans == "random"
             if wanted and said and max(map(len, said)) <= longest:
-                chosen.append((index, row, *_padded(said, turns, longest), ~_noise(config, task.training[row])))
+                chosen.append((index, row, *_padded(said, turns, longest), ~_noise(config, episode.item)))
     if not chosen:
         raise ValueError(
             f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import refusals
+from agentrl_jax.errors import UserError, refusals, shortened
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.host_environment import HostTask, host_task
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.services.beside import located
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalogue import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
@@ -29,6 +31,8 @@ from agentrl_jax.text.grammar import PlainReply
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
 from envs_jax.budget import Baselines
+
+_log = logging.getLogger(__name__)
 
 OPENINGS = {True: "Thought:", False: "Action:"}
 """What a reply to a service begins with, with a thought or without; inserted where the tag is forced."""
@@ -78,6 +82,7 @@ class Services:
         self._processes: list[ServiceProcess] = []
         self._closers: list[Callable[[], None]] = []
         self._worlds: list[HostWorld] = []
+        self._numbers: dict[tuple[str, int], int | None] = {}
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
@@ -88,14 +93,65 @@ class Services:
         self._worlds.append(HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
         return self._worlds[-1]
 
+    def refuse_seen(self) -> None:
+        """Refuses a run that trains on held-out items, as far as their numbers and contents tell, or validates on them.
+
+        Raises:
+            UserError: names the first of them.
+        """
+        for index, task in enumerate(self.tasks):
+            kept_apart = (
+                ("held_out", task.held_out, "training", "that are trained on"),
+                ("validation", task.validation, "training", "that are trained on"),
+                ("validation", task.validation, "held_out", "of held_out"),
+            )
+            for name, items, other, words in kept_apart:
+                if seen := self._overlap(task, items, other):
+                    raise UserError(
+                        f"tasks.{index}.{name} names {len(seen)} items {words}, by number or in other words, "
+                        f"{seen[0]} first; take other items for {task.config.label}"
+                    )
+
+    def seen_items(self, levels: Sequence[int]) -> list[int]:
+        """How many of the first held-out items, `levels` of each task, are trained on, by number or content."""
+        return [
+            len(self._overlap(task, task.held_out[:number], "training")) for task, number in zip(self.tasks, levels)
+        ]
+
+    def _overlap(self, task: ServedTask, items: Sequence[int], other: str) -> list[int]:
+        """Those items that some task of the same environment has in its list `other`, by number or content."""
+        mine = [each for each in self.tasks if each.config.env == task.config.env]
+        listed = {item for each in mine for item in getattr(each, other)}
+        content = task.service.content
+        if content is None:
+            return [item for item in items if item in listed]
+        contents = set(map(content, listed))
+        return [item for item in items if content(item) in contents]
+
+    def _note_held_out(self, task: ServedTask, item: int, shown: str) -> None:
+        env = task.config.env
+        if task.service.locate is not None and (env, item) not in self._numbers:
+            try:
+                self._numbers[env, item] = located(task.service, item, shown)
+            except ServiceError as error:
+                self._numbers[env, item] = None
+                _log.warning("%s; results have no kinds of items and no scripted play", error)
+
     def kinds(self, levels: Sequence[int]) -> list[str] | None:
         """The kind of every held-out item, `levels` of each task; None where a task's items are of one kind."""
         found: list[str] = []
         for task, count in zip(self.tasks, levels):
             if task.service.category is None:
                 return None
-            found += map(task.service.category, task.held_out[:count])
+            numbers = self._numbers_of(task, task.held_out[:count])
+            if None in numbers:
+                return None
+            found += map(task.service.category, numbers)
         return found
+
+    def _numbers_of(self, task: ServedTask, items: Sequence[int]) -> list[Any]:
+        """The numbers here of held-out items; None for one that the server has shown and that is no item here."""
+        return [self._numbers.get((task.config.env, item), item) for item in items]
 
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""
@@ -125,6 +181,8 @@ class Services:
         if oracle is None:
             return None
         items = served.held_out[:episodes]
+        if None in self._numbers_of(served, items):
+            return None
         seed = self._config.evaluation.seed
         random = self.outcomes(task, items, lambda item: served.service.random(item, seed + item))
         return Baselines(random.astype(float), self.outcomes(task, items, oracle).astype(float), "scripted")
@@ -160,9 +218,8 @@ class Services:
             local = LocalPlace(service)
             self._closers.append(local.close)
             return local, "in this process"
-        token = read_token(env.token_file)
 
-        def connected(url: str) -> RemotePlace:
+        def connected(url: str, token: str) -> RemotePlace:
             client = ServiceClient(
                 url, wire_of(service.name), seconds=env.deadline, connections=env.workers, token=token
             )
@@ -171,7 +228,7 @@ class Services:
             return place
 
         if env.url:
-            return connected(env.url), f"at {env.url}"
+            return connected(env.url, read_token(env.token_file)), f"at {env.url}"
         episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.members
         # Twice, since what is given up by one episode may still be open while another starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
@@ -189,6 +246,7 @@ class Services:
             progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,
             retries=env.retries,
+            told=functools.partial(self._note_held_out, task) if held_out else _note_nothing,
         )
         return host_task(
             task.config.label,
@@ -206,6 +264,10 @@ class Services:
             validation=len(task.validation) if held_out else 0,
             baselines=functools.partial(self.baselines, index),
         )
+
+
+def _note_nothing(item: int, shown: str) -> None:
+    """What training items show first is in levels.jsonl already."""
 
 
 def worlds(
@@ -226,7 +288,7 @@ class _Started:
         name: str,
         log: Callable[[], Path],
         most: int,
-        connected: Callable[[str], RemotePlace],
+        connected: Callable[[str, str], RemotePlace],
         processes: list[ServiceProcess],
     ):
         self._name, self._log, self._most, self._connected, self._processes = name, log, most, connected, processes
@@ -243,7 +305,7 @@ class _Started:
                 process = ServiceProcess(self._name, self._log(), max_instances=self._most)
                 self._processes.append(process)
                 try:
-                    self._place = self._connected(process.url())
+                    self._place = self._connected(process.url(), process.token)
                 except ServiceError as failure:
                     self._failure = failure
                     raise
@@ -255,27 +317,31 @@ class Played:
     """An episode of a scripted player.
 
     Attributes:
+        item: number here of the item that the service showed.
         texts: observations that it answered.
         actions: its answers.
         solved: whether it solved the item.
         score: its last score.
     """
 
+    item: int
     texts: tuple[str, ...]
     actions: tuple[str, ...]
     solved: bool
     score: float
 
 
-def play(task: ServedTask, player: Callable[[], Player], item: int, config: Config) -> Played:
+def play(task: ServedTask, player: Callable[[int], Player], item: int, config: Config) -> Played:
     """Plays an episode of an item by a player of its own; where the instance is lost, from the beginning.
+
+    The player is made for the number that the item has here, as servers may number otherwise (`Service.locate`).
 
     Raises:
         ServiceError: instances were lost again and again.
     """
     for left in reversed(range(config.env.retries + 1)):
         try:
-            return _play(task, player(), item, config.prompt.max_turns, config.env.deadline)
+            return _play(task, player, item, config.prompt.max_turns, config.env.deadline)
         except Lost:
             if not left:
                 raise
@@ -288,21 +354,23 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
     Raises:
         ValueError: the service fails.
     """
-    jobs = [functools.partial(play, task, functools.partial(player, item), item, config) for item in items]
+    jobs = [functools.partial(play, task, player, item, config) for item in items]
     rounds = -(-len(items) // config.env.workers) * (config.env.retries + 1)
     found = run_all(jobs, config.env.deadline * (config.prompt.max_turns + 1) * rounds, config.env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
-            raise ValueError(f"{task.config.label} {task.address}: {outcome}") from outcome
+            raise ValueError(f"{task.config.label} {task.address}: {shortened(str(outcome))}") from outcome
     return found
 
 
-def _play(task: ServedTask, player: Player, item: int, turns: int, seconds: float) -> Played:
+def _play(task: ServedTask, make: Callable[[int], Player], item: int, turns: int, seconds: float) -> Played:
     seat = task.place.open(item, time.monotonic() + seconds)
     texts: list[str] = []
     actions: list[str] = []
     answer, good = seat.first, False
     try:
+        number = located(task.service, item, answer.observation)
+        player = make(number)
         while not answer.done and len(actions) < turns:
             texts.append(answer.observation)
             actions.append(player.act(answer.observation))
@@ -310,4 +378,4 @@ def _play(task: ServedTask, player: Player, item: int, turns: int, seconds: floa
         good = True
     finally:
         seat.leave(good=good)
-    return Played(tuple(texts), tuple(actions), task.service.solved(answer), answer.score)
+    return Played(number, tuple(texts), tuple(actions), task.service.solved(answer), answer.score)

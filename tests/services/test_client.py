@@ -3,6 +3,7 @@
 import concurrent.futures
 import http.server
 import json
+import socket
 import threading
 import time
 
@@ -130,11 +131,121 @@ GARBAGE = {
 }
 
 
+STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True}
+GARBAGE |= {f"no {name}": (200, {key: value for key, value in STEP.items() if key != name}) for name in STEP}
+GARBAGE |= {
+    f"{name} {value!r}": (200, {**STEP, name: value})
+    for name, value in [
+        ("reward", True),
+        ("reward", "1"),
+        ("reward", None),
+        ("score", False),
+        ("score", None),
+        ("done", 1),
+        ("done", None),
+        ("observation", None),
+        ("observation", "\ud800"),
+        ("error", "it broke"),
+        ("error", ""),
+    ]
+}
+
+
 @pytest.mark.parametrize("what", GARBAGE)
 def test_what_no_step_answers_is_a_service_error(scripted, what):
     server = scripted(GARBAGE[what])
     with pytest.raises(ServiceError, match=server.url):
         ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
+
+
+def test_a_whole_answer_is_a_step(scripted):
+    """What the defects above leave out or change is all that a step needs."""
+    server = scripted((200, {**STEP, "error": None}))
+    answer = ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
+    assert (answer.observation, answer.reward, answer.done) == ("x", 1.0, True)
+
+
+DEFECTS = [
+    ("babyai", "create", {"id": True}),
+    ("babyai", "create", {"id": -1}),
+    ("babyai", "create", 3),
+    ("searchqa", "create", {"env_idx": 3}),
+    ("webshop", "reset", "text"),
+    ("webshop", "reset", ["text"]),
+    ("webshop", "reset", [None, None]),
+    ("searchqa", "reset", {"observation": "x"}),
+    ("sciworld", "reset", {"observation": "x"}),
+    ("sciworld", "reset", {"observation": "x", "task_description": "y", "reward": True}),
+    ("sciworld", "reset", {"observation": "x", "task_description": "y", "done": 0}),
+    ("alfworld", "reset", {"observation": "x"}),
+    ("alfworld", "reset", {"observation": "x", "available_actions": "go"}),
+    ("textcraft", "reset", {"id": 8, "observation": "x", "done": False, "reward": 0}),
+    ("textcraft", "reset", {"id": 7, "observation": "x", "error": "no"}),
+    ("webshop", "step", {"observation": "x", "reward": 0.0, "done": False, "info": None}),
+    ("webarena", "step", {"observation": "x", "reward": 0.0, "done": False, "info": None}),
+    ("webarena", "step", {"observation": "x", "reward": 0.0, "terminated": False, "truncated": "no"}),
+]
+
+
+@pytest.mark.parametrize(("name", "route", "body"), DEFECTS)
+def test_what_no_server_of_a_family_answers_is_a_service_error(scripted, name, route, body):
+    server = scripted((200, body))
+    client = ServiceClient(server.url, WIRES[name], seconds=5)
+    ask = {"create": client.create, "reset": lambda: client.reset(7, 0), "step": lambda: client.step(7, "a")}
+    with pytest.raises(Lost, match=f"/{route}: "):
+        ask[route]()
+
+
+def test_what_a_server_says_at_length_is_cut(scripted):
+    server = scripted(
+        (200, {"error": "no\n\x1b[31m" * 500_000}), (500, b"x\n" * 500_000), (200, {"id": "y" * 5_000_000})
+    )
+    client = ServiceClient(server.url, COMPILED, seconds=5)
+    for _ in range(3):
+        with pytest.raises(Lost) as caught:
+            client.create()
+        assert len(str(caught.value)) <= 500
+        assert str(caught.value).isprintable()
+
+
+def test_a_longer_answer_than_is_read(scripted, monkeypatch):
+    monkeypatch.setattr("agentrl_jax.services.client.MAX_ANSWER_BYTES", 1000)
+    server = scripted((200, b" " * 10_000))
+    with pytest.raises(Lost, match="longer than 1000 bytes"):
+        ServiceClient(server.url, COMPILED, seconds=5).create()
+
+
+DRIPS = {
+    "a status line": b"",
+    "headers": b"HTTP/1.1 200 OK\r\nX: ",
+    "a body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",
+    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nFFFF\r\n",
+}
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_a_server_that_drips_is_left_at_the_deadline(what):
+    """A byte every 20 ms keeps every single read of the socket short of its own limit."""
+    left = threading.Event()
+
+    def drip(listener):
+        connection = listener.accept()[0]
+        with connection:
+            connection.sendall(DRIPS[what])
+            for _ in range(1500):
+                try:
+                    connection.sendall(b"H" if what == "a status line" else b" ")
+                except OSError:
+                    left.set()
+                    return
+                time.sleep(0.02)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drip, args=(listener,), daemon=True).start()
+        client = ServiceClient(f"http://127.0.0.1:{listener.getsockname()[1]}", COMPILED, seconds=0.5)
+        with pytest.raises(Lost, match="no answer within"):
+            client.step(0, "a")
+        assert left.wait(20)  # long before the 30 s that it would have gone on
 
 
 def test_half_an_answer_is_a_service_error(scripted):

@@ -34,7 +34,7 @@ def eventually(holds):
 def test_a_killed_server_comes_back_at_the_same_address_and_ends_when_closed(tmp_path):
     server = ServiceProcess("maze", tmp_path / "log", max_instances=2)
     assert server.pid is None
-    client = ServiceClient(server.url(), WIRES["maze"], seconds=60)
+    client = ServiceClient(server.url(), WIRES["maze"], seconds=60, token=server.token)
     assert client.reset(client.create(), 18).observation.startswith("The goal is at position 8, 6.")
     first, address = server.pid, server.url()
     os.kill(first, signal.SIGKILL)
@@ -46,6 +46,42 @@ def test_a_killed_server_comes_back_at_the_same_address_and_ends_when_closed(tmp
     assert server.pid is None
     assert not psutil.pid_exists(second)
     assert '"message": "request"' in (tmp_path / "log").read_text()
+
+
+def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_path):
+    server = ServiceProcess("maze", tmp_path / "log", max_instances=2)
+    url = server.url()
+    mine = ServiceClient(url, WIRES["maze"], seconds=60, token=server.token)
+    handle = mine.create()
+    mine.reset(handle, 3)
+    for token in ("", "guess"):
+        other = ServiceClient(url, WIRES["maze"], seconds=60, token=token)
+        for ask in (other.create, lambda: other.reset(handle, 4), lambda: other.step(handle, "move left")):  # noqa: B023
+            with pytest.raises(ServiceError, match="status 401"):
+                ask()
+    assert mine.observation(handle).startswith(
+        "The goal is at position 8, 6. Your current position is at position 1, 4."
+    )
+    process = psutil.Process(server.pid)
+    told = [*process.cmdline(), *process.environ().values(), (tmp_path / "log").read_text()]
+    assert len(server.token) >= 32
+    assert not any(server.token in text for text in told)
+    assert server.token != ServiceProcess("maze", tmp_path / "log", max_instances=2).token
+    server.close()
+
+
+def test_a_server_that_hangs_is_killed_and_comes_back(tmp_path, caplog):
+    server = ServiceProcess("maze", tmp_path / "log", max_instances=2, answer_seconds=4.0)
+    client = ServiceClient(server.url(), WIRES["maze"], seconds=60, token=server.token)
+    client.create()
+    first = server.pid
+    os.kill(first, signal.SIGSTOP)
+    eventually(lambda: server.pid not in (None, first))
+    assert client.reset(client.create(deadline=time.monotonic() + 60), 18).observation.startswith("The goal is at")
+    assert not psutil.pid_exists(first)
+    assert server.restarts == 1
+    assert "did not answer within 4 s" in caplog.text
+    server.close()
 
 
 def test_a_server_ends_when_its_parent_is_killed(tmp_path):

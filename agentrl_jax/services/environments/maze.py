@@ -212,6 +212,7 @@ SERVICE = Service(
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),
     random=lambda item, seed: Random(seed),
+    content=lambda item: f"from {STARTS[item]}",
     views={"detail": "detail"},
     facts={"available_actions": list(MOVES)},
 )

@@ -237,6 +237,7 @@ SERVICE = Service(
     random=lambda item, seed: Random(seed),
     full_score=SOLVED,
     category=lambda item: find_item(item)[0],
+    content=lambda item: "{} {}".format(*find_item(item)),
     views={name: name for name in ("action_hint", "goals", "task_description", "object_tree", "state")},
     table=item_table,
 )

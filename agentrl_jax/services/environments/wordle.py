@@ -166,5 +166,6 @@ SERVICE = Service(
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),
     random=Random,
+    content=lambda item: f"seed {item}",  # there is no word to compare: targets are drawn at every guess
     views={"filtered_vocab": "filtered_vocab", "detail": "detail"},
 )

@@ -3,11 +3,13 @@
 Goals, rules and messages are those of AgentGym; what differs is listed at `TextCraft`.
 """
 
+import dataclasses
+import functools
 import random
 import re
 from collections.abc import Sequence
 
-from agentrl_jax.services.environment import Answer, Service
+from agentrl_jax.services.environment import Answer, ItemError, Service
 from agentrl_jax.services.environments.textcraft.players import Oracle, Random
 from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
 from agentrl_jax.services.replies import react_reply, rule_r
@@ -176,6 +178,33 @@ def goal_table() -> list[dict[str, object]]:
     return [{"item": number, "goal": goal, "depth": book.depth[goal]} for number, goal in enumerate(book.goals)]
 
 
+@functools.lru_cache(maxsize=4 * GOALS)
+def locate(text: str) -> int:
+    """The item, below 544, whose goal a first text names and whose oracle's plan its commands allow.
+
+    AgentGym's server numbers goals by the order of files on its disk, which also decides which of the recipes that
+    would close a circle it leaves out.
+
+    Raises:
+        ItemError: the goal is none of ours, or the plan cannot be carried out with the recipes of that server.
+    """
+    book, shown = load_book(), set(re.findall(r"^craft .*$", text, re.MULTILINE))
+    goal = re.search(r"^Goal: craft (.+)\.\s*\Z", text, re.MULTILINE)
+    if goal is None or written(goal[1]) not in book.goals:
+        named = f"the goal {goal[1][:100]!r}, which no item has here" if goal else "no goal"
+        raise ItemError(f"it shows {named}")
+    number = book.goals.index(written(goal[1]))
+    plan = Oracle(book, number).actions
+    made = {_CRAFT.match(line)[1].lstrip("0123456789 ") for line in shown}  # type: ignore[index]
+    gathered = {action.split(" ", 2)[2] for action in plan if action.startswith("get ")}
+    there = {name: left for name, known in book.recipes.items() if (left := tuple(r for r in known if str(r) in shown))}
+    env = TextCraft(dataclasses.replace(book, recipes=there))
+    env.reset(number)
+    if gathered & made or not [env.step(action) for action in plan][-1].done:
+        raise ItemError(f"its recipes do not allow the plan that is known here for {goal[1]!r}")
+    return number
+
+
 SERVICE = Service(
     name="textcraft",
     make=lambda upstream: TextCraft(upstream=upstream),
@@ -199,6 +228,8 @@ SERVICE = Service(
     progress=lambda env: env.progress(),
     advise=lambda env: env.advice(),
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",
+    content=lambda item: load_book().goals[item % GOALS],
+    locate=locate,
     views={"commands": "commands", "goal": "goal"},
     table=goal_table,
 )

@@ -1,0 +1,141 @@
+"""What a server's answers have to look like, route by route, by the table of `services.protocol`.
+
+What is missing or of the wrong type is an error, never a zero: an episode without a reward would be learned from as one
+without success. Required are the fields that AgentGym's own servers always send:
+
+- /create: the handle, 0 or more, under `Wire.handle`; the bare number where `Wire.created` is empty.
+- /reset with an object: observation, and what the agent is shown with it (`Wire.shown`, `Wire.listed`). Handle, reward,
+  score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
+- /reset with a pair: an array of a text and anything; with a text: a text.
+- /step: those of `Wire.step_fields` that make an `Answer`, which are text, reward, done and, where scores are of the
+  whole episode, score. `truncated` is checked where it is there.
+- /observation: a text.
+
+An object with an `error` that is not null is a refusal on every route, whatever else it holds.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.services.environment import Answer
+from agentrl_jax.services.protocol import Wire
+
+LARGEST = 1e30
+"""Of a reward or a score; far beyond any, and within float32."""
+
+_TEXTS, _ENDS = ("observation", "state"), ("done", "terminated")
+
+
+class BadAnswer(ValueError):
+    """An answer that is not what its route answers; says what was expected and what came."""
+
+
+def read_handle(wire: Wire, found: Any) -> int:
+    """The handle in an answer to /create.
+
+    Raises:
+        BadAnswer: there is none.
+    """
+    handle = _object(found).get(wire.handle) if wire.created else found
+    if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
+        where = f"in {wire.handle}" if wire.created else "as the whole answer"
+        raise _unexpected(f"a handle, 0 or more, {where}", found)
+    return handle
+
+
+def read_text(found: Any) -> str:
+    """A text, as of /observation.
+
+    Raises:
+        BadAnswer: it is none, or holds half of a character.
+    """
+    if not isinstance(found, str):
+        raise _unexpected("text", found)
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        raise _unexpected("text of whole characters (half of a surrogate pair is none)", found) from None
+    return found
+
+
+def read_reset(wire: Wire, handle: int, found: Any) -> Answer:
+    """The answer to a /reset, without what `Wire.first` adds to its text.
+
+    Raises:
+        BadAnswer: it is not what this wire's servers answer.
+    """
+    if wire.reset_answer == "text":
+        return Answer(read_text(found))
+    if wire.reset_answer == "pair":
+        if not isinstance(found, list) or len(found) != 2:
+            raise _unexpected("an array of a text and null", found)
+        return Answer(read_text(found[0]))
+    fields = _object(found)
+    observation = read_text(_required(fields, "observation"))
+    for name in wire.shown:
+        read_text(_required(fields, name))
+    if wire.listed:
+        listed = _required(fields, wire.listed)
+        if not isinstance(listed, list):
+            raise _unexpected(f"an array in {wire.listed}", listed)
+        for each in listed:
+            read_text(each)
+    if wire.handle in wire.reset_fields and fields.get(wire.handle, handle) != handle:
+        raise _unexpected(f"{wire.handle} {handle}, the instance that was asked", fields[wire.handle])
+    reward = _number(fields, "reward") if "reward" in fields else 0.0
+    score = _number(fields, "score") if "score" in fields else reward
+    done = _flag(fields, "done") if "done" in fields else False
+    return Answer(observation, reward, score, done, fields)
+
+
+def read_step(wire: Wire, found: Any) -> Answer:
+    """The answer to a /step.
+
+    Raises:
+        BadAnswer: a field that the wire's servers send is missing or of another type.
+    """
+    fields = _object(found)
+    text, end = (next(name for name in names if name in wire.step_fields) for names in (_TEXTS, _ENDS))
+    observation, reward = read_text(_required(fields, text)), _number(fields, "reward")
+    score = _number(fields, "score") if "score" in wire.step_fields else reward
+    if "truncated" in fields:
+        _flag(fields, "truncated")
+    return Answer(observation, reward, score, _flag(fields, end), fields)
+
+
+def refusal(found: Any) -> str | None:
+    """What a server says in place of an answer; None where it answers."""
+    if isinstance(found, dict) and found.get("error") is not None:
+        return shortened(found["error"], MAX_FOREIGN) or "an error without words"
+    return None
+
+
+def _object(found: Any) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise _unexpected("an object", found)
+    return found
+
+
+def _required(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise _unexpected(f"a field {name}", dict(fields))
+    return fields[name]
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float:
+    value = _required(fields, name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < LARGEST:
+        raise _unexpected(f"a finite number in {name}", value)
+    return float(value)
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = _required(fields, name)
+    if not isinstance(value, bool):
+        raise _unexpected(f"true or false in {name}", value)
+    return value
+
+
+def _unexpected(expected: str, found: Any) -> BadAnswer:
+    return BadAnswer(f"expected {expected}; found {shortened(repr(found), 200)}")

@@ -1,0 +1,59 @@
+"""What is held out from training in a service: by number and by content."""
+
+import pytest
+
+from agentrl_jax.config import load_config
+from agentrl_jax.errors import UserError
+from agentrl_jax.services.environments.textcraft.env import GOALS
+from agentrl_jax.train.service_tasks import Services
+
+CONFIG = """
+tasks: [{{env: {env}, groups: 8, items: "{items}", held_out: "{held_out}"}}]
+prompt: {{style: bare, max_turns: 3, reply_tokens: 10}}
+env: {{url: local}}
+train: {{validate_every: 0}}
+"""
+
+
+def made(tmp_path, env, items, held_out):
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG.format(env=env, items=items, held_out=held_out))
+    return Services(load_config(str(path)), lambda: tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("env", "items", "held_out", "seen"),
+    [
+        ("textcraft", "0-9", f"{GOALS + 3},{3 * GOALS + 12}", 1),
+        ("textcraft", "0-9", "8-11", 2),
+        ("textcraft", f"{2 * GOALS}", "0,1", 1),
+        ("sciworld", "0-29", "29-40", 1),
+        ("maze", "0-9", "9-12", 1),
+        ("wordle", "0-9", "5", 1),
+    ],
+)
+def test_a_run_that_trains_on_what_it_holds_out_is_refused(tmp_path, env, items, held_out, seen):
+    services = made(tmp_path, env, items, held_out)
+    with pytest.raises(UserError, match=f"tasks.0.held_out names {seen} items that are trained on"):
+        services.refuse_seen()
+    assert services.seen_items([len(services.tasks[0].held_out)]) == [seen]
+
+
+def test_other_goals_are_not_refused(tmp_path):
+    services = made(tmp_path, "textcraft", f"0-9,{GOALS}-{GOALS + 9}", f"10-19,{GOALS + 10}")
+    services.refuse_seen()
+    assert services.seen_items([11]) == [0]
+
+
+def test_validation_items_are_kept_apart_too(tmp_path):
+    path = tmp_path / "run.yaml"
+    text = (
+        CONFIG.replace("validate_every: 0", "validate_every: 1")
+        .format(env="textcraft", items="0-9", held_out="10-19")
+        .replace("held_out:", "validation: V, held_out:")
+    )
+    for items, words in (("5,20", "that are trained on"), (f"20,{GOALS + 11}", "of held_out")):
+        path.write_text(text.replace("V", f"'{items}'"))
+        services = Services(load_config(str(path)), lambda: tmp_path)
+        with pytest.raises(UserError, match=f"tasks.0.validation names 1 items {words}"):
+            services.refuse_seen()

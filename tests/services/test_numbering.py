@@ -1,0 +1,78 @@
+"""TextCraft on a server that numbers its goals otherwise, as AgentGym's does by the order of files on its disk."""
+
+import dataclasses
+import random
+
+import pytest
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.scripted import evaluate_scripted
+from agentrl_jax.services.beside import located, play_along
+from agentrl_jax.services.client import ServiceError
+from agentrl_jax.services.environments.textcraft.env import GOALS, SERVICE, TextCraft
+from agentrl_jax.services.environments.textcraft.recipes import load_book
+from agentrl_jax.services.protocol import WIRES
+
+MOVED = random.Random(7).sample(range(GOALS), GOALS)
+
+
+class Elsewhere(TextCraft):
+    """Other numbers, and the commands in another order."""
+
+    def reset(self, item):
+        answer = super().reset(MOVED[item % GOALS])
+        head, goal = answer.observation.split("\n\n")
+        first, *commands = head.split("\n")
+        return dataclasses.replace(answer, observation="\n".join([first, *commands[::-1]]) + "\n\n" + goal)
+
+
+ELSEWHERE = dataclasses.replace(SERVICE, make=lambda upstream: Elsewhere())
+
+
+def test_every_goal_is_found_by_its_text():
+    env, numbers = Elsewhere(), range(0, GOALS, 5)
+    assert [located(SERVICE, item, env.reset(item).observation) for item in numbers] == [MOVED[i] for i in numbers]
+
+
+@pytest.mark.parametrize("item", [3, GOALS + 3, 5 * GOALS + 40])
+def test_on_a_server_of_ours_an_item_is_itself(item):
+    assert located(SERVICE, item, TextCraft().reset(item).observation) == item
+
+
+@pytest.mark.parametrize("policy", ["oracle", "random"])
+def test_scripted_players_play_what_is_shown(serve, policy):
+    url = serve(ELSEWHERE, WIRES["textcraft"])
+    found = evaluate_scripted("textcraft", policy, items="0-19", turns=40, url=url)
+    depths = [load_book().depth[load_book().goals[MOVED[item]]] for item in range(20)]
+    assert {kind: row["success"]["n"] for kind, row in found["categories"].items()} == {
+        f"depth {depth}": depths.count(depth) for depth in set(depths)
+    }
+    if policy == "oracle":
+        assert found["success"]["mean"] == 1
+
+
+def test_progress_is_that_of_the_task_that_is_shown():
+    beside = play_along(SERVICE, 0, Elsewhere().reset(0).observation)
+    assert beside.goal() == load_book().goals[MOVED[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Crafting commands:\ncraft 1 stick using 1 log\n\nGoal: craft perpetual motion.", "which no item has here"),
+        ("Crafting commands:\ncraft 1 a using 1 b\n\nGoal: craft stick.", "do not allow the plan"),
+        ("Let's start Wordle!", "no goal"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused_with_the_reason(serve, text, reason):
+    with pytest.raises(ServiceError, match=reason):
+        located(SERVICE, 2, text)
+    odd = type(
+        "Odd",
+        (TextCraft,),
+        {"reset": lambda self, item: dataclasses.replace(super(odd, self).reset(item), observation=text)},
+    )
+    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: odd()), WIRES["textcraft"])
+    with pytest.raises(UserError, match=reason) as caught:
+        evaluate_scripted("textcraft", "oracle", items="2", url=url)
+    assert "\n" not in str(caught.value)
