@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentrl_jax.errors import shortened
+from agentrl_jax.errors import MAX_FOREIGN, shortened
 from agentrl_jax.rollout.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.trajectory import TurnResult
@@ -261,7 +261,9 @@ class HostDesk:
 
     def _failed(self, name: Identity, what: str, error: BaseException) -> None:
         *_, task, group, member = name
-        failure = Failure(self._tasks[task].name, group, member, what, shortened(f"{type(error).__name__}: {error}"))
+        failure = Failure(
+            self._tasks[task].name, group, member, what, shortened(f"{type(error).__name__}: {error}", MAX_FOREIGN)
+        )
         _log.warning("host environment %s, group %d, member %d failed in %s: %s", *failure)
         with self._lock:
             self._report.failures.append(failure)

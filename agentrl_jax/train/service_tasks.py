@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.errors import UserError, refusals, shortened
+from agentrl_jax.errors import MAX_FOREIGN, UserError, refusals, shortened
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.host_environment import HostTask, host_task
 from agentrl_jax.rollout.side_by_side import run_all
@@ -359,7 +359,7 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
     found = run_all(jobs, config.env.deadline * (config.prompt.max_turns + 1) * rounds, config.env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
-            raise ValueError(f"{task.config.label} {task.address}: {shortened(str(outcome))}") from outcome
+            raise ValueError(f"{task.config.label} {task.address}: {shortened(outcome, MAX_FOREIGN)}") from outcome
     return found
 
 

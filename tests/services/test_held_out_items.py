@@ -47,11 +47,8 @@ def test_other_goals_are_not_refused(tmp_path):
 
 def test_validation_items_are_kept_apart_too(tmp_path):
     path = tmp_path / "run.yaml"
-    text = (
-        CONFIG.replace("validate_every: 0", "validate_every: 1")
-        .format(env="textcraft", items="0-9", held_out="10-19")
-        .replace("held_out:", "validation: V, held_out:")
-    )
+    text = CONFIG.replace("validate_every: 0", "validate_every: 1").replace("held_out:", "validation: V, held_out:")
+    text = text.format(env="textcraft", items="0-9", held_out="10-19")
     for items, words in (("5,20", "that are trained on"), (f"20,{GOALS + 11}", "of held_out")):
         path.write_text(text.replace("V", f"'{items}'"))
         services = Services(load_config(str(path)), lambda: tmp_path)
