@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # boards hold symbols that some terminals cannot show
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked of it
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises too
     try:
         _run(words)
     except UserError as error:
