@@ -16,11 +16,12 @@ from typing import Any, NoReturn
 import tyro
 from rich.console import Console
 
-from agentrl_jax import command_reports
+from agentrl_jax import command_reports, stopping
 from agentrl_jax.command_checks import as_user_error, known, readable
 from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Serve, Train
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
+from agentrl_jax.whole_files import FULL
 
 _TRAIN_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
 
@@ -42,21 +43,32 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         argv: words after `agentrl`; those of the process if left out.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdin is None:  # closed, as by <&-: nothing is to be read, and no file that is opened may take its number
+        os.open(os.devnull, os.O_RDONLY)
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 (open for as long as the process)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # boards hold symbols that some terminals cannot show
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns of what was asked of it
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises too
     try:
         _run(words)
     except UserError as error:
         print(f"agentrl: {shortened(error, MAX_ERROR)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print(f"agentrl: stopped{_GOES_ON.get(words[0] if words else '', '')}", file=sys.stderr)
+        sentence = f"stopped{_GOES_ON.get(words[0] if words else '', '')}"
+        if argv is None:  # threads that still compute would make Python's teardown end by a fault
+            stopping.end(sentence, 130)
+        print(f"agentrl: {sentence}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
+        if error.errno in FULL:
+            file = error.filename or "a file"
+            again = _GOES_ON.get(words[0] if words else "", "; give the command again")
+            print(f"agentrl: {file}: the disk is full; nothing is lost: make room{again}", file=sys.stderr)
+            sys.exit(2)
         print(f"agentrl: {shortened(error, 500)}; give a path that can be used, on a disk with room", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
@@ -158,6 +170,21 @@ def _train(words: list[str]) -> None:
             f"{words[0]!r} stands where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
         )
     config = load_config(file, words[1:])
+    with stopping.ends_with(lambda: _kept(config.run_dir)):
+        _train_by(config)
+
+
+def _kept(run: str) -> str:
+    """What is left of a run that is stopped."""
+    from agentrl_jax.train.checkpoint import complete_steps
+
+    steps = complete_steps(os.path.join(run, "checkpoints"))
+    if not steps:
+        return "there is no checkpoint yet; the same command begins again"
+    return f"the checkpoint of step {steps[-1]} is kept; the same command goes on from it"
+
+
+def _train_by(config: Config) -> None:
     from envs_jax.registry import make
 
     for index, task in enumerate(() if config.served else config.tasks):

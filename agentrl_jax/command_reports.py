@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax import stopping
 from agentrl_jax.command_checks import known, readable
 from agentrl_jax.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
 from agentrl_jax.errors import UserError
@@ -83,7 +84,8 @@ def compare(command: Compare) -> None:
     stem = Path(command.file).stem
     out = Path(command.out or Path("runs") / stem)
     console = Console()
-    records = compare(comparison, out, only=command.only, console=console)
+    with stopping.ends_with(lambda: "the same command goes on with the arm it was at"):
+        records = compare(comparison, out, only=command.only, console=console)
     reports.draw(records, out / "curves.png", stem)
     (out / "report.md").write_text(reports.page(records, comparison.pairs, stem, "curves.png"), encoding="utf-8")
     table = Table(title="Success on held-out levels, sampled", title_justify="left")

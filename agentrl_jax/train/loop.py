@@ -24,6 +24,7 @@ from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.rollout.world import CompiledWorld, common_prefix
+from agentrl_jax.stopping import closed_at_stop
 from agentrl_jax.train import build, dependence, guards, run_keys, start
 from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.train.curves import plot_curves
@@ -70,6 +71,8 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
         RunFolder(config) as folder,
         Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
         LiveView(config.train.iterations, title=folder.path.name, console=console) as view,
+        closed_at_stop(lambda: view.__exit__()),
+        closed_at_stop(lambda: None if run.services is None else run.services.close()),
     ):
         try:
             summary = run.train(folder, checkpoints, view)
