@@ -1,0 +1,100 @@
+"""Levels of an evaluation are counted where a run has learned from them, and its record is what counts."""
+
+import json
+import shutil
+
+import chex
+import jax
+import numpy as np
+import pytest
+import tiny_run
+
+import envs_jax
+from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.evaluate.seen import learned_levels, seen_levels
+from agentrl_jax.rollout.level_splits import LEAST, TaskLevels, task_levels
+from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.train import build
+from envs_jax import registry
+from envs_jax.splits import SHARES, Split
+
+ROWS = [
+    {"step": 0, "stage": "imitation", "levels": ["a", "b"]},
+    {"step": 1, "stage": "test", "levels": ["c", "d"]},
+    {"step": 2, "stage": "rl", "levels": ["b", "e"]},
+]
+METRICS = [{"step": 1, "stage": "imitation"}, {"step": 2, "stage": "rl"}]
+
+
+def task(**options):
+    config = Config(tasks=(TaskConfig(groups=1, **options),), prompt=PromptConfig())
+    return build.build_world(config, load_small()).tasks[0]
+
+
+def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():
+    assert learned_levels(ROWS, METRICS) == {"a", "b", "e"}
+    assert learned_levels(ROWS[1:], METRICS) is None
+    assert learned_levels(ROWS[:2], METRICS) is None
+    assert learned_levels([], []) == set()
+
+
+def test_levels_that_were_learned_from_are_counted_also_turned_and_mirrored():
+    lake = task(env="FrozenLake", options={"height": 2, "width": 3})
+    board = np.array([[3, 0, 2], [0, 1, 0]], np.int8)
+    turned, other = board[::-1, ::-1], np.array([[3, 2, 0], [0, 1, 0]], np.int8)
+
+    def ids(*boards):
+        found = [lake.env.state_hash(lake.env.reset_to_level(b, lake.env_params)[1], lake.env_params) for b in boards]
+        return [f"{first:08x}{second:08x}" for first, second in np.asarray(found).tolist()]
+
+    boards = np.stack([board, board, other])
+    found = seen_levels(set(ids(turned)), ids(*boards), TaskLevels(), lake, boards)
+    assert found == {"held_out": True, "levels": 3, "distinct_levels": 2, "seen_levels": 0, "seen_images": 2}
+    assert seen_levels(set(ids(other)), ids(*boards), TaskLevels(), lake, boards)["seen_levels"] == 1
+    assert seen_levels(None, ids(*boards), TaskLevels(), lake, boards)["seen_levels"] is None
+
+
+def test_a_space_that_is_too_small_is_not_divided():
+    bandit = task_levels(task(env="Bandit"))
+    assert not bandit.held_out
+    assert f"at least {LEAST} of each" in bandit.too_small
+    assert [bandit.split(split) for split in SHARES] == [Split.ANY] * 3
+    assert task_levels(task(env="FrozenLake")).held_out
+
+
+def test_a_pack_is_divided_by_its_rows(tmp_path):
+    env, params = envs_jax.make("FrozenLake")
+    keys = jax.random.split(jax.random.key(0), 256)
+    np.save(tmp_path / "pack.npy", registry.draw_levels(env, params, keys))
+    divided = task_levels(task(env="FrozenLake", levels=str(tmp_path / "pack.npy")))
+    rows = [divided.rows(split) for split in SHARES]
+    chex.assert_equal(sorted(np.concatenate(rows).tolist()), list(range(256)))
+    np.save(tmp_path / "few.npy", np.load(tmp_path / "pack.npy")[:5])
+    few = task_levels(task(env="FrozenLake", levels=str(tmp_path / "few.npy")))
+    assert "5 levels of its file" in few.too_small
+    np.testing.assert_array_equal(few.rows(Split.TEST), np.arange(5))
+
+
+def test_a_run_tells_what_it_learned_from(finished, tmp_path):
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    assert not summary["held_out"]  # the first task's file has two levels
+    small, lake = summary["levels"]["SimpleSokoban"], summary["levels"]["FrozenLake"]
+    assert "levels of its file" in small["held_out"]
+    assert (small["levels"], small["seen_levels"]) == (2, 2)
+    assert (lake["held_out"], lake["seen_levels"], lake["seen_images"]) == (True, 0, 0)
+    assert summary["seen_levels"] == 2
+    rows = [json.loads(line) for line in (finished.folder / "levels.jsonl").read_text().splitlines()]
+    assert [row["stage"] for row in rows] == ["imitation", "test", "rl", "rl", "rl", "rl"]
+    copy = tmp_path / "copy"
+    shutil.copytree(finished.folder, copy)
+    (copy / "levels.jsonl").unlink()
+    code, out, _ = tiny_run.command("eval", str(copy), "--json", "--episodes", "2")
+    assert (code, json.loads(out)["seen"]["seen_levels"]) == (0, None)
+
+
+@pytest.mark.parametrize("env", ["FrozenLake", "CoordFrozenLake"])
+def test_an_evaluation_elsewhere_is_held_out_too(finished, env):
+    """The same boards with coordinates beside them are the same levels."""
+    code, out, _ = tiny_run.command("eval", str(finished.folder), "--json", "--env", env, "--episodes", "8")
+    seen = json.loads(out)["seen"]
+    assert (code, seen["held_out"], seen["seen_levels"], seen["seen_images"]) == (0, True, 0, 0)
