@@ -132,7 +132,8 @@ class _Run:
             measured = dependence.for_run(config, self.tokenizer)
             self.dependence = self.programs.mutual_information(self.model, measured)
         episode = self.programs.rollout("evaluation", self.model, held_out, alone)
-        self.held_out = HeldOut.of_run(config, held_out, level_splits(held_out), episode, self.programs.players)
+        splits = self.splits if held_out is self.world else level_splits(held_out)
+        self.held_out = HeldOut.of_run(config, held_out, splits, episode, self.programs.players)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.chunks and isinstance(self.world, CompiledWorld):
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
