@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import collapse_alarms
 
 
-def test_runs_that_do_not_change_raise_nothing():
+def test_runs_that_do_not_change_hardly_raise_anything():
+    """Of 72 runs one may, by chance; with fixed thresholds nearly all of the first 48 did."""
     found = collapse_alarms.table(collapse_alarms.unchanged((0.001, 0.005, 0.05)), runs=24)
-    assert [shares["any"] for shares in found.values()] == [0.0, 0.0, 0.0]
+    assert sum(24 * shares["any"] for shares in found.values()) <= 1
 
 
 @pytest.mark.slow
@@ -42,7 +43,7 @@ def test_the_stretch_begins_where_the_fall_does():
     found = change.falls(series(0.4, 0.1, noise=0.05), bound=0.2, share=0.5, start=10, shortest=10, longest=20)
     assert (found.begins[:29] == -1).all()
     assert (found.begins[29:39] == 20).all()
-    np.testing.assert_allclose(found.means[-1], 0.1)
+    np.testing.assert_allclose(found.means[-1], 0.1, atol=0.01)  # of the clearest stretch, which may be an odd number
     np.testing.assert_allclose(found.references[-1], 0.4)
 
 
