@@ -33,7 +33,10 @@ MAX_QUOTE = 120
 
 def shortened(value: object, limit: int = MAX_QUOTE) -> str:
     """The text of a value on one line, with its middle left out where it is longer than `limit` characters."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in str(value)).split())
+    text = str(value)
+    if len(text) > 20 * limit:  # what is between is left out anyway, and may be many megabytes
+        text = text[: 10 * limit] + " ... " + text[-10 * limit :]
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(text) <= limit:
         return text
     head = (limit - 5) * 2 // 3

@@ -129,8 +129,9 @@ class AlgoConfig:
     filter_members: Count = 0
     """Members that are kept of each group, those whose returns vary most; 0: all."""
     max_rollouts: Positive = 1
-    """Most rollouts of an iteration: groups whose members all earn the same are drawn anew, on other levels, until
-    every group varies (DAPO's dynamic sampling); 1: none is. Metrics, alarms and the adaptive horizon speak of all
+    """Most rollouts of an iteration: groups whose members all earn the same are resampled, on other levels, until
+    every group varies (DAPO's dynamic sampling, which looks at accuracy; here at the returns that the learner compares,
+    penalties included); 1: none is. Metrics, alarms and the adaptive horizon speak of all
     that was played, rollout/chosen_* of what is learned from."""
     horizon: Literal["fixed", "stepwise", "adaptive"] = "fixed"
     """Turns of an episode in training. fixed: prompt.max_turns; stepwise: each of horizons for horizon_every iterations

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
@@ -13,6 +12,7 @@ from agentrl_jax.evaluate.seen import level_ids, seen_levels
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train.programs import RolloutProgram
 from envs_jax.budget import Baselines
@@ -95,14 +95,15 @@ class HeldOut:
 
     def validation(self, params: Params) -> dict[str, float]:
         """Metrics of every task on its validation levels, and the mean of their success."""
-        train, penalty = self.config.train, jnp.float32(self.config.prompt.format_penalty)
+        train, algo = self.config.train, self.config.algo
+        penalties = Penalties(self.config.prompt.format_penalty, algo.overlong_buffer, algo.overlong_penalty)
         row: dict[str, float] = {}
         success, episodes = [], 0
         for task, panel in zip(self.config.tasks, self.validations):
             number = panel.number(train.validation_episodes)
             episodes += number
             trajectory = panel.play(params, number, train.validation_temperature)
-            metrics = trajectory_metrics(trajectory, (task.label,), 1, penalty)
+            metrics = trajectory_metrics(trajectory, (task.label,), 1, penalties)
             row |= {f"validation/{task.label}/{key}": float(value) for key, value in metrics.items()}
             success.append(row[f"validation/{task.label}/success"])
         return row | {"validation/success": float(np.mean(success)), "validation/episodes": episodes}

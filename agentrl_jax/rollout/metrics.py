@@ -8,18 +8,19 @@ import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.masked import Mean
+from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
 def trajectory_metrics(
-    trajectory: Trajectory, task_names: tuple[str, ...], members: int, format_penalty: jax.Array
+    trajectory: Trajectory, task_names: tuple[str, ...], members: int, penalties: Penalties
 ) -> dict[str, jax.Array]:
     """The values f32[] of `trajectory_means`."""
-    return {name: x.value for name, x in trajectory_means(trajectory, task_names, members, format_penalty).items()}
+    return {name: x.value for name, x in trajectory_means(trajectory, task_names, members, penalties).items()}
 
 
 def trajectory_means(
-    trajectory: Trajectory, task_names: tuple[str, ...], members: int, format_penalty: jax.Array | float
+    trajectory: Trajectory, task_names: tuple[str, ...], members: int, penalties: Penalties
 ) -> dict[str, Mean]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
@@ -29,7 +30,7 @@ def trajectory_means(
         trajectory: E episodes; the rows of a group are contiguous.
         task_names: name of each task.
         members: M.
-        format_penalty: f32[] per turn with a format error.
+        penalties: that "return" includes.
 
     Returns:
         success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn), valid_format (share
@@ -39,20 +40,18 @@ def trajectory_means(
         under each task's name if there are several tasks, with "episodes".
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
-    metrics = _over(trajectory, everything, members, format_penalty)
+    metrics = _over(trajectory, everything, members, penalties)
     if len(task_names) > 1:
         for index, name in enumerate(task_names):
             mine = trajectory.ids.task == index
-            part = _over(trajectory, mine, members, format_penalty)
+            part = _over(trajectory, mine, members, penalties)
             # A sum: divided by nothing.
             part["episodes"] = Mean(masked.count(mine), jnp.float32(0))
             metrics |= {f"{name}/{key}": value for key, value in part.items()}
     return metrics
 
 
-def _over(
-    trajectory: Trajectory, chosen: jax.Array, members: int, format_penalty: jax.Array | float
-) -> dict[str, Mean]:
+def _over(trajectory: Trajectory, chosen: jax.Array, members: int, penalties: Penalties) -> dict[str, Mean]:
     intact = chosen & ~trajectory.failed
     played = trajectory.played & intact[:, None]
 
@@ -68,7 +67,7 @@ def _over(
     metrics = {
         "success": mean(trajectory.success),
         f"pass@{members}": mean(any_member),
-        "return": mean(trajectory.returns + format_penalty * trajectory.format_errors),
+        "return": mean(penalized_returns(trajectory, penalties)),
         "raw_return": mean(trajectory.returns),
         "turns": mean(trajectory.num_turns),
         "actions": mean(jnp.sum(turn.actions >= 0, axis=(1, 2))),

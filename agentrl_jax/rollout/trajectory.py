@@ -26,7 +26,7 @@ class RolloutSettings(struct.PyTreeNode):
         horizon: i32[] turns that may be played, at most the static T.
         max_actions: i32[] primitive actions that an episode may execute.
         env_params: tuple with the environment parameters of each task.
-        format_penalty: f32[] added to the return for every format error; only `resampling` reads it.
+        format_penalty, overlong_buffer, overlong_penalty: f32[], see `returns.Penalties`; only `resampling` reads them.
         split: i32[K] or one for all tasks: the `envs_jax.splits.Split` that levels of compiled tasks are drawn from.
     """
 
@@ -35,6 +35,8 @@ class RolloutSettings(struct.PyTreeNode):
     max_actions: jax.Array
     env_params: tuple[Any, ...]
     format_penalty: jax.Array | float = 0.0
+    overlong_buffer: jax.Array | float = 0.0
+    overlong_penalty: jax.Array | float = 0.0
     split: jax.Array | int = int(Split.ANY)
 
 

@@ -8,7 +8,7 @@ without success. Required are the fields that AgentGym's own servers always send
   score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
 - /reset with a pair: an array of a text and anything; with a text: a text.
 - /step: those of `Wire.step_fields` that make an `Answer`, which are text, reward, done and, where scores are of the
-  whole episode, score. `truncated` is checked where it is there.
+  whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
 - /observation: a text.
 
 An object with an `error` that is not null is a refusal on every route, whatever else it holds.
@@ -101,13 +101,16 @@ def read_step(wire: Wire, found: Any) -> Answer:
     score = _number(fields, "score") if "score" in wire.step_fields else reward
     if "truncated" in fields:
         _flag(fields, "truncated")
+    if "success" in wire.step_fields:
+        _flag(fields, "success")
     return Answer(observation, reward, score, _flag(fields, end), fields)
 
 
 def refusal(found: Any) -> str | None:
     """What a server says in place of an answer; None where it answers."""
     if isinstance(found, dict) and found.get("error") is not None:
-        return shortened(found["error"], MAX_FOREIGN) or "an error without words"
+        words = found["error"] if isinstance(found["error"], str) else _written(found["error"])
+        return shortened(words, MAX_FOREIGN) or "an error without words"
     return None
 
 
@@ -138,4 +141,11 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
 
 
 def _unexpected(expected: str, found: Any) -> BadAnswer:
-    return BadAnswer(f"expected {expected}; found {shortened(repr(found), 200)}")
+    return BadAnswer(f"expected {expected}; found {shortened(_written(found), 200)}")
+
+
+def _written(found: Any) -> str:
+    try:
+        return repr(found)
+    except RecursionError:  # a value that could just be read
+        return f"a {type(found).__name__} of too many levels"

@@ -56,7 +56,12 @@ class Arms:
         self.model = dataclasses.replace(self._model(config), critic="none")
         members = config.rollout.members
         self.engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
-        build.check_positions(self.pretrained.config if self.pretrained else None, self.world, self.engine)
+        build.check_positions(
+            self.pretrained.config if self.pretrained else None,
+            self.world,
+            self.engine,
+            bootstrap=any(arm.algo.bootstrap_truncated for arm in comparison.arms.values()),
+        )
         if config.imitation.levels:
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
         self.ids = build.training_ids(config)
@@ -133,6 +138,8 @@ class Arms:
             and null play on them, by name; seconds; machine.
         """
         config, began = self.comparison.arms[name], time.monotonic()
+        for line in start.notes(config):
+            self.console.print(f"{name}: {line}", highlight=False, markup=False, soft_wrap=True)
         with refusals():
             states, update = self._learner(config)
         record: Record = {"config": to_dict(config), "seeds": list(self.seeds.numbers), "iteration": []}

@@ -20,6 +20,7 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.context import FinalStates, Sequences, assemble, final_states
+from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.measures import Groups, groups_of, measure
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
@@ -92,11 +93,11 @@ def make_batch(
     Raises:
         ValueError: the kept rows cannot be divided into minibatches, parts and devices.
     """
-    rewards = _rewards(trajectory, settings)
+    rewards = turn_rewards(trajectory, settings.penalties)
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.members)
-    means = measure(trajectory, groups, config.task_names, settings.format_penalty)
+    means = measure(trajectory, groups, config.task_names, settings.penalties)
     metrics = {name: x.value for name, x in means.items()}
-    metrics["rollout/overlong"] = masked.moments(_overlong(trajectory, settings), trajectory.played)[0]
+    metrics["rollout/overlong"] = masked.moments(overlong(trajectory, settings.penalties), trajectory.played)[0]
     chosen, episodes = _chosen(trajectory, groups, settings, config)
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
@@ -130,24 +131,9 @@ def make_batch(
     return batch, metrics | of_rows
 
 
-def _rewards(trajectory: Trajectory, settings: UpdateSettings) -> jax.Array:
-    """What each turn has earned, f32[E, T], with the penalties for replies that cannot be read or are too long."""
-    penalty = settings.format_penalty * trajectory.turn.format_error - settings.overlong_penalty * _overlong(
-        trajectory, settings
-    )
-    return jnp.where(trajectory.played, trajectory.turn.reward + penalty, 0.0)
-
-
-def _overlong(trajectory: Trajectory, settings: UpdateSettings) -> jax.Array:
-    """How far each reply is into the buffer before its longest, f32[E, T] from 0 to 1 (`rewards.overlong_share`)."""
-    return reward_rules.overlong_share(
-        trajectory.reply.length, trajectory.reply.tokens.shape[-1], settings.overlong_buffer
-    )
-
-
 def _baseline(greedy: Trajectory, settings: UpdateSettings) -> jax.Array:
     """Return f32[Gr] of the greedy episode of every group; not a number where its environment broke."""
-    return jnp.where(greedy.failed, jnp.nan, jnp.sum(_rewards(greedy, settings), axis=1))
+    return jnp.where(greedy.failed, jnp.nan, penalized_returns(greedy, settings.penalties))
 
 
 def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:

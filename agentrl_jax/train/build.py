@@ -214,19 +214,31 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: 
     )
 
 
-def check_positions(pretrained: PretrainedConfig | None, world: World, engine: EngineConfig) -> None:
+def check_positions(
+    pretrained: PretrainedConfig | None, world: World, engine: EngineConfig, *, bootstrap: bool = False
+) -> None:
     """Refuses contexts that are longer than what the pretrained model has learned positions for.
 
     Sliding windows are no limit: layers that have one see no further back in a longer text either.
+
+    Args:
+        pretrained: the model's configuration; None for a fresh decoder, which has no limit.
+        world: what is played.
+        engine: how.
+        bootstrap: a critic reads truncated episodes up to their final observation (`algo.bootstrap_truncated`), which
+            follows the longest context of a whole conversation. In a context of single turns it stands where the
+            observation of a turn does.
 
     Raises:
         UserError: the longest context of a rollout does not fit.
     """
     longest = cache_length(world, engine)
-    if pretrained is not None and longest > pretrained.max_positions:
+    final = world.observation_tokens if bootstrap and engine.context == "full" else 0
+    if pretrained is not None and longest + final > pretrained.max_positions:
         shorter = ", set rollout.context to single_turn" if engine.context == "full" and engine.max_turns > 1 else ""
+        beyond = f", and algo.bootstrap_truncated reads a final observation of {final} behind it" if final else ""
         raise UserError(
-            f"the longest context of a rollout has {longest} tokens, but the pretrained model has only "
+            f"the longest context of a rollout has {longest} tokens{beyond}, but the pretrained model has only "
             f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
             f"prompt.reply_tokens{shorter}, or use a model with more positions"
         )
@@ -301,6 +313,8 @@ def rollout_settings(
     return RolloutSettings(
         split=jnp.asarray(split, jnp.int32),
         format_penalty=jnp.float32(moving(config)["format_penalty"](iteration)),
+        overlong_buffer=jnp.float32(config.algo.overlong_buffer),
+        overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
         # A reply to a service is one action.

@@ -50,6 +50,7 @@ def plot_curves(
     *,
     random: float | None = None,
     optimal: float | None = None,
+    optimal_name: str = "optimal",
     title: str = "",
     panels: Sequence[Panel] = PANELS,
 ) -> None:
@@ -61,6 +62,7 @@ def plot_curves(
         path: the PNG to write.
         random: success of random play, drawn as a line in the first panel.
         optimal: success of optimal play, drawn likewise.
+        optimal_name: name of that line, see `lines.optimal_label`.
         title: heading of the figure.
         panels: what to draw; panels without any data are left out, except for the first.
     """
@@ -76,7 +78,7 @@ def plot_curves(
         _draw(axis, panel, rows)
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
-    _baselines(figure.axes[0], random, optimal)
+    _baselines(figure.axes[0], {"random": random, optimal_name: optimal})
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     with replacing(path, binary=True) as file:
@@ -111,8 +113,8 @@ def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
         axis.legend(fontsize=8, frameon=False, loc="best")
 
 
-def _baselines(axis: Axes, random: float | None, optimal: float | None) -> None:
-    for value, name, style in ((random, "random", ":"), (optimal, "optimal", "--")):
+def _baselines(axis: Axes, lines: Mapping[str, float | None]) -> None:
+    for (name, value), style in zip(lines.items(), (":", "--")):
         if value is not None:
             axis.axhline(value, color=_GREY, linewidth=1.2, linestyle=style)
             axis.annotate(

@@ -16,6 +16,7 @@ from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, validate
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.seen import learned_levels, level_ids
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
@@ -39,6 +40,7 @@ from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables, tables_by_category
 from agentrl_jax.train.totals import Totals
 from agentrl_jax.train.watch import Watch
+from envs_jax.budget import EXACT
 from envs_jax.splits import Split
 
 IMITATION_CHUNK = 25
@@ -119,7 +121,12 @@ class _Run:
 
         members = config.rollout.members
         engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
-        build.check_positions(self.pretrained.config if self.pretrained else None, self.world, engine)
+        build.check_positions(
+            self.pretrained.config if self.pretrained else None,
+            self.world,
+            engine,
+            bootstrap=config.algo.bootstrap_truncated,
+        )
         self.rollout = self.programs.rollout(
             "rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts, task_names=self.names
         )
@@ -359,10 +366,12 @@ class _Run:
             return {}
         self.world.desk.clear()
         report = self.world.desk.take_report()
-        found = service_metrics(trajectory, report, seconds)
-        if report.failures or found["env/retries"]:
+        restarts = self.services.take_restarts()
+        found = service_metrics(trajectory, report, seconds, restarts)
+        if report.failures or found["env/retries"] or restarts:
             self.folder.log_failures(failure_rows(step, report.failures))
             shown = f"{len(report.failures)} episodes failed, {found['env/retries']:.0f} instances replaced"
+            shown += f", servers started again {restarts} times" if restarts else ""
             self.view.note(f"services: {shown}" + (f" ({report.failures[-1].error})" if report.failures else ""))
         where = ", ".join(f"{task.config.label} {task.address}" for task in self.services.tasks)
         last = report.failures[-1].error if report.failures else "none"
@@ -459,6 +468,7 @@ class _Run:
             self.folder.metrics(),
             self.folder.path / "curves.png",
             **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},
+            optimal_name=optimal_label(summary.get("optimal_is", EXACT)),
             title=self.folder.path.name,
         )
         return summary

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from agentrl_jax.algos import anchors, diagnostics
 from agentrl_jax.algos.masked import Mean
 from agentrl_jax.rollout.metrics import trajectory_means
+from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import Trajectory
 
 
@@ -36,7 +37,7 @@ def groups_of(trajectory: Trajectory, returns: jax.Array, members: int) -> Group
 
 
 def measure(
-    trajectory: Trajectory, groups: Groups, task_names: tuple[str, ...], format_penalty: jax.Array | float
+    trajectory: Trajectory, groups: Groups, task_names: tuple[str, ...], penalties: Penalties
 ) -> dict[str, Mean]:
     """The metrics train/*, rollout/in_group_*, rollout/zero_std_share and rollout/repeated_share.
 
@@ -44,9 +45,9 @@ def measure(
         trajectory: E episodes.
         groups: of them.
         task_names: name of each task.
-        format_penalty: f32[] per turn with a format error.
+        penalties: those of the returns in `groups`.
     """
-    found = trajectory_means(trajectory, task_names, groups.scores.shape[1], format_penalty)
+    found = trajectory_means(trajectory, task_names, groups.scores.shape[1], penalties)
     means = {f"train/{name}": x for name, x in found.items()}
     means |= {f"rollout/{name}": x for name, x in diagnostics.group_means(*groups).items()}
     said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.reply.tokens, trajectory.sampled)))

@@ -26,6 +26,7 @@ from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.resampling import until_informative
+from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
 from agentrl_jax.rollout.world import World
 from agentrl_jax.train import dependence
@@ -86,10 +87,10 @@ class Programs:
     ) -> RolloutProgram:
         """(params, key, ids, settings) -> (Trajectory, RolloutStats); every player plays its share of the episodes.
 
-        `params` is that of `TrainState.whole`. With `rounds` > 1 each player draws its groups without a spread of
-        returns anew, so many times at most, see `resampling`; which groups are kept then depends on the shares. The
-        counters then also hold the metrics of all episodes played, by task too if `task_names` has several, see
-        `played_metrics`.
+        `params` is that of `TrainState.whole`. With `rounds` > 1 each player resamples its groups without a spread of
+        returns, which are those of the learner, so many times at most; which groups are kept then depends on the
+        shares. The counters then also hold the metrics of all episodes played, by task too if `task_names` has
+        several, see `played_metrics`.
 
         Raises:
             ValueError: host environments on a mesh where several devices make one player, or in several rounds.
@@ -108,16 +109,17 @@ class Programs:
             def once(ids):
                 return rollout(policy, model.decoder, world, config, key, ids, settings, hold)
 
+            penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
+
             def groups_in(trajectory):
-                returns = trajectory.returns + settings.format_penalty * trajectory.format_errors
-                return groups_of(trajectory, returns, config.members)
+                return groups_of(trajectory, penalized_returns(trajectory, penalties), config.members)
 
             def informative(trajectory):
                 return group_spread(*groups_in(trajectory))[1] > STD_FLOOR
 
             def measured(ids):
                 trajectory, stats = once(ids)
-                means = measure(trajectory, groups_in(trajectory), task_names, settings.format_penalty)
+                means = measure(trajectory, groups_in(trajectory), task_names, penalties)
                 return trajectory, stats.replace(measured=means)
 
             if rounds == 1:

@@ -11,13 +11,14 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.bridge import RETRIES
 
 
-def service_metrics(trajectory: Trajectory, report: Report, seconds: float) -> dict[str, float]:
+def service_metrics(trajectory: Trajectory, report: Report, seconds: float, restarts: int) -> dict[str, float]:
     """Metrics of one iteration, on the host.
 
     Args:
         trajectory: E episodes.
         report: of the desk that they were played at.
         seconds: that the rollout took.
+        restarts: of servers of the run's own.
 
     Returns:
         env/failed_share: of the episodes; env/failed_turns: turns that they had, the failed one included; env/retries:
@@ -25,7 +26,8 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float) -> d
         there are none: env/retried_share, env/retried_success and env/other_success, env/retried_turns and
         env/other_turns; their differences tell whether trouble comes to particular episodes, which dropping them would
         then bias. env/lone_share: episodes of groups with fewer than two members left, which are dropped too.
-        env/calls: callbacks; env/wait_share: of the rollout's time, in which the program waited for them.
+        env/restarts: times that a server of the run's own was started again since the iteration before, as it had ended
+        or hung; env/calls: callbacks; env/wait_share: of the rollout's time, in which the program waited for them.
     """
     rows: Any = jax.device_get(
         {
@@ -48,6 +50,7 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float) -> d
         **{f"env/{kind}_success": _mean(rows["success"][chosen]) for kind, chosen in kinds.items()},
         **{f"env/{kind}_turns": _mean(rows["turns"][chosen]) for kind, chosen in kinds.items()},
         "env/lone_share": float(((size[group] > 1) & (intact < 2) & ~failed).mean()),
+        "env/restarts": float(restarts),
         "env/calls": float(report.calls),
         "env/wait_share": report.seconds / max(seconds, 1e-9),
     }

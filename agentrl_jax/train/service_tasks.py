@@ -80,6 +80,7 @@ class Services:
         """
         self._config = config
         self._processes: list[ServiceProcess] = []
+        self._restarts = 0
         self._closers: list[Callable[[], None]] = []
         self._worlds: list[HostWorld] = []
         self._numbers: dict[tuple[str, int], int | None] = {}
@@ -152,6 +153,12 @@ class Services:
     def _numbers_of(self, task: ServedTask, items: Sequence[int]) -> list[Any]:
         """The numbers here of held-out items; None for one that the server has shown and that is no item here."""
         return [self._numbers.get((task.config.env, item), item) for item in items]
+
+    def take_restarts(self) -> int:
+        """Times that servers of the run's own were started again, as they had ended or hung, since the last call."""
+        total = sum(process.restarts for process in self._processes)
+        new, self._restarts = total - self._restarts, total
+        return new
 
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""

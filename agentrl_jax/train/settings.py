@@ -9,6 +9,7 @@ from flax import struct
 from agentrl_jax.algos import filters, kl, losses
 from agentrl_jax.algos import rewards as reward_rules
 from agentrl_jax.algos.estimate import WITH_CRITIC, Advantage, EstimatorRule
+from agentrl_jax.rollout.returns import Penalties
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,3 +142,8 @@ class UpdateSettings(struct.PyTreeNode):
     hold_policy: jax.Array
     overlong_buffer: jax.Array
     overlong_penalty: jax.Array
+
+    @property
+    def penalties(self) -> Penalties:
+        """What turns pay besides the rewards of their environment."""
+        return Penalties(self.format_penalty, self.overlong_buffer, self.overlong_penalty)

@@ -12,6 +12,7 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.train.programs import Programs, total_stats
 
@@ -228,7 +229,7 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     assert poor.turn.truncated.any()
     by_actions = poor.truncation == 1 + TRUNCATIONS.index("actions")
     np.testing.assert_array_equal(by_actions, poor.turn.truncated.any(axis=1))
-    found = trajectory_metrics(poor, (), MEMBERS, jnp.float32(0))
+    found = trajectory_metrics(poor, (), MEMBERS, Penalties(0.0))
     assert float(found["truncated_actions"]) == pytest.approx(by_actions.mean())
     assert float(found["truncated"]) == pytest.approx((poor.truncation > 0).mean())
     assert program._cache_size() == before == 1
@@ -282,7 +283,7 @@ def test_keys_of_all_purposes_differ():
 
 def test_metrics_are_counted_per_task(batch):
     ids, trajectory, _ = batch
-    metrics = jax.tree.map(float, trajectory_metrics(trajectory, ("short", "long"), MEMBERS, jnp.float32(-0.1)))
+    metrics = jax.tree.map(float, trajectory_metrics(trajectory, ("short", "long"), MEMBERS, Penalties(-0.1)))
     t = jax.tree.map(np.asarray, trajectory)
     for name, mine in (("", np.full(64, True)), ("short/", ids.task == 0), ("long/", ids.task == 1)):
         mine = np.asarray(mine)

@@ -10,6 +10,7 @@ import toy_agent
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.world import common_prefix
 from agentrl_jax.train import build
 
@@ -67,7 +68,7 @@ def test_the_prefix_in_common_is_what_all_tasks_begin_with():
 
 
 def test_metrics_are_those_of_each_task(mixed):
-    metrics = trajectory_metrics(mixed, ("Bandit", "SimpleSokoban", "FrozenLake"), 1, -0.1)
+    metrics = trajectory_metrics(mixed, ("Bandit", "SimpleSokoban", "FrozenLake"), 1, Penalties(-0.1))
     for task, name in enumerate(("Bandit", "SimpleSokoban", "FrozenLake")):
         rows = slice(task * GROUPS, (task + 1) * GROUPS)
         assert float(metrics[f"{name}/episodes"]) == GROUPS

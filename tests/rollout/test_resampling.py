@@ -14,20 +14,21 @@ from toy_agent import MEMBERS
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.resampling import until_informative
+from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import RolloutStats
 from agentrl_jax.train.measures import groups_of, measure
 from agentrl_jax.train.programs import Programs, played_metrics, total_stats
 
-GROUPS, ROUNDS, PENALTY = 16, 3, -0.1
+GROUPS, ROUNDS, PENALTIES = 16, 3, Penalties(-0.1)
 NAMES = ("short", "long")
 # One turn at a low temperature, so that members often do the same.
 SETTINGS = dataclasses.replace(
-    toy_agent.settings(64), horizon=jnp.int32(1), temperature=jnp.full(64, 0.3), format_penalty=jnp.float32(PENALTY)
+    toy_agent.settings(64), horizon=jnp.int32(1), temperature=jnp.full(64, 0.3), format_penalty=jnp.float32(-0.1)
 )
 
 
 def spread(trajectory):
-    returns = np.asarray(trajectory.returns + PENALTY * trajectory.format_errors, np.float64)
+    returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64)
     return np.ptp(returns.reshape(-1, MEMBERS), axis=1) > 1e-6
 
 
@@ -91,8 +92,8 @@ def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
 def all_of(rounds):
     """The metrics of one trajectory that holds the episodes of all rounds."""
     everything = jax.tree.map(lambda *x: jnp.concatenate(x), *rounds)
-    returns = everything.returns + PENALTY * everything.format_errors
-    means = measure(everything, groups_of(everything, returns, MEMBERS), NAMES, PENALTY)
+    returns = penalized_returns(everything, PENALTIES)
+    means = measure(everything, groups_of(everything, returns, MEMBERS), NAMES, PENALTIES)
     return {name: float(mean.value) for name, mean in means.items()}
 
 
@@ -113,6 +114,23 @@ def test_metrics_speak_of_all_that_every_device_played(policy, batch, play):
     assert counters["rounds"] > 2
     assert found["train/success"] == pytest.approx(counters["solved"] / counters["episodes"], abs=1e-6)
     assert found["train/short/episodes"] + found["train/long/episodes"] == counters["episodes"]
+
+
+def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
+    """Groups are judged by the returns that the learner compares: members that differ in length alone do vary."""
+    ids = batch[0]
+    _, stats = play(1)({"policy": policy}, KEY, ids, SETTINGS)
+    long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
+    trajectory, punished = play(1)({"policy": policy}, KEY, ids, long)
+    length = np.asarray(trajectory.reply.length, np.float64)
+    paid = np.where(trajectory.played, 0.5 * length / toy_agent.REPLY_TOKENS, 0.0).sum(axis=1)
+    returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64) - paid
+    varied = np.ptp(returns.reshape(-1, MEMBERS), axis=1) > 1e-6
+    assert varied.sum() > spread(trajectory).sum()
+    before, found = played_metrics(stats), played_metrics(punished)
+    assert found["rollout/zero_std_share"] < before["rollout/zero_std_share"]
+    assert int(jnp.sum(punished.rounds)) < int(jnp.sum(stats.rounds)) or varied.all()
+    assert found["train/return"] < found["train/raw_return"] - 0.01
 
 
 def stats_of(episodes):

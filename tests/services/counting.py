@@ -39,7 +39,8 @@ class Counting:
                 time.sleep(float(value))
             self.number += 1
             done = word == "end"
-            return Answer(f"{self.number} {action}", reward=float(done), score=self.number / 100, done=done)
+            info = {"success": done}
+            return Answer(f"{self.number} {action}", float(done), self.number / 100, done, info)
         finally:
             self.inside = False
 

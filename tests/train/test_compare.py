@@ -68,6 +68,9 @@ def test_the_report_has_every_arm_and_pair(played):
     assert "| dapo − starpo_s |" in page
     assert all(f"| {name} |" in page and name in shown for name in ARMS)
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    # What `agentrl train` says at its start, once for each arm.
+    assert shown.count("dapo: optim.lr 0.02 (given") == shown.count("starpo_s: optim.lr 0.01 (given") == 1
+    assert shown.count("starpo_s: algo.clip_low, algo.clip_high do nothing") == 1
     for name in ARMS:
         record = arm(out, name)
         assert np.shape(record["end"]["sampled"]) == (2, 24)

@@ -1,6 +1,7 @@
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from agentrl_jax.train.curves import PANELS, plot_curves
 
@@ -25,6 +26,13 @@ def test_curves_and_baselines_are_drawn(tmp_path, n):
     assert pixels(tmp_path / "with.png", BLUE) > 50
     assert pixels(tmp_path / "with.png", GREY) > pixels(tmp_path / "without.png", GREY) + 500
     assert sorted(file.name for file in tmp_path.iterdir()) == ["with.png", "without.png"]
+
+
+def test_the_line_of_optimal_play_says_what_it_is(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(Axes, "annotate", lambda self, text, **_: said.append(text))
+    plot_curves(make_rows(2), tmp_path / "a.png", random=0.2, optimal=0.9, optimal_name="optimal (scripted)")
+    assert said == ["random 20.0%", "optimal (scripted) 90.0%"]
 
 
 def test_rows_with_gaps_and_missing_panels(tmp_path):

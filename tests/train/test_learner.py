@@ -392,6 +392,8 @@ def test_overlong_replies_cost_their_turn(learn):
     assert_close(step_of(by_hand), step_of(punished))
     assert metrics["rollout/overlong"] == pytest.approx(share[np.asarray(TRAJECTORY.played)].mean(), rel=1e-5)
     assert 0 < metrics["rollout/overlong"] < 1
+    returns = np.where(TRAJECTORY.played, earned - 0.7 * share, 0.0).sum(axis=1)
+    assert metrics["train/return"] == pytest.approx(returns[~np.asarray(TRAJECTORY.failed)].mean(), rel=1e-4)
 
 
 def speaking(episodes):

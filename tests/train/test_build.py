@@ -1,0 +1,33 @@
+"""What is refused before anything is built."""
+
+import types
+
+import numpy as np
+import pytest
+import toy_agent
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.train import build
+
+WORLD = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("context", "context_tokens", "more"),
+    [("full", 0, 5), ("full", 24, 5), ("single_turn", 0, 0)],
+    ids=["whole conversations", "cut", "single turns"],
+)
+def test_positions_hold_the_final_observation_that_a_critic_reads(context, context_tokens, more):
+    engine = toy_agent.engine_config(context=context, context_tokens=context_tokens)
+    longest = cache_length(WORLD, engine)
+
+    def check(positions, bootstrap):
+        build.check_positions(types.SimpleNamespace(max_positions=positions), WORLD, engine, bootstrap=bootstrap)
+
+    check(longest, False)
+    check(longest + more, True)
+    with pytest.raises(UserError, match=f"{longest} tokens, but"):
+        check(longest - 1, False)
+    with pytest.raises(UserError, match="final observation of 5" if more else f"{longest} tokens, but"):
+        check(longest + more - 1, True)
