@@ -108,7 +108,8 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 
 def load_resolved(path: str | os.PathLike[str]) -> Config:
-    """Reads what `save_resolved` wrote. Files that it names are not looked for.
+    """Reads and checks what `save_resolved` wrote. Files that it names may be gone: not everybody who reads a run needs
+    them.
 
     Raises:
         UserError: as `load_config`, or the file is not whole.
@@ -120,7 +121,12 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
             f"{path}: lacks {missing[0]}, but the file of a run holds every key; put back the whole file or use a new "
             "run folder"
         )
-    return decode(data, source=f"{path}")
+    config = decode(data, source=f"{path}")
+    try:
+        validate(config, files=False)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return config
 
 
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:

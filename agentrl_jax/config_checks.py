@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from agentrl_jax.algos.filters import kept_groups
 from agentrl_jax.config_tree import Config, ModelConfig
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.rates import has_critic
 from agentrl_jax.rule_checks import check_rule
 from agentrl_jax.services.catalogue import TEXT_SERVICES
@@ -25,8 +25,12 @@ _SHAPE = (
 """Keys of `model` that a pretrained model answers itself."""
 
 
-def validate(config: Config) -> None:
+def validate(config: Config, *, files: bool = True) -> None:
     """Checks what concerns several fields at once.
+
+    Args:
+        config: the run's.
+        files: the level files that it names have to be there.
 
     Raises:
         UserError: names the keys, what they hold and what would fit.
@@ -41,7 +45,7 @@ def validate(config: Config) -> None:
 
     def need(holds: bool, message: str) -> None:
         if not holds:
-            raise UserError(message)
+            raise UserError(shortened(message, MAX_FOREIGN))  # which may quote a text of any length
 
     labels = [task.label for task in config.tasks]
     for index, task in enumerate(config.tasks):
@@ -51,7 +55,7 @@ def validate(config: Config) -> None:
             f"another name, e.g. tasks.{index}.name {task.label}-2",
         )
         need(
-            not task.levels or os.path.isfile(task.levels),
+            not files or not task.levels or os.path.isfile(task.levels),
             f"tasks.{index}.levels is {task.levels!r}, but there is no such file; give the path of a level pack (.npy) "
             "or of a text file with levels, relative to the folder in which the command runs",
         )

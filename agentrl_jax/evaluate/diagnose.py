@@ -10,7 +10,7 @@ from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_so
 from agentrl_jax.config_types import LARGEST
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.train.curves import Panel, plot_curves
-from agentrl_jax.train.run_folder import read_config, read_metrics
+from agentrl_jax.train.run_folder import read_config, read_rows
 
 _ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
 
@@ -114,11 +114,20 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
 
 
 def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of reinforcement learning, refused where a metric that is read here is no number."""
+    """The rows of reinforcement learning, refused where a line is no row or a metric that is read here is no number."""
     try:
-        rows = [row for row in read_metrics(run) if "iteration" in row]
-    except (OSError, ValueError, RecursionError) as error:
+        found = read_rows(Path(run) / "metrics.jsonl")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
         raise UserError(f"{run}: metrics.jsonl cannot be read ({shortened(error)}); put back the whole file") from error
+    if found.bad:
+        raise UserError(
+            f"{run}: line {found.bad[0]} of metrics.jsonl is no row of a run"
+            + (f", and {len(found.bad) - 1} more" if len(found.bad) > 1 else "")
+            + "; put back the whole file, or go on with the run, which sets it aside"
+        )
+    rows = [row for _, row in found.rows if row["stage"] == "rl"]
     for number, row in enumerate(rows, start=1):
         for name in _READ & row.keys():
             value = row[name]

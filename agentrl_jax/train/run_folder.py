@@ -337,10 +337,10 @@ class Records:
 
 
 def read_rows(file: Path) -> Records:
-    """Reads metrics.jsonl, trajectories.jsonl or failures.jsonl.
+    """Reads one of `RECORDS`.
 
     A row is a JSON object in UTF-8 with a whole number as `step`; one of metrics.jsonl has its `stage` too, and of
-    learning its `iteration`.
+    learning its `iteration`; one of levels.jsonl has its `stage` and `levels`, a list of text.
     """
     lines = file.read_bytes().split(b"\n")
     rows, bad = [], []
@@ -357,11 +357,19 @@ def read_rows(file: Path) -> Records:
 
 
 def _is_row(name: str, row: Any) -> bool:
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
+    if not isinstance(row, dict) or not _is_number(row.get("step")):
         return False
+    if name == "levels.jsonl":
+        levels = row.get("levels")
+        return isinstance(row.get("stage"), str) and isinstance(levels, list) and all(type(x) is str for x in levels)
     if name != "metrics.jsonl":
         return True
-    return row.get("stage") == "imitation" or (row.get("stage") == "rl" and type(row.get("iteration")) is int)
+    return row.get("stage") == "imitation" or (row.get("stage") == "rl" and _is_number(row.get("iteration")))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it numbers a step or an iteration."""
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _copy_aside(file: Path) -> Path:

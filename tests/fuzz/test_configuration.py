@@ -189,7 +189,7 @@ def run(tmp_path):
     (tmp_path / "run").mkdir()
     save_resolved(Config(run_dir="x"), tmp_path / "run" / "config.yaml")
     names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/reply_tokens")
-    rows = [{"step": i, "iteration": i, **{name: 1 / (i + 1) for name in names}} for i in range(40)]
+    rows = [{"step": i, "stage": "rl", "iteration": i, **{name: 1 / (i + 1) for name in names}} for i in range(40)]
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "run"
 
@@ -223,6 +223,6 @@ def test_damaged_configurations_of_runs(run, bounded_memory):
 @pytest.mark.parametrize("odd", ["x", True, [1], 10**400])
 def test_a_metric_that_is_no_number(odd, run):
     with open(run / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 40, "iteration": 40, "train/success": odd}) + "\n")
+        file.write(json.dumps({"step": 40, "stage": "rl", "iteration": 40, "train/success": odd}) + "\n")
     with pytest.raises(UserError, match="as train/success of its iteration 41, expected a number"):
         diagnose(run)

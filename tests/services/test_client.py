@@ -131,7 +131,7 @@ GARBAGE = {
 }
 
 
-STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True}
+STEP = {"observation": "x", "reward": 1.0, "score": 1.0, "done": True, "success": True}
 GARBAGE |= {f"no {name}": (200, {key: value for key, value in STEP.items() if key != name}) for name in STEP}
 GARBAGE |= {
     f"{name} {value!r}": (200, {**STEP, name: value})

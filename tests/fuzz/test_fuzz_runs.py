@@ -1,0 +1,170 @@
+"""Commands that read a run whose files were damaged: what they print, or one line and exit code 2."""
+
+import io
+import json
+import random
+import shutil
+
+import made_run
+import pytest
+import tiny_run
+import yaml
+from damage import damaged, with_odd_values
+
+from agentrl_jax.errors import MAX_ERROR, UserError
+from agentrl_jax.evaluate import panel
+from agentrl_jax.train.run_folder import read_config
+
+DEEP = "[" * 3000 + "]" * 3000
+WORDS = [b"9" * 5000, DEEP.encode(), b"null", b"NaN", b"{", b'"', b"\n", b"\xff", b"\\ud800"]
+SMALL = "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+
+
+class Reached(UserError):
+    """The command has read everything."""
+
+
+@pytest.fixture
+def instead_of_playing(monkeypatch):
+    """Evaluation ends where it would play, which is long and reads nothing more of the run but levels.jsonl."""
+
+    def play(self, *_):
+        raise Reached("everything has been read")
+
+    monkeypatch.setattr(panel.Panel, "play", play)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of a fresh decoder and one of a pretrained model, with the records of three steps."""
+    home = tmp_path_factory.mktemp("runs")
+    model = made_run.write_model(home / "model")
+    made_run.write_run(home / "fresh", SMALL)
+    made_run.write_run(home / "talks", f"pretrained: {model}")
+    names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/reply_tokens")
+    rows = [{"step": i + 1, "stage": "rl", "iteration": i + 1, **dict.fromkeys(names, 0.5)} for i in range(3)]
+    levels = [{"step": i + 1, "stage": "rl", "levels": ["0" * 16]} for i in range(3)]
+    for run in ("fresh", "talks"):
+        for name, lines in (("metrics", rows), ("levels", levels)):
+            (home / run / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return home
+
+
+@pytest.fixture
+def runs(whole, tmp_path):
+    for run in ("fresh", "talks"):
+        shutil.copytree(whole / run, tmp_path / run)
+    return tmp_path
+
+
+def reads(*words):
+    """Whether a command that reads a run ends well; where it does not, that it says so in one line."""
+    code, out, err = tiny_run.command(*words)
+    last = err.rstrip("\n").split("\n")[-1]
+    assert code in (0, 2), (words, err)
+    assert (code == 2) == last.startswith("agentrl: "), (words, out, err)
+    assert len(last) <= MAX_ERROR + len("agentrl: ")
+    return code == 0 or "everything has been read" in last
+
+
+def commands(folder, monkeypatch):
+    """Of the run of a fresh decoder and that of a pretrained model, as words; the fresh one cannot talk."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    return [
+        ("diagnose", str(folder / "fresh"), "--figure", str(folder / "a.png")),
+        ("eval", str(folder / "fresh")),
+        ("export", str(folder / "fresh"), str(folder / "out")),
+        ("chat", str(folder / "talks"), "--length", "64"),
+    ]
+
+
+def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
+    assert [reads(*words) for words in commands(runs, monkeypatch)] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout": {"slots": 7}}, "rollout.slots is 7"),
+        ({"model": {"heads": 3}}, "model.width is 16 and model.heads is 3"),
+        ({"prompt": {"style": "chat"}}, "prompt.style is chat"),
+        ({"evaluation": {"episodes": 2**31 - 1}}, "evaluation.episodes"),
+        ({"tasks": [{"env": "FrozenLake", "groups": 2, "levels": "gone.txt"}]}, "gone.txt: there is no such file"),
+        ({"seed": "1" * 5000}, "seed"),
+        ({"seed": 10**400}, "a number of 401 characters"),
+    ],
+)
+def test_configurations_that_parse_and_do_not_fit(changes, message, runs, monkeypatch, instead_of_playing):
+    file = runs / "fresh" / "config.yaml"
+    data = yaml.safe_load(file.read_text())
+    for key, value in changes.items():
+        data[key] = data[key] | value if isinstance(value, dict) else value
+    file.write_text(yaml.safe_dump(data))
+    code, _, err = tiny_run.command(*commands(runs, monkeypatch)[1])
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+
+
+def test_who_needs_no_level_file_reads_a_run_without_it(runs, monkeypatch):
+    file = runs / "fresh" / "config.yaml"
+    data = yaml.safe_load(file.read_text())
+    data["tasks"] = [data["tasks"][0] | {"levels": "gone.txt"}]
+    file.write_text(yaml.safe_dump(data))
+    assert read_config(runs / "fresh").tasks[0].levels == "gone.txt"
+    assert reads(*commands(runs, monkeypatch)[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 4, "stage": "rl"}',
+        '{"step": 4, "iteration": 4}',
+        '{"step": 4, "stage": ["rl"], "iteration": 4, "levels": []}',
+        '{"step": 4, "stage": "rl", "iteration": 4, "levels": [[]]}',
+        '{"step": 4, "stage": "rl", "iteration": 4, "levels": 7}',
+        json.dumps({"step": 4, "stage": "rl", "iteration": 4, "levels": []}).replace("4", "9" * 5000),
+        json.dumps({"step": 4, "stage": "rl", "iteration": 10**400, "levels": []}),
+        DEEP,
+        "null",
+    ],
+    ids=range(9),
+)
+def test_rows_that_are_none(line, runs, monkeypatch, instead_of_playing):
+    for name in ("metrics", "levels"):
+        with open(runs / "fresh" / f"{name}.jsonl", "a") as file:
+            file.write(line + "\n")
+    diagnose, evaluate, *_ = commands(runs, monkeypatch)
+    reads(*diagnose)
+    assert reads(*evaluate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_runs(seed, runs, whole, monkeypatch, instead_of_playing, bounded_memory):
+    rng = random.Random(seed)
+    ended = []
+    for number in range(40):
+        words = commands(runs, monkeypatch)[number % 4]
+        run = "talks" if words[0] == "chat" else "fresh"
+        names = ["config.yaml", "config.yaml", "metrics.jsonl", "levels.jsonl"]
+        names += [
+            str(file.relative_to(whole / run)) for file in (whole / run / "checkpoints").rglob("*") if is_file(file)
+        ]
+        file = rng.choice(names[:4] if number % 3 else names)
+        content = (whole / run / file).read_bytes()
+        if file == "config.yaml" and rng.random() < 0.7:
+            made = json.dumps(with_odd_values(yaml.safe_load(content), rng)).encode()
+        elif file.endswith(".jsonl") and rng.random() < 0.7:
+            rows = [json.loads(line) for line in content.splitlines()]
+            made = "".join(json.dumps(row) + "\n" for row in with_odd_values(rows, rng)).encode()
+        else:
+            made = damaged(content, rng, WORDS)
+        (runs / run / file).write_bytes(made)
+        ended.append(reads(*words))
+        (runs / run / file).write_bytes(content)
+    assert 0 < sum(ended) < len(ended)
+
+
+def is_file(path):
+    return path.is_file() and path.stat().st_size > 0
