@@ -31,6 +31,7 @@ def check_rule(config: Config, need: Callable[[bool, str], None]) -> None:
         "train.max_bad_updates is 1, so that the run would stop; raise it",
     )
     _check_estimator(algo, members, need)
+    _check_single_turn(config, need)
     _check_filter(algo, members, need)
     _check_loss(config, need)
     _check_movement(config, need)
@@ -107,8 +108,27 @@ def _check_estimator(algo: AlgoConfig, members: int, need: Callable[[bool, str],
     )
 
 
+def _check_single_turn(config: Config, need: Callable[[bool, str], None]) -> None:
+    """Refuses what tells the turns of an episode apart where there is one."""
+    if config.prompt.max_turns > 1:
+        return
+    algo = config.algo
+    _unread(algo, ("reward_placement", "turn_gamma", "anchor_history"), "prompt.max_turns 1", need)
+    need(
+        algo.advantage != "bi_level_gae",
+        "algo.advantage is bi_level_gae, which is gae where prompt.max_turns is 1; use gae, or more turns",
+    )
+    need(
+        config.rollout.context == "full",
+        f"rollout.context is {config.rollout.context}, but prompt.max_turns is 1, so that nothing is left out of the "
+        "context; use full, or more turns",
+    )
+
+
 def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], None]) -> None:
     filters = algo.filter_rule != "fraction" or algo.filter_ratio < 1.0
+    if not filters:
+        _unread(algo, ("filter_kind", "filter_largest"), "algo.filter_ratio 1", need)
     need(
         not filters or members > 1 or algo.filter_kind not in ("std", "entropy_std"),
         f"algo.filter_ratio is {algo.filter_ratio:g} and algo.filter_kind {algo.filter_kind}, which ranks groups by "
@@ -122,6 +142,9 @@ def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], No
             f"algo.filter_ratio is {algo.filter_ratio:g}, which algo.filter_rule {algo.filter_rule} does not read; use "
             "1, or algo.filter_rule fraction",
         )
+    if algo.filter_rule == "top_p" and algo.filter_value < 1.0:
+        # It adds up scores above 0 alone.
+        _unread(algo, ("filter_zero",), "algo.filter_rule top_p with algo.filter_value below 1", need)
     need(
         algo.filter_rule not in ("top_p", "min_p") or algo.filter_kind != "mean",
         f"algo.filter_rule is {algo.filter_rule}, which needs scores of at least 0, but algo.filter_kind is mean, and "
@@ -154,8 +177,9 @@ def _check_filter(algo: AlgoConfig, members: int, need: Callable[[bool, str], No
     )
     least = 2 if algo.advantage in PER_GROUP else 1
     need(
-        algo.filter_members == 0 or least <= algo.filter_members <= members,
-        f"algo.filter_members is {algo.filter_members}; expected {least} to rollout.members = {members}, or 0 for all",
+        algo.filter_members == 0 or least <= algo.filter_members < members,
+        f"algo.filter_members is {algo.filter_members}; expected at least {least} and fewer than rollout.members = "
+        f"{members}, or 0 for all",
     )
 
 
@@ -164,6 +188,11 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
     if algo.objective == "policy_gradient":
         _unread(algo, ("clip_low", "clip_high"), "algo.objective policy_gradient", need)
         clips = [name for name in ("clip_low", "clip_high") if name in algo.schedules]
+        need(
+            algo.logprobs != "rollout" or algo.kl_where == "reward",
+            "algo.logprobs is rollout, from which ratios start, but algo.objective policy_gradient has none; use "
+            "algo.logprobs parallel",
+        )
         need(
             not clips, f"algo.schedules moves {' and '.join(clips)}, which algo.objective policy_gradient does not read"
         )
@@ -176,6 +205,13 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
         f"algo.kl_coef is {algo.kl_coef:g}, but algo.kl_where is none, so that it has no effect; "
         "set algo.kl_where to loss or reward, or algo.kl_coef to 0",
     )
+    need(
+        algo.kl_where == "none" or algo.kl_coef > 0.0 or "kl_coef" in algo.schedules,
+        f"algo.kl_where is {algo.kl_where}, but algo.kl_coef is 0 and stays so, so that it has no effect; set "
+        "algo.kl_coef above 0, or algo.kl_where to none",
+    )
+    if algo.kl_where == "none":
+        _unread(algo, ("kl_kind",), "algo.kl_where none", need)
     need(
         algo.kl_target is None or algo.kl_coef > 0.0 or "kl_coef" in algo.schedules,
         f"algo.kl_target is {algo.kl_target}, but algo.kl_coef is 0 and stays so; set algo.kl_coef above 0, or leave "
@@ -211,11 +247,23 @@ def _check_movement(config: Config, need: Callable[[bool, str], None]) -> None:
             f"algo.horizons is {list(algo.horizons)}; expected growing numbers of turns, at most prompt.max_turns = "
             f"{turns}: raise that, or lower these",
         )
+        need(
+            algo.horizons != (turns,),
+            f"algo.horizons is {list(algo.horizons)}, which is prompt.max_turns from the start, as with algo.horizon "
+            "fixed; use that, or give a smaller number of turns",
+        )
     if algo.horizon != "adaptive":
         _unread(algo, ("horizon_gain", "horizon_spread"), f"algo.horizon {algo.horizon}", need)
     if algo.horizon == "fixed":
         _unread(algo, ("horizon_every",), "algo.horizon fixed", need)
+    starts = {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
     for name, schedule in algo.schedules.items():
+        start = starts[name] if name in starts else getattr(algo, name)
+        need(
+            schedule.end != start,
+            f"algo.schedules.{name}.end is {schedule.end:g}, where {name} starts from, so that nothing moves; give "
+            "another end, or leave it out",
+        )
         low, high = _RANGES.get(name, (0.0, float("inf")))
         need(
             low <= schedule.end <= high,

@@ -81,7 +81,6 @@ _STARPO = _rule(
     aggregation=("seq_mean_token_mean", f"{_PAPER} section 3.2; verl's token mean at one row a micro-batch"),
     filter_rule=("fraction", _BASE),
     filter_ratio=(1.0, "no filter in plain StarPO"),
-    filter_kind=("std", _BASE),
     epochs=(1, _VERL),
     minibatches=(4, _STEPS),
 )
@@ -105,14 +104,14 @@ _GRPO = _rule(
 )
 _PLAIN = _rule(
     "",
-    _GRPO,
+    _without(_GRPO, "kl_kind"),
     kl_where=("none", "not part of the estimator"),
     kl_coef=(0.0, "not part of the estimator"),
 )
 _NO_BONUS = "no bonus in the paper's objective"
 _REINFORCE = _rule(
     "",
-    _without(_PLAIN, "clip_low", "clip_high"),
+    _without(_PLAIN, "clip_low", "clip_high", "grpo_std"),
     objective=("policy_gradient", "REINFORCE: no ratio and no clip"),
     dual_clip=(None, "REINFORCE: no ratio and no clip"),
     entropy_coef=(0.0, _NO_BONUS),
@@ -134,7 +133,7 @@ PRESETS: dict[str, PresetRule] = {
     "starpo": _STARPO,
     "starpo_grpo": _rule(
         "StarPO without a critic: the return relative to its group",
-        _STARPO,
+        _without(_STARPO, "gamma", "lam", "value_clip"),
         advantage=("grpo", "RAGEN v1, GRPO variant"),
         grpo_std=(True, "RAGEN v1, reward_normalization mean_std"),
         whiten=_UNWHITENED,
@@ -147,6 +146,7 @@ PRESETS: dict[str, PresetRule] = {
         _STARPO,
         clip_high=(0.28, f"{_PAPER} section 4.2"),
         filter_ratio=(0.25, f"{_PAPER} section 4.2"),
+        filter_kind=("std", _BASE),
         minibatches=(1, "what the filter leaves is one minibatch of 32 rows"),
     ),
     "starpo_s2": _rule(
@@ -154,9 +154,9 @@ PRESETS: dict[str, PresetRule] = {
         _STARPO,
         clip_high=(0.28, f"{_V2} (kept from v1)"),
         aggregation=("token_mean", f"{_V2}: PPO"),
-        filter_rule=("top_p", "arXiv 2604.06268; RAGEN v2, top_p linear"),
+        filter_rule=("top_p", "arXiv 2604.06268; RAGEN v2, top_p linear; takes no group without spread"),
         filter_value=(0.9, "RAGEN v2, recommended"),
-        filter_zero=(False, "RAGEN v2, recommended; an empty result skips the step"),
+        filter_kind=("std", _BASE),
         minibatches=(4, "minibatches of 32 of up to 128 rows (RAGEN v2); here always four, of what is kept"),
     ),
     "ppo": _rule(
@@ -188,7 +188,7 @@ PRESETS: dict[str, PresetRule] = {
     ),
     "reinforce_pp": _rule(
         "PPO's clip without a critic: advantages whitened over the batch, a k1 penalty in the reward",
-        _PLAIN,
+        _without(_PLAIN, "grpo_std"),
         advantage=("reward_to_go", "Hu et al. 2025 (arXiv 2501.03262)"),
         whiten=(True, "Hu et al. 2025 (arXiv 2501.03262)"),
         aggregation=("token_mean", "Hu et al. 2025; verl"),

@@ -63,14 +63,28 @@ def demonstration_rows(
 
 
 def notes(config: Config) -> list[str]:
-    """What is said at the start of a run that learns: its learning rates, and a clip that cannot bind."""
+    """What is said at the start of a run that learns: its learning rates, and what does nothing in it."""
     algo, lines = config.algo, [rates.note(config)]
-    on_policy = algo.logprobs != "rollout" and algo.epochs * algo.minibatches == 1
-    if on_policy and algo.objective != "policy_gradient":
-        keys = ["clip_low", "clip_high", *(["dual_clip"] if algo.dual_clip is not None else [])]
+    if config.model.critic != "shared" and not rates.has_critic(config):
+        # The arms of a comparison share their model, so that this is no error.
         lines.append(
-            f"{', '.join(f'algo.{key}' for key in keys)} do nothing in this run: algo.epochs x algo.minibatches is 1, "
-            "so that every ratio is 1 in the only step of a batch"
+            f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage} has no "
+            "critic"
+        )
+    if algo.epochs * algo.minibatches > 1:
+        return lines
+    keys = []
+    if algo.logprobs != "rollout" and algo.objective != "policy_gradient":
+        keys = ["clip_low", "clip_high", *(["dual_clip"] if algo.dual_clip is not None else [])]
+        if algo.objective != "clip":
+            keys.append(f"objective {algo.objective}")
+    if rates.has_critic(config) and algo.value_clip is not None:
+        keys.append("value_clip")
+    if keys:
+        names = ", ".join(f"algo.{key}" for key in keys)
+        lines.append(
+            f"{names} {'do' if len(keys) > 1 else 'does'} nothing in this run: algo.epochs x algo.minibatches is 1, so "
+            "that no ratio and no value has moved before the only step of a batch"
         )
     return lines
 

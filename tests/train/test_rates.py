@@ -56,11 +56,13 @@ def test_given_rates_win_and_a_rule_without_a_critic_has_none(load):
 @pytest.mark.parametrize(
     ("algo", "keys"),
     [
-        ({"preset": "starpo_s"}, "algo.clip_low, algo.clip_high, algo.dual_clip do nothing"),
+        ({"preset": "starpo_s"}, "algo.clip_low, algo.clip_high, algo.dual_clip, algo.value_clip do nothing"),
+        ({"preset": "starpo_s", "value_clip": None}, "algo.clip_low, algo.clip_high, algo.dual_clip do nothing"),
         ({"preset": "grpo", "minibatches": 1}, "algo.clip_low, algo.clip_high do nothing"),
         ({"preset": "starpo"}, ""),
         ({"preset": "starpo_s", "epochs": 2}, ""),
-        ({"preset": "starpo_s", "logprobs": "rollout"}, ""),
+        ({"preset": "starpo_s", "logprobs": "rollout"}, "algo.value_clip does nothing"),
+        ({"preset": "cispo", "minibatches": 1}, "algo.clip_low, algo.clip_high, algo.objective cispo do nothing"),
         ({"preset": "dapo"}, ""),
         ({"preset": "rloo"}, ""),
     ],
@@ -69,6 +71,12 @@ def test_a_clip_that_cannot_bind_is_said(load, algo, keys):
     lines = start.notes(load({"algo": algo}))
     assert len(lines) == (2 if keys else 1)
     assert not keys or lines[1].startswith(keys)
+
+
+def test_a_critic_that_is_not_there_is_said(load):
+    lines = start.notes(load({"algo": {"preset": "grpo"}, "model": {"critic": "separate"}}))
+    assert lines[1:] == ["model.critic separate does nothing in this run: algo.advantage grpo has no critic"]
+    assert len(start.notes(load({"algo": {"preset": "starpo"}, "model": {"critic": "separate"}}))) == 1
 
 
 def test_the_critic_warms_up_for_its_iterations(load):

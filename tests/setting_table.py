@@ -1,0 +1,279 @@
+"""Every setting of the learning rule, and with which value it has to matter.
+
+`TRIED` holds a value of each setting that reaches the update, and what it takes to matter. `ELSEWHERE` names the
+others of the same parts of the tree, with the test that covers them. `IDLE_WITH` lists what is accepted though it does
+nothing, with the reason. A new field is in one of the tables, or tests/train/test_pairs.py fails.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from agentrl_jax.algos.estimate import WITH_CRITIC
+
+BASE: dict[str, Any] = {
+    "tasks": [
+        {"env": "SimpleSokoban", "groups": 2, "name": "a"},
+        {"env": "SimpleSokoban", "groups": 2, "name": "b"},
+    ],
+    "prompt": {"max_turns": 2, "reply_tokens": 5},
+    "rollout": {"members": 4},
+    "algo": {"preset": "starpo", "dual_clip": None, "clip_high": 0.28, "minibatches": 2},
+    "optim": {"lr": 0.05, "max_grad_norm": 1e4},
+    "train": {"iterations": 4},
+}
+"""A critic, several turns and members, more than one step so that clips bind; else the defaults."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A value of a setting, and the values of others that it needs to matter, by dotted name."""
+
+    name: str
+    value: Any
+    needs: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}={str(self.value).replace(' ', '')}"
+
+
+def _algo(name: str, *values: Any, **needs: Any) -> list[Setting]:
+    return [Setting(f"algo.{name}", value, {f"algo.{key}": x for key, x in needs.items()}) for value in values]
+
+
+def _moves(name: str, end: float, **needs: Any) -> list[Setting]:
+    return _algo(f"schedules.{name}", {"end": end, "iterations": 1}, **needs)
+
+
+_LOSS = {"kl_where": "loss", "kl_kind": "k2", "kl_coef": 1.0}
+_GIGPO = {"advantage": "gigpo"}
+_HISTORY = {**_GIGPO, "anchor_history": 1}
+
+TRIED: tuple[Setting, ...] = (
+    *_algo("advantage", "turn_gae", "bi_level_gae", "reward_to_go", "grpo", "rloo", "remax", "gigpo"),
+    *_algo("grpo_std", False, advantage="grpo"),
+    *_algo("gamma", 0.5),
+    *_algo("lam", 0.5),
+    *_algo("turn_gamma", 0.3, advantage="bi_level_gae"),
+    *_algo("turn_gamma", 0.3, **_GIGPO),
+    *_algo("step_weight", 0.3, **_GIGPO),
+    *_algo("anchor", "observation", **_GIGPO),
+    *_algo("anchor_history", 1, **_GIGPO),
+    *_algo("history_power", 3.0, **_HISTORY),
+    *_algo("spread_weighted", True),
+    *_algo("length_weighted", True),
+    *_algo("objective", "gspo", "cispo", "policy_gradient"),
+    *_algo("clip_low", 0.02),
+    *_algo("clip_high", 0.01),
+    *_algo("dual_clip", 1.05),
+    *_algo("value_clip", 0.001),
+    *_algo("value_coef", 5.0),
+    *_algo("entropy_coef", 1.0),
+    *_algo("kl_kind", "k2", "k3", "full", kl_where="loss", kl_coef=1.0),
+    *_algo("kl_coef", 1.0, kl_where="loss", kl_kind="k2"),
+    *_algo("kl_where", "loss", kl_coef=1.0, kl_kind="k2"),
+    *_algo("kl_where", "reward", kl_coef=1.0),
+    *_algo("kl_target", 0.01, kl_horizon=100.0, **_LOSS),
+    *_algo("kl_horizon", 100.0, kl_target=0.01, **_LOSS),
+    *_algo("aggregation", "token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"),
+    *_algo("whiten", False),
+    *_algo("reward_placement", "turn"),
+    *_algo("bootstrap_truncated", True),
+    *_algo("reward_normalisation", "mean", "asym_clip"),
+    *_algo("reward_grouping", "batch", reward_normalisation="mean_std"),
+    *_algo("overlong_buffer", 0.6),
+    *_algo("overlong_penalty", 3.0, overlong_buffer=0.6),
+    *_algo("filter_rule", "top_p", "top_p_softmax"),
+    *_algo("filter_rule", "min_p", filter_value=0.3),
+    *_algo("filter_rule", "top_k", filter_value=2.0),
+    *_algo("filter_ratio", 0.75),
+    *_algo("filter_value", 0.3, filter_rule="min_p"),
+    *_algo("filter_kind", "mean", "entropy_std", filter_ratio=0.75),
+    *_algo("filter_largest", False, filter_ratio=0.75),
+    *_algo("filter_zero", False, filter_rule="top_p", filter_value=1.0),
+    *_algo("filter_members", 2),
+    *_moves("clip_low", 0.0),
+    *_moves("clip_high", 0.0),
+    *_moves("entropy_coef", 1.0),
+    *_moves("kl_coef", 0.0, **_LOSS),
+    *_moves("value_coef", 5.0),
+    *_moves("temperature", 0.5),
+    *_moves("format_penalty", -2.0),
+    *_algo("epochs", 2),
+    *_algo("minibatches", 1, 4),
+    *_algo("logprobs", "rollout", "truncated", "masked"),
+    *_algo("importance_cap", 1.05, logprobs="truncated"),
+    *_algo("importance_level", "sequence", logprobs="truncated"),
+    Setting("rollout.members", 1),
+    Setting("rollout.temperature", 0.5),
+    Setting("rollout.context", "single_turn"),
+    Setting("prompt.max_turns", 1),
+    Setting("prompt.format_penalty", -1.0),
+    Setting("model.critic", "separate"),
+    Setting("optim.lr", 0.02),
+    Setting("optim.critic_lr", 0.1),
+    Setting("optim.warmup", 2),
+    Setting("optim.weight_decay", 0.5),
+    Setting("optim.decay", "all", {"optim.weight_decay": 0.5}),
+    Setting("optim.max_grad_norm", 0.05),
+    Setting("optim.b1", 0.5),
+    Setting("optim.b2", 0.5),
+    Setting("optim.schedule", "linear"),
+    Setting("optim.schedule", "cosine"),
+    Setting("train.iterations", 8, {"optim.schedule": "linear"}),
+    Setting("train.critic_warmup", 1),
+)
+
+
+def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """A copy of plain data with values by dotted name."""
+    data = copy.deepcopy(data)
+    for name, value in values.items():
+        *path, last = name.split(".")
+        node = data
+        for step in path:
+            node = node.setdefault(step, {})
+        node[last] = value
+    return data
+
+
+def with_settings(settings: tuple[Setting, ...], needs: tuple[Setting, ...] = (), without: str = "") -> dict[str, Any]:
+    """The base with what `needs` need but for the name `without`, and with the values of `settings`, which win."""
+    values = {name: value for setting in needs for name, value in setting.needs.items() if name != without}
+    return put(BASE, values | {setting.name: setting.value for setting in settings})
+
+
+ELSEWHERE: dict[str, tuple[str, str]] = {
+    "algo.preset": ("names the values that a file leaves out", "test_config.py::test_presets_fill_what_is_not_given"),
+    "algo.accumulation": (
+        "memory alone, not the result",
+        "train/test_rules.py::test_parts_of_a_minibatch_change_nothing",
+    ),
+    "algo.row_lengths": (
+        "time alone, not the result",
+        "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
+    ),
+    "algo.max_rollouts": ("rounds of a rollout", "rollout/test_resampling.py::test_places_are_filled_as_by_hand"),
+    "algo.horizon": ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
+    "algo.horizons": ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
+    "algo.horizon_every": ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
+    "algo.horizon_gain": (
+        "turns of a rollout",
+        "algos/test_schedules.py::test_a_rising_success_keeps_the_horizon_and_a_level_one_moves_it",
+    ),
+    "algo.horizon_spread": (
+        "turns of a rollout",
+        "algos/test_schedules.py::test_a_spread_that_is_used_up_moves_it_though_success_rises",
+    ),
+    "algo.logprob_gap_limit": (
+        "ends a run",
+        "train/test_loop.py::test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run",
+    ),
+    "rollout.slots": (
+        "time alone, not the trajectories",
+        "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories",
+    ),
+    "rollout.wait_share": (
+        "time alone, not the trajectories",
+        "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories",
+    ),
+    "rollout.prefill_chunk": (
+        "time alone, not the trajectories",
+        "rollout/test_engine.py::test_observations_read_in_chunks_give_the_same_trajectories",
+    ),
+    "rollout.context_tokens": (
+        "length of a rollout",
+        "rollout/test_engine.py::test_an_episode_ends_where_its_context_is_full",
+    ),
+    "rollout.shared_noise": (
+        "draws of a rollout, where the environment has any",
+        "rollout/test_engine.py::test_noise_is_per_member_or_shared",
+    ),
+    "prompt.style": ("text of a prompt", "text/test_prompt.py::test_compact_words"),
+    "prompt.encoder": (
+        "tokens of a prompt",
+        "text/test_prompt.py::test_canonical_messages_have_the_tokens_of_their_text",
+    ),
+    "prompt.think": ("text of a reply", "text/test_grammar.py::test_acceptance_of_replies"),
+    "prompt.forced_tag": (
+        "text of a reply",
+        "text/test_grammar.py::test_an_opening_tag_that_is_not_forced_must_be_written",
+    ),
+    "prompt.stop_at_answer": (
+        "end of a reply",
+        "rollout/test_scripted_turns.py::test_answer_that_closes_ends_the_turn_without_an_end_token",
+    ),
+    "prompt.separator": (
+        "text of a reply",
+        "text/test_grammar.py::test_names_that_begin_alike_and_odd_separators",
+    ),
+    "prompt.max_actions_per_turn": (
+        "what a turn does",
+        "rollout/test_scripted_turns.py::test_actions_beyond_the_cap_are_dropped_without_penalty",
+    ),
+    "prompt.max_actions": (
+        "what an episode does",
+        "rollout/test_scripted_turns.py::test_budget_cuts_the_turn_and_ends_the_episode",
+    ),
+    "prompt.reply_tokens": (
+        "length of a reply",
+        "rollout/test_scripted_turns.py::test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained",
+    ),
+    "train.checkpoint_every": (
+        "what is kept of a run",
+        "train/test_loop.py::test_what_a_run_leaves_behind",
+    ),
+    "train.keep": ("what is kept of a run", "train/test_checkpoint.py::test_the_newest_are_kept_and_found"),
+    "train.validate_every": ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
+    "train.validation_episodes": ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
+    "train.validation_temperature": ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
+    "train.max_bad_updates": (
+        "ends a run",
+        "train/test_loop.py::test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state",
+    ),
+    "train.on_collapse": (
+        "what follows an alarm",
+        "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
+    ),
+    "train.roll_back_factor": (
+        "what follows an alarm",
+        "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
+    ),
+    "train.max_roll_backs": (
+        "what follows an alarm",
+        "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
+    ),
+    "train.mutual_information_every": (
+        "a measurement",
+        "train/test_dependence.py::test_a_run_measures_and_goes_on_with_the_same_bits",
+    ),
+    "train.mutual_information_pairs": (
+        "a measurement",
+        "train/test_dependence.py::test_samples_are_balanced_and_uniform",
+    ),
+    "train.trajectories_every": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
+    "train.trajectories": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
+}
+"""Settings that do not reach the update: what they reach, and the test that covers them (under tests/)."""
+
+
+IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
+    (
+        frozenset(
+            f"algo.{name}"
+            for name in ("objective", "clip_low", "clip_high", "dual_clip", "value_clip", "schedules.clip_low")
+        )
+        | {"algo.schedules.clip_high"},
+        lambda other: other.name == "algo.minibatches" and other.value == 1,
+        "one step an iteration, as some published presets have it: nothing has moved that could be clipped, and all "
+        "objectives have the same gradient; said at the start of a run (start.notes), not refused",
+    ),
+    (
+        frozenset({"model.critic"}),
+        lambda other: (other.needs | {other.name: other.value}).get("algo.advantage", "gae") not in WITH_CRITIC,
+        "a rule without a critic: the arms of a comparison share their model and differ in their rules; said at the "
+        "start of a run (start.notes), not refused",
+    ),
+)
+"""What is accepted though it changes nothing: names, beside which settings, and why."""

@@ -1,0 +1,186 @@
+"""Pairs of settings: a run is refused with a sentence, or each of the two changes the parameters.
+
+`make test` tries a sample, `make test-all` all pairs.
+"""
+
+import dataclasses
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+import two_updates
+from setting_table import BASE, ELSEWHERE, IDLE_WITH, TRIED, Setting, put
+from two_updates import SMALLEST, Judge, difference, read
+
+from agentrl_jax.algos.presets import PRESETS
+from agentrl_jax.config import Config, OptimConfig, PromptConfig, RolloutConfig, TrainConfig
+from agentrl_jax.errors import UserError
+from agentrl_jax.rule_tree import AlgoConfig, Moving
+from agentrl_jax.train import build
+
+SECTIONS = {
+    "algo": AlgoConfig,
+    "optim": OptimConfig,
+    "prompt": PromptConfig,
+    "rollout": RolloutConfig,
+    "train": TrainConfig,
+}
+PAIRS = [pair for pair in itertools.combinations(TRIED, 2) if pair[0].name != pair[1].name]
+SAMPLE = 60
+"""Pairs of a quick run."""
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+def is_known(idle: Setting, other: Setting) -> bool:
+    """Whether a setting does nothing beside another for a reason that is listed."""
+    return any(idle.name in names and rule(other) for names, rule, _ in IDLE_WITH)
+
+
+def complaints(judge, one: Setting, other: Setting) -> list[str]:
+    """What is wrong with a pair."""
+    refusal = judge.refusal(one, other)
+    if refusal:
+        # One sentence that names a value: no traceback, no second line.
+        return [] if "\n" not in refusal and " is " in f" {refusal} " else [f"{one} with {other}: {refusal}"]
+    idle = judge.idle(one, other)
+    of = [(x, other if x is one else one) for x in idle]
+    return [f"{x} changes nothing beside {beside}" for x, beside in of if not is_known(x, beside)]
+
+
+def test_every_setting_is_in_a_table():
+    tried = {".".join(setting.name.split(".")[:2]) for setting in TRIED}
+    fields = {f"{name}.{field.name}" for name, part in SECTIONS.items() for field in dataclasses.fields(part)}
+    assert fields - tried - ELSEWHERE.keys() == set()
+    assert ELSEWHERE.keys() - fields == set()
+    assert tried & ELSEWHERE.keys() == set()
+    moved = {setting.name.removeprefix("algo.schedules.") for setting in TRIED if "schedules" in setting.name}
+    assert moved == set(Moving.__args__)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_settings_that_do_not_reach_the_update_are_covered(name):
+    file, test = ELSEWHERE[name][1].split("::")
+    assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()
+
+
+def _is_traced(setting: Setting) -> bool:
+    """Whether a value needs no program of its own, nor anything else that does."""
+    try:
+        rule = build.learner_config(read(put(BASE, {setting.name: setting.value})))
+    except UserError:
+        return False
+    plain = build.learner_config(read(BASE))
+    return not setting.needs and setting.name.split(".")[0] in ("algo", "optim", "train") and rule == plain
+
+
+NUMBERS = [setting for setting in TRIED if _is_traced(setting)]
+"""Settings that may change without a new program."""
+
+
+def test_numbers_matter_beside_each_other(judge):
+    """With every program compiled once: all numbers beside all others, under one rule."""
+    pairs = [pair for pair in itertools.combinations(NUMBERS, 2) if pair[0].name != pair[1].name]
+    assert len(pairs) > 150
+    found = [line for pair in pairs for line in complaints(judge, *pair)]
+    assert found == []
+
+
+FEW = ("algo.advantage", "algo.objective", "algo.minibatches", "algo.reward_placement")
+RULES = [next(setting for setting in TRIED if setting.name == name) for name in FEW]
+"""Settings that take a program of their own, one value of each."""
+
+
+def test_a_sample_of_pairs(judge):
+    """Numbers beside a few rules that take programs of their own."""
+    pairs = [pair for pair in PAIRS if any(x in RULES for x in pair) and any(x in NUMBERS for x in pair)]
+    chosen = random.Random(0).sample(pairs, SAMPLE)
+    before = two_updates.compiled()
+    found = [line for pair in chosen for line in complaints(judge, *pair)]
+    assert found == []
+    assert two_updates.compiled() - before <= 12
+
+
+def test_refusals_are_sentences(judge):
+    refused = [judge.refusal(*pair) for pair in random.Random(1).sample(PAIRS, 600)]
+    assert sum(map(bool, refused)) > 20
+    assert all("\n" not in text and len(text) > 30 for text in refused if text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", TRIED, ids=str)
+def test_every_pair(judge, first):
+    """All pairs with the settings that come later in the table; hundreds of programs."""
+    later = TRIED[TRIED.index(first) + 1 :]
+    found = [line for other in later if other.name != first.name for line in complaints(judge, first, other)]
+    assert found == []
+
+
+def test_what_changes_memory_alone_is_seen_to_change_nothing(judge):
+    """The measure can tell: parts of a minibatch change rounding only."""
+    parts = judge.results.of(read(put(BASE, {"algo.accumulation": 2})))
+    assert difference(parts, judge.results.of(read(BASE))) < SMALLEST / 3
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_holds_no_value_that_nothing_reads(judge, name):
+    """Where it gives a key its default, another value is not refused as one that is not read."""
+    base = put(BASE, {"tasks": [{"env": "SimpleSokoban", "groups": 16}], "prompt.max_turns": 10})
+    base = put({**base, "algo": {"preset": name}}, {"rollout.members": 16})
+    values, unread = PRESETS[name].values, []
+    for setting in TRIED:
+        key = setting.name.removeprefix("algo.")
+        if key in values and values[key] == getattr(AlgoConfig, key):
+            refusal = judge.read(put(base, {setting.name: setting.value}))
+            if isinstance(refusal, str) and refusal.startswith(setting.name) and "does not read" in refusal:
+                unread.append(refusal)
+    assert unread == []
+
+
+REFUSED = [
+    ({"algo.kl_kind": "k2"}, "algo.kl_kind is k2, which algo.kl_where none does not read"),
+    ({"algo.kl_where": "loss"}, "algo.kl_where is loss, but algo.kl_coef is 0 and stays so"),
+    ({"algo.filter_kind": "mean"}, "algo.filter_kind is mean, which algo.filter_ratio 1 does not read"),
+    ({"algo.filter_largest": False}, "algo.filter_largest is false, which algo.filter_ratio 1 does not read"),
+    (
+        {"algo.filter_rule": "top_p", "algo.filter_zero": False},
+        "algo.filter_zero is false, which algo.filter_rule top_p",
+    ),
+    ({"algo.filter_members": 4}, "algo.filter_members is 4; expected at least 1 and fewer than rollout.members = 4"),
+    (
+        {"algo.objective": "policy_gradient", "algo.logprobs": "rollout"},
+        "algo.logprobs is rollout, from which ratios start, but algo.objective policy_gradient has none",
+    ),
+    (
+        {"algo.horizon": "stepwise", "algo.horizons": [2]},
+        "algo.horizons is [2], which is prompt.max_turns from the start",
+    ),
+    (
+        {"algo.schedules.value_coef": {"end": 1.0, "iterations": 2}},
+        "algo.schedules.value_coef.end is 1, where value_coef starts from",
+    ),
+    (
+        {"prompt.max_turns": 1, "algo.reward_placement": "turn"},
+        "algo.reward_placement is turn, which prompt.max_turns 1 does not read",
+    ),
+    (
+        {"prompt.max_turns": 1, "rollout.context": "single_turn"},
+        "rollout.context is single_turn, but prompt.max_turns is 1",
+    ),
+    ({"prompt.max_turns": 1, "algo.advantage": "bi_level_gae"}, "algo.advantage is bi_level_gae, which is gae where"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), REFUSED)
+def test_what_does_nothing_is_refused(values, words):
+    with pytest.raises(UserError) as error:
+        read(put(BASE, values))
+    assert str(error.value).startswith(words)
+
+
+def test_the_base_is_a_run():
+    assert isinstance(read(BASE), Config)

@@ -1,0 +1,324 @@
+"""Two updates of a configuration on made-up trajectories, for tests that compare many configurations.
+
+The update is `learner.update` itself. Its two halves, the making of the batch and the gradient steps, are compiled one
+by one and kept by the fields of `LearnerConfig` that each has read while it was traced, so that rules which differ in
+what only the one half reads share the other. Numbers that are static in a run but have no part in shapes are traced.
+"""
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import made_up
+import numpy as np
+from made_up import EPISODES, GROUPS, MEMBERS, SAID, SEEN, SHAPE, TURNS
+from setting_table import Setting, with_settings
+
+from agentrl_jax.config import Config, decode, validate
+from agentrl_jax.errors import UserError
+from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rates import has_critic
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.train import build, learner, state
+from agentrl_jax.train.settings import LearnerConfig
+
+UPDATES = 2
+"""The adaptive controller, schedules and Adam's moments show in the second one."""
+_BOUNDS = ("dual_clip", "value_clip", "importance_cap")
+
+
+def read(data: dict[str, Any]) -> Config:
+    """The configuration of plain data, checked.
+
+    Raises:
+        UserError: it is refused.
+    """
+    config = decode(data)
+    validate(config)
+    return config
+
+
+def trajectory() -> Trajectory:
+    """Sixteen episodes of two turns in four groups, off policy, some of them truncated.
+
+    The two groups that a filter keeps differ with every score; the last group's returns are equal.
+    """
+    draw = np.random.default_rng(11)
+    made = made_up.make_trajectory()
+    group = np.arange(EPISODES) // MEMBERS
+    turns = np.where(np.arange(EPISODES) % 5 == 3, 1, TURNS)
+    played = np.arange(TURNS) < turns[:, None]
+    longest = np.array([3, SAID, SAID, 2])[group][:, None]
+    length = np.where(played, draw.integers(longest - 1, longest + 1, (EPISODES, TURNS)), 0)
+    reward = np.array([3.0, 1.5, 0.7, 0.0])[group][:, None] * draw.normal(0, 1, (EPISODES, TURNS))
+    reward = (
+        reward - np.where(group < 3, reward.sum(axis=1).reshape(GROUPS, MEMBERS).mean(axis=1)[group], 0)[:, None] / 2
+    )
+    reward = np.where(played, reward + np.array([1.0, -1.0, 2.0, 0.0])[group][:, None] * (np.arange(TURNS) == 0), 0.0)
+    error = np.where(played & (group < 3)[:, None], draw.integers(0, 2, (EPISODES, TURNS)), 0)
+    logprob = -3.0 + draw.normal(0, 0.4, (EPISODES, TURNS, SAID))
+    logprob -= np.array([0.5, 0.0, 0.1, 0.6])[group][:, None, None]
+    logprob -= (np.array([0.1, 0.9, 0.0, 0.5])[group] * np.linspace(-1, 1, EPISODES)[draw.permutation(EPISODES)])[
+        :, None, None
+    ]
+    met = draw.integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2)
+    cut = (np.arange(EPISODES) % 3 > 0) & (turns == TURNS)
+    return made.replace(
+        observation=jnp.asarray(draw.integers(0, 2, (EPISODES, TURNS, 1)) + 0 * np.asarray(made.observation)),
+        observation_length=jnp.asarray(np.where(played, SEEN, 0), jnp.int32),
+        reply=made.reply.replace(length=jnp.asarray(length, jnp.int32), logprob=jnp.asarray(logprob, jnp.float32)),
+        turn=made.turn.replace(
+            reward=jnp.asarray(reward, jnp.float32),
+            format_error=jnp.asarray(error, jnp.int32),
+            state_hash=jnp.asarray(met, jnp.uint32),
+        ),
+        num_turns=jnp.asarray(turns, jnp.int32),
+        ids=made.ids.replace(task=jnp.asarray(group // 2, jnp.int32)),
+        truncation=jnp.asarray(cut, jnp.int32),
+        final_observation=jnp.asarray(draw.integers(0, 19, (EPISODES, SEEN)), jnp.int32),
+        final_observation_length=jnp.asarray(np.where(cut, SEEN, 0), jnp.int32),
+    )
+
+
+TRAJECTORY = trajectory()
+GREEDY = jax.tree.map(lambda x: x[2::MEMBERS], TRAJECTORY)
+
+
+def shortened(whole: Trajectory, members: int, turns: int) -> Trajectory:
+    """The first members of each group, and the first turns of each episode."""
+    kept = np.arange(len(whole.num_turns)) % MEMBERS < members if members < MEMBERS else slice(None)
+    of = jax.tree.map(lambda x: x[kept], whole)
+
+    def cut(tree):
+        return jax.tree.map(lambda x: x[:, :turns], tree)
+
+    return of.replace(
+        observation=cut(of.observation),
+        observation_length=cut(of.observation_length),
+        reply=cut(of.reply),
+        turn=cut(of.turn),
+        num_turns=jnp.minimum(of.num_turns, turns),
+    )
+
+
+class _Compared(str):
+    """A name that keeps account of what it is compared with, or of itself where it is used in another way."""
+
+    reads: dict[Any, Any]
+    field: str
+
+    def __eq__(self, other: object) -> bool:
+        equal = str.__eq__(self, other)
+        self.reads[self.field, other] = equal
+        return equal
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        self.reads[self.field, None] = str(self)
+        return str.__hash__(self)
+
+
+class _Recorded:
+    """A `LearnerConfig` that keeps account of what is read of it; some of its numbers are traced.
+
+    Properties count as read, not what they are worked out from; of a name, whether it is this or that.
+    """
+
+    def __init__(self, config: LearnerConfig, traced: dict[str, jax.Array], reads: dict[Any, Any]):
+        self.__dict__.update(_config=config, _traced=traced, _reads=reads)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._traced:
+            return self._traced[name]
+        value = getattr(self._config, name)
+        if not isinstance(value, str) or isinstance(getattr(LearnerConfig, name, None), property):
+            self._reads[name, None] = value
+            return value
+        compared = _Compared(value)
+        compared.reads, compared.field = self._reads, name
+        return compared
+
+
+def _agrees(config: LearnerConfig, reads: dict[Any, Any]) -> bool:
+    """Whether a config would be read as another one was."""
+    for (name, other), found in reads.items():
+        value = getattr(config, name)
+        if (value if other is None else str.__eq__(value, other)) != found:
+            return False
+    return True
+
+
+class _Half:
+    """One half of the update: programs by what was read while they were traced."""
+
+    def __init__(self):
+        self.programs: dict[Any, list[tuple[dict[Any, Any], Any]]] = {}
+
+    def __call__(self, function, config: LearnerConfig, arguments: tuple[Any, ...], key: Any) -> Any:
+        """`function` of a config and arguments, compiled for the shapes of these and for `key`."""
+        traced = {name: getattr(config, name) for name in _BOUNDS}
+        traced = {n: jnp.float32(jnp.inf if x is None else x) for n, x in traced.items()}
+        shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arguments))
+        known = self.programs.setdefault((key, shapes, jax.tree.structure(arguments)), [])
+        for reads, program in known:
+            if _agrees(config, reads):
+                return program(traced, arguments)
+        reads: dict[Any, Any] = {}
+        program = jax.jit(lambda traced, arguments: function(_Recorded(config, traced, reads), *arguments))
+        result = program(traced, arguments)
+        known.append((reads, program))
+        return result
+
+    def count(self) -> int:
+        return sum(map(len, self.programs.values()))
+
+
+MAKING, LEARNING = _Half(), _Half()
+_make_batch, _learn = learner.make_batch, learner._learn
+
+
+def compiled() -> int:
+    """Programs compiled so far."""
+    return MAKING.count() + LEARNING.count()
+
+
+def _making(now, trajectory, temperature, settings, model, config, shards, replay, greedy):
+    def function(config, now, trajectory, temperature, settings, greedy):
+        return _make_batch(now, trajectory, temperature, settings, model, config, shards, replay, greedy)
+
+    now = now.replace(opt_state=None)  # which it does not read
+    return MAKING(function, config, (now, trajectory, temperature, settings, greedy), model)
+
+
+def _learning(now, batch, key, settings, model, config, numbers, shards, replay):
+    decay, numbers = numbers
+
+    def function(config, now, batch, key, settings, numbers):
+        return _learn(now, batch, key, settings, model, config, state.optimiser(*numbers, decay), shards, replay)
+
+    return LEARNING(function, config, (now, batch, key, settings, numbers), (model, decay))
+
+
+@functools.cache
+def _start(model: ActorCritic, decay: str, reference: bool) -> state.TrainState:
+    now = made_up.fresh_state(model, optimise=state.optimiser(0.9, 0.999, 0.01, decay))
+    if not reference:
+        return now
+    draw = np.random.default_rng(4)
+    far = jax.tree.map(lambda x: x + jnp.asarray(0.1 * draw.standard_normal(x.shape), x.dtype), now.params["policy"])
+    return now.replace(reference=far)
+
+
+def updated(config: Config) -> tuple[Any, Any]:
+    """Parameters before the first update of a configuration and after the second one."""
+    critic = config.model.critic if has_critic(config) else "none"
+    model, rule, optim = ActorCritic(decoder=SHAPE, critic=critic), build.learner_config(config), config.optim
+    numbers = tuple(jnp.float32(x) for x in (optim.b1, optim.b2, optim.weight_decay))
+    now = start = _start(model, optim.decay, build.needs_reference(config))
+    played = shortened(TRAJECTORY, config.rollout.members, config.prompt.max_turns)
+    greedy = shortened(GREEDY, MEMBERS, config.prompt.max_turns) if rule.advantage == "remax" else None
+    factor, moving = build.learning_rates(config), build.moving(config)
+    learner.make_batch, learner._learn = _making, _learning
+    try:
+        for iteration in range(UPDATES):
+            temperature = jnp.full(len(played.num_turns), moving["temperature"](iteration), jnp.float32)
+            settings = build.update_settings(config, float(factor(iteration)), iteration)
+            now, _ = learner.update(
+                now,
+                played,
+                temperature,
+                jax.random.key(iteration),
+                settings,
+                greedy,
+                model=model,
+                config=rule,
+                optimise=(optim.decay, numbers),
+                shards=Shards(),
+            )
+    finally:
+        learner.make_batch, learner._learn = _make_batch, _learn
+    return jax.tree.map(np.asarray, (start.params, now.params))
+
+
+class Results:
+    """What configurations are worth, each computed once."""
+
+    def __init__(self):
+        self.known: dict[str, tuple[Any, Any]] = {}
+
+    def of(self, config: Config) -> tuple[Any, Any]:
+        """As `updated`."""
+        key = json.dumps(dataclasses.asdict(config), sort_keys=True)
+        if key not in self.known:
+            self.known[key] = updated(config)
+        return self.known[key]
+
+
+def difference(one: tuple[Any, Any], other: tuple[Any, Any]) -> float:
+    """By how much two results differ, relative to the step: the largest of policy's and critic's."""
+    if one[1].keys() != other[1].keys():
+        return 1.0
+
+    def norm(tree):
+        return float(np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(tree))))
+
+    found = []
+    for part in one[1]:
+        steps = [norm(jax.tree.map(np.subtract, after[part], before[part])) for before, after in (one, other)]
+        if jax.tree.structure(one[1][part]) != jax.tree.structure(other[1][part]):
+            return 1.0
+        found.append(norm(jax.tree.map(np.subtract, one[1][part], other[1][part])) / max(*steps, 1e-12))
+    return max(found)
+
+
+SMALLEST = 1e-4
+"""Least difference that counts: rounding is below, see the test of what changes nothing."""
+
+
+class Judge:
+    """Says of pairs of settings what comes of them; configurations and results are kept."""
+
+    def __init__(self):
+        self.results, self.configs = Results(), {}
+
+    def read(self, data: dict[str, Any]) -> Config | str:
+        """The configuration, or why it is refused."""
+        key = json.dumps(data, sort_keys=True)
+        if key not in self.configs:
+            try:
+                self.configs[key] = read(data)
+            except UserError as error:
+                self.configs[key] = str(error)
+        return self.configs[key]
+
+    def refusal(self, *settings: Setting) -> str:
+        """Why settings together are refused; empty if they are not."""
+        config = self.read(with_settings(settings, settings))
+        return config if isinstance(config, str) else ""
+
+    def without(self, setting: Setting, *others: Setting) -> Config | None:
+        """The configuration of others in which a setting has its value of the base; None where they need it.
+
+        What the setting needs stays, unless it is refused without it.
+        """
+        for needs in ((setting, *others), others):
+            config = self.read(with_settings(others, needs, without=setting.name))
+            if not isinstance(config, str):
+                return config
+        return None
+
+    def idle(self, *settings: Setting) -> list[Setting]:
+        """Those of the settings that change nothing beside the others, which are accepted together."""
+        config = self.read(with_settings(settings, settings))
+        found = []
+        for setting in settings:
+            base = self.without(setting, *(other for other in settings if other is not setting))
+            if base is not None and difference(self.results.of(config), self.results.of(base)) < SMALLEST:
+                found.append(setting)
+        return found
