@@ -6,8 +6,11 @@ from agentrl_jax.errors import UserError
 MAX_CONTEXT = 1 << 20
 """Sampled tokens of one episode."""
 
-MAX_TOKENS = 1 << 30
-"""Sampled tokens of one batch; arrays over them are indexed by 32 bits."""
+MAX_EPISODES = 1 << 18
+"""Episodes that are played or imitated at once. Each takes a row of the cache, whatever its responses are."""
+
+MAX_TOKENS = 1 << 28
+"""Sampled tokens of one batch; DAPO's, 512 groups of 16 responses of 20,480 tokens, have 0.63 of it."""
 
 MAX_PARAMETERS = 1 << 40
 """Parameters of a fresh decoder; the largest published ones have fewer."""
@@ -29,6 +32,12 @@ def check_sizes(config: Config) -> None:
     episodes = sum(task.groups for task in config.tasks) * rollout.members
     context = prompt.max_turns * prompt.reply_tokens
     _at_most(context, MAX_CONTEXT, "prompt.max_turns x prompt.reply_tokens", "tokens")
+    for number, keys in (
+        (episodes, "groups x rollout.members"),
+        (config.train.validation_episodes, "train.validation_episodes"),
+        (config.imitation.batch, "imitation.batch"),
+    ):
+        _at_most(number, MAX_EPISODES, keys, "episodes")
     for number, keys in (
         (episodes, "groups x rollout.members"),
         (config.train.validation_episodes, "train.validation_episodes"),

@@ -116,7 +116,7 @@ class RunFolder:
                 )
             save_resolved(config, file)
             return
-        if not (self.path / "metrics.jsonl").exists() and not self.checkpoints.exists():
+        if not (self.path / "metrics.jsonl").exists() and not any(self.checkpoints.glob("*")):
             save_resolved(config, file)  # nothing has come of the run that was named here
             return
         held = read_config(self.path)

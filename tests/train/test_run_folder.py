@@ -13,6 +13,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import UserError
+from agentrl_jax.rates import with_rates
 from agentrl_jax.train.run_folder import RunFolder, read_config
 
 ROW = {"step": 1, "stage": "imitation"}
@@ -20,7 +21,7 @@ ROW = {"step": 1, "stage": "imitation"}
 
 @pytest.fixture
 def config(tmp_path):
-    return Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),))
+    return with_rates(Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),)))
 
 
 def fill(folder, steps):
@@ -108,11 +109,17 @@ def test_a_run_cannot_be_made_shorter_than_it_is(config):
     RunFolder(train(config, iterations=7)).close()
 
 
-def test_a_run_that_has_left_nothing_gives_its_folder_up(config):
+def test_a_run_that_has_left_nothing_gives_its_folder_up(config, tmp_path):
     RunFolder(config).close()
     other = dataclasses.replace(config, seed=5)
     RunFolder(other).close()
     assert read_config(config.run_dir) == other
+    (tmp_path / "run" / "checkpoints").mkdir()  # as it is left by one that did not fit into the memory
+    RunFolder(config).close()
+    assert read_config(config.run_dir) == config
+    (tmp_path / "run" / "checkpoints" / "3").mkdir()
+    with pytest.raises(UserError, match="another configuration"):
+        RunFolder(other)
 
 
 def test_a_folder_may_move(config, tmp_path):
