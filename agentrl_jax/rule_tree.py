@@ -127,7 +127,7 @@ class AlgoConfig:
     filter_zero: bool = True
     """Groups whose score is 0 may be kept by the rules other than fraction."""
     filter_members: Count = 0
-    """Members that are kept of each group, those whose returns vary most; 0: all."""
+    """Members that are kept of each group, those whose returns vary most, fewer than rollout.members; 0: all."""
     max_rollouts: Positive = 1
     """Most rollouts of an iteration: groups whose members all earn the same are resampled, on other levels, until
     every group varies (DAPO's dynamic sampling, which looks at accuracy; here at the returns that the learner compares,

@@ -64,7 +64,7 @@ TRIED: tuple[Setting, ...] = (
     *_algo("spread_weighted", True),
     *_algo("length_weighted", True),
     *_algo("objective", "gspo", "cispo", "policy_gradient"),
-    *_algo("clip_low", 0.02),
+    *_algo("clip_low", 0.001),
     *_algo("clip_high", 0.01),
     *_algo("dual_clip", 1.05),
     *_algo("value_clip", 0.001),
@@ -268,6 +268,12 @@ IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
         lambda other: other.name == "algo.minibatches" and other.value == 1,
         "one step an iteration, as some published presets have it: nothing has moved that could be clipped, and all "
         "objectives have the same gradient; said at the start of a run (start.notes), not refused",
+    ),
+    (
+        frozenset({"algo.value_coef"}),
+        lambda other: other.name == "model.critic",
+        "a decoder of its own learns from the value loss alone, whose scale Adam divides out; the coefficient matters "
+        "where optim.max_grad_norm binds, which it does not here",
     ),
     (
         frozenset({"model.critic"}),

@@ -28,6 +28,8 @@ from agentrl_jax.train.settings import LearnerConfig
 
 UPDATES = 2
 """The adaptive controller, schedules and Adam's moments show in the second one."""
+MOST_PROGRAMS = 200
+"""Programs kept of each half; a process has no memory for the machine code of a thousand."""
 _BOUNDS = ("dual_clip", "value_clip", "importance_cap")
 
 
@@ -169,6 +171,10 @@ class _Half:
         for reads, program in known:
             if _agrees(config, reads):
                 return program(traced, arguments)
+        if self.count() >= MOST_PROGRAMS:
+            for of_shapes in self.programs.values():
+                of_shapes.clear()
+            jax.clear_caches()
         reads: dict[Any, Any] = {}
         program = jax.jit(lambda traced, arguments: function(_Recorded(config, traced, reads), *arguments))
         result = program(traced, arguments)
