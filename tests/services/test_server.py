@@ -72,7 +72,7 @@ def test_family_a_of_ours(serve):
         "reward": 0.0,
         "score": 0.08,
         "done": False,
-        "success": None,
+        "success": False,
     }
     assert httpx.get(f"{url}/doubled?id=0").json() == {"doubled": 16}
     assert httpx.get(f"{url}/colours").json() == ["red"]
