@@ -152,7 +152,8 @@ def test_eval_prints_json_or_a_table(run, replace):
     def evaluate_run(run_dir, *, report, **options):
         report("eight levels")
         calls.append((run_dir, options))
-        return {"success": interval, "success_greedy": interval}
+        seen = {"held_out": True, "levels": 8, "distinct_levels": 7, "seen_levels": 0}
+        return {"env": "Bandit", "success": interval, "success_greedy": interval, "seen": seen}
 
     replace("agentrl_jax.evaluate.panel", "evaluate_run", evaluate_run)
     code, out, err = run("eval", "runs/a", "--json", "--env", "Bandit", "--seed", "7")
@@ -161,7 +162,7 @@ def test_eval_prints_json_or_a_table(run, replace):
     assert calls == [("runs/a", {"env": "Bandit", "seed": 7, **nothing})]
     code, out, _ = run("eval", "runs/a")
     assert code == 0
-    for part in ("agent, greedy", "50.0%", "25.0%", "75.0%", " 8 "):
+    for part in ("agent, greedy", "50.0%", "25.0%", "75.0%", " 8 ", "Bandit: 8 levels, 7 different, 0 learned from"):
         assert part in out
 
 
