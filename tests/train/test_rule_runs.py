@@ -17,7 +17,8 @@ from agentrl_jax.train.programs import Programs
 
 SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 RULE = """{
-  preset: remax, kl_where: loss, kl_kind: k2, kl_coef: 0.1, kl_target: 1.0e-6, kl_horizon: 100, minibatches: 1, entropy_coef: 0.001,
+  preset: remax, kl_where: loss, kl_kind: k2, kl_coef: 0.1, kl_target: 1.0e-6, kl_horizon: 100, minibatches: 1,
+  entropy_coef: 0.001,
   horizon: adaptive, horizons: [1, 2], horizon_every: 1, horizon_gain: 2.0,
   schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
 
