@@ -31,12 +31,14 @@ from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, succ
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.run_folder import read_config
 from envs_jax.registry import spec
+from envs_jax.splits import Split
 
 CASES = {
     "Bandit": ("Bandit", "BanditTest", "BanditPhoenix"),
@@ -138,7 +140,8 @@ def play(
         prompt = dataclasses.replace(config.prompt, encoder=encoder)
         world = build.build_world(dataclasses.replace(config, prompt=prompt), tokenizer)
         program = programs.rollout(encoder, model, world, engine)
-        panels.append(Panel(program, min(episodes, 64), world, config, 0, config.evaluation.seed))
+        levels = level_splits(world).tasks[0]
+        panels.append(Panel(program, min(episodes, 64), world, config, 0, levels, Split.TEST, config.evaluation.seed))
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         both = [panel.play(params, panel.number(episodes), temperature) for panel in panels]
         if any(trajectory.overflow.any() for trajectory in both):
