@@ -155,9 +155,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
     ),
     "algo.max_rollouts": ("rounds of a rollout", "rollout/test_resampling.py::test_places_are_filled_as_by_hand"),
-    "algo.horizon": ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
-    "algo.horizons": ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
-    "algo.horizon_every": ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
+    **dict.fromkeys(
+        ("algo.horizon", "algo.horizons", "algo.horizon_every"),
+        ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
+    ),
     "algo.horizon_gain": (
         "turns of a rollout",
         "algos/test_schedules.py::test_a_rising_success_keeps_the_horizon_and_a_level_one_moves_it",
@@ -170,13 +171,9 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "ends a run",
         "train/test_loop.py::test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run",
     ),
-    "rollout.slots": (
-        "time alone, not the trajectories",
-        "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories",
-    ),
-    "rollout.wait_share": (
-        "time alone, not the trajectories",
-        "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories",
+    **dict.fromkeys(
+        ("rollout.slots", "rollout.wait_share"),
+        ("time alone, not the trajectories", "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories"),
     ),
     "rollout.prefill_chunk": (
         "time alone, not the trajectories",
@@ -225,24 +222,20 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "train/test_loop.py::test_what_a_run_leaves_behind",
     ),
     "train.keep": ("what is kept of a run", "train/test_checkpoint.py::test_the_newest_are_kept_and_found"),
-    "train.validate_every": ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
-    "train.validation_episodes": ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
-    "train.validation_temperature": ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
+    **dict.fromkeys(
+        ("train.validate_every", "train.validation_episodes", "train.validation_temperature"),
+        ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
+    ),
     "train.max_bad_updates": (
         "ends a run",
         "train/test_loop.py::test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state",
     ),
-    "train.on_collapse": (
-        "what follows an alarm",
-        "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
-    ),
-    "train.roll_back_factor": (
-        "what follows an alarm",
-        "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
-    ),
-    "train.max_roll_backs": (
-        "what follows an alarm",
-        "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
+    **dict.fromkeys(
+        ("train.on_collapse", "train.roll_back_factor", "train.max_roll_backs"),
+        (
+            "what follows an alarm",
+            "train/test_roll_back.py::test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills",
+        ),
     ),
     "train.mutual_information_every": (
         "a measurement",
