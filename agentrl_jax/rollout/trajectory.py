@@ -26,7 +26,7 @@ class RolloutSettings(struct.PyTreeNode):
         horizon: i32[] turns that may be played, at most the static T.
         max_actions: i32[] primitive actions that an episode may execute.
         env_params: tuple with the environment parameters of each task.
-        format_penalty, overlong_buffer, overlong_penalty: f32[], see `returns.Penalties`; the engine reads none of them.
+        format_penalty, overlong_buffer, overlong_penalty: f32[], see `returns.Penalties`; not read by the engine.
         split: i32[K] or one for all tasks: the `envs_jax.splits.Split` that levels of compiled tasks are drawn from.
     """
 
