@@ -17,8 +17,9 @@ CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN
 demo: .venv/installed
 	$(BIN)/agentrl train experiments/demo.yaml
 
+# A test that hangs is ended after 20 minutes, with the stacks of its threads: far above what any quick one takes.
 test: .venv/installed-dev
-	$(CACHE) $(PYTEST) -m "not slow"
+	$(CACHE) $(PYTEST) -m "not slow" --timeout 1200
 
 test-all: .venv/installed-dev
 	$(CACHE) $(PYTEST)

@@ -7,7 +7,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # of that. Environment variables, because processes that tests start have to make the same machine code: their bits are
 # compared with those made here.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
+# XLA aborts the process where one of the eight devices is 40 seconds late for a collective; on a busy machine with two
+# cores it can be.
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=900",
+    )
+)
 
 import hypothesis
 import jax
