@@ -187,14 +187,10 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
     algo = config.algo
     if algo.objective == "policy_gradient":
         _unread(algo, ("clip_low", "clip_high"), "algo.objective policy_gradient", need)
-        clips = [name for name in ("clip_low", "clip_high") if name in algo.schedules]
         need(
             algo.logprobs != "rollout" or algo.kl_where == "reward",
             "algo.logprobs is rollout, from which ratios start, but algo.objective policy_gradient has none; use "
             "algo.logprobs parallel",
-        )
-        need(
-            not clips, f"algo.schedules moves {' and '.join(clips)}, which algo.objective policy_gradient does not read"
         )
     need(
         algo.objective == "clip" or algo.dual_clip is None,
@@ -269,11 +265,16 @@ def _check_movement(config: Config, need: Callable[[bool, str], None]) -> None:
             low <= schedule.end <= high,
             f"algo.schedules.{name}.end is {schedule.end:g}; expected {low:g} to {high:g}",
         )
+        given = f"algo.schedules.{name}.end is {schedule.end:g}"
+        need(
+            name not in ("clip_low", "clip_high") or algo.objective != "policy_gradient",
+            f"{given}, which algo.objective policy_gradient does not read; leave it out",
+        )
         need(
             name != "kl_coef" or algo.kl_where != "none",
-            "algo.schedules moves kl_coef, but algo.kl_where is none; set it to loss or reward",
+            f"{given}, but algo.kl_where is none; set it to loss or reward",
         )
         need(
             name != "value_coef" or algo.advantage in WITH_CRITIC,
-            f"algo.schedules moves value_coef, but algo.advantage {algo.advantage} has no critic; use gae, or leave it",
+            f"{given}, but algo.advantage {algo.advantage} has no critic; use gae, or leave it out",
         )
