@@ -37,7 +37,15 @@ setup(
         "prometheus_client>=0.20",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.7", "hypothesis>=6", "gymnasium>=1.2", "gguf>=0.17", "transformers>=5"],
+        "test": [
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.7",
+            "hypothesis>=6",
+            "gymnasium>=1.2",
+            "gguf>=0.17",
+            "transformers>=5",
+        ],
         "lint": ["ruff>=0.14", "mypy>=1.18"],
         "gguf": ["gguf>=0.17"],
         # The model's package asks for an interpreter of its weights that is not used here, and that is long to build:

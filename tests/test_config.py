@@ -239,7 +239,10 @@ def test_a_missing_file_is_refused(tmp_path):
             ["--algo.preset", "rloo", "--algo.clip_high", "0.2"],
             ["algo.clip_high is 0.2", "policy_gradient does not read"],
         ),
-        (["--algo.preset", "rloo", "--algo.schedules", "{clip_high: {end: 1, iterations: 5}}"], ["algo.schedules.clip_high.end is 1, which"]),
+        (
+            ["--algo.preset", "rloo", "--algo.schedules", "{clip_high: {end: 1, iterations: 5}}"],
+            ["algo.schedules.clip_high.end is 1, which"],
+        ),
         (["--algo.preset", "rloo", "--algo.dual_clip", "3"], ["algo.dual_clip is 3", "policy_gradient does not read"]),
         (["--algo.overlong_penalty", "2"], ["algo.overlong_penalty is 2", "overlong_buffer 0 does not read"]),
         (["--algo.overlong_buffer", "0.5", "--algo.overlong_penalty", "0"], ["algo.overlong_penalty is 0"]),
