@@ -29,7 +29,7 @@ from agentrl_jax.train.settings import LearnerConfig
 UPDATES = 2
 """The adaptive controller, schedules and Adam's moments show in the second one."""
 MOST_PROGRAMS = 200
-"""Programs kept of each half; a process has no memory for the machine code of a thousand."""
+"""Programs kept at a time; Linux gives a process 65,530 mappings of memory, and each program takes many."""
 _BOUNDS = ("dual_clip", "value_clip", "importance_cap")
 
 
@@ -161,27 +161,29 @@ class _Half:
 
     def __init__(self):
         self.programs: dict[Any, list[tuple[dict[Any, Any], Any]]] = {}
+        self.compiled = 0
 
     def __call__(self, function, config: LearnerConfig, arguments: tuple[Any, ...], key: Any) -> Any:
         """`function` of a config and arguments, compiled for the shapes of these and for `key`."""
         traced = {name: getattr(config, name) for name in _BOUNDS}
         traced = {n: jnp.float32(jnp.inf if x is None else x) for n, x in traced.items()}
         shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arguments))
-        known = self.programs.setdefault((key, shapes, jax.tree.structure(arguments)), [])
-        for reads, program in known:
+        place = (key, shapes, jax.tree.structure(arguments))
+        for reads, program in self.programs.get(place, ()):
             if _agrees(config, reads):
                 return program(traced, arguments)
-        if self.count() >= MOST_PROGRAMS:
-            for of_shapes in self.programs.values():
-                of_shapes.clear()
+        if MAKING.kept() + LEARNING.kept() >= MOST_PROGRAMS:
+            for half in (MAKING, LEARNING):
+                half.programs.clear()
             jax.clear_caches()
         reads: dict[Any, Any] = {}
         program = jax.jit(lambda traced, arguments: function(_Recorded(config, traced, reads), *arguments))
         result = program(traced, arguments)
-        known.append((reads, program))
+        self.programs.setdefault(place, []).append((reads, program))
+        self.compiled += 1
         return result
 
-    def count(self) -> int:
+    def kept(self) -> int:
         return sum(map(len, self.programs.values()))
 
 
@@ -191,7 +193,7 @@ _make_batch, _learn = learner.make_batch, learner._learn
 
 def compiled() -> int:
     """Programs compiled so far."""
-    return MAKING.count() + LEARNING.count()
+    return MAKING.compiled + LEARNING.compiled
 
 
 def _making(now, trajectory, temperature, settings, model, config, shards, replay, greedy):
