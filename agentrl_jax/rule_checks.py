@@ -209,9 +209,14 @@ def _check_loss(config: Config, need: Callable[[bool, str], None]) -> None:
     if algo.kl_where == "none":
         _unread(algo, ("kl_kind",), "algo.kl_where none", need)
     need(
-        algo.kl_target is None or algo.kl_coef > 0.0 or "kl_coef" in algo.schedules,
+        algo.kl_target is None or algo.kl_coef > 0.0,
         f"algo.kl_target is {algo.kl_target}, but algo.kl_coef is 0 and stays so; set algo.kl_coef above 0, or leave "
         "algo.kl_target out",
+    )
+    need(
+        algo.kl_target is None or "kl_coef" not in algo.schedules,
+        f"algo.kl_target is {algo.kl_target}, which moves algo.kl_coef, and algo.schedules.kl_coef moves it too; leave "
+        "one of them out",
     )
     if algo.kl_target is None:
         _unread(algo, ("kl_horizon",), "algo.kl_target none", need)

@@ -164,6 +164,13 @@ REFUSED = [
         "algo.schedules.value_coef.end is 1, where value_coef starts from",
     ),
     (
+        {
+            **{"algo.kl_where": "loss", "algo.kl_kind": "k2", "algo.kl_coef": 1.0, "algo.kl_target": 0.01},
+            "algo.schedules.kl_coef": {"end": 0.0, "iterations": 2},
+        },
+        "algo.kl_target is 0.01, which moves algo.kl_coef, and algo.schedules.kl_coef moves it too",
+    ),
+    (
         {"prompt.max_turns": 1, "algo.reward_placement": "turn"},
         "algo.reward_placement is turn, which prompt.max_turns 1 does not read",
     ),
