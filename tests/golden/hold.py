@@ -4,9 +4,10 @@
     python tests/golden/hold.py --write   # writes golden.json: only on a commit whose numbers are right
 
 The runs: the demo shrunk (imitation, reinforcement learning, evaluation), the same on four simulated devices, an
-environment on the host, SmolLM2's greedy replies, and the bench of estimators. Of a run every value of every metric that
-no clock decides is held, its summary, and the bits of its last checkpoint. Another processor rounds differently, so on
-another machine the file is written first, on the commit before the change. Takes about three minutes on two cores.
+environment on the host, SmolLM2's greedy replies, and the bench of estimators. Of a run every metric that no clock
+decides is held, every value of it, and the summary, and the bits of the last checkpoint. Another processor rounds
+differently, so on another machine the file is written first, on the commit before the change. Takes about three
+minutes on two cores.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,8 +28,8 @@ GOLDEN = HERE / "golden.json"
 
 GONE: frozenset[str] = frozenset()
 """Metrics that have left since golden.json was written, each named in the commit that removed it."""
-RENAMED: dict[str, str] = {}
-"""Names of metrics that have changed since then: today's by the one in golden.json."""
+RENAMED: tuple[tuple[str, str], ...] = ()
+"""How names have changed since then: a regular expression in the name of golden.json, and what stands there today."""
 
 CLOCK = ("time/", "env/wait_share", "seconds", "machine", "programs", "python", "jax", "cpu", "cores")
 """What a clock or the machine decides, by the beginning of its name."""
@@ -138,9 +140,16 @@ def machine() -> str:
     )
 
 
+def renamed(name: str) -> str:
+    """Today's name of what golden.json calls `name`."""
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
+
+
 def differences(known: dict[str, str], now: dict[str, str]) -> list[str]:
     """What has changed between the digests of one run."""
-    known = {RENAMED.get(name, name): value for name, value in known.items() if name not in GONE}
+    known = {renamed(name): value for name, value in known.items() if name not in GONE}
     return [
         f"{name}: {'new' if name not in known else 'gone' if name not in now else 'other bits'}"
         for name in sorted(known.keys() | now.keys())
