@@ -1,0 +1,187 @@
+"""Holds every number of a few small runs while the code around them changes, bit for bit on one machine.
+
+    python tests/golden/hold.py           # compares with golden.json, and says what differs
+    python tests/golden/hold.py --write   # writes golden.json: only on a commit whose numbers are right
+
+The runs: the demo shrunk (imitation, reinforcement learning, evaluation), the same on four simulated devices, an
+environment on the host, SmolLM2's greedy replies, and the bench of estimators. Of a run every metric that no clock
+decides is held, every value of it, and the summary, and the bits of the last checkpoint. Another processor rounds
+differently, so on another machine the file is written first, on the commit before the change. Takes about three
+minutes on two cores.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden.json"
+
+GONE: frozenset[str] = frozenset()
+"""Metrics that have left since golden.json was written, each named in the commit that removed it."""
+RENAMED: tuple[tuple[str, str], ...] = ()
+"""How names have changed since then: a regular expression in the name of golden.json, and what stands there today."""
+
+CLOCK = ("time/", "env/wait_share", "seconds", "machine", "programs", "python", "jax", "cpu", "cores")
+"""What a clock or the machine decides, by the beginning of its name."""
+
+FOUR_DEVICES = "--xla_force_host_platform_device_count=4"
+
+
+def digest(value: Any) -> str:
+    """Twelve digits of the SHA-256 of plain data; floats count to their last bit."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def run_command(*words: str, flags: str = "") -> str:
+    """Runs `agentrl` in a process of its own and returns what it printed."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    done = subprocess.run(
+        [sys.executable, "-m", "agentrl_jax", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"agentrl {' '.join(words)} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Values of nested mappings, by their names joined with dots."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from leaves(value, f"{prefix}.{name}" if prefix else name)
+    else:
+        yield prefix, node
+
+
+def state_digest(folder: Path) -> str:
+    """Of every array of the newest checkpoint, whatever the arrays are called."""
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    newest = max((entry for entry in folder.iterdir() if entry.name.isdigit()), key=lambda entry: int(entry.name))
+    with ocp.StandardCheckpointer() as reader:
+        state = reader.restore(newest.absolute() / "state")
+    arrays = (np.asarray(x) for _, x in leaves(_plain(state)) if x is not None)
+    return digest(sorted(digest([str(x.dtype), x.shape, x.tobytes().hex()]) for x in arrays if x.ndim))
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, list | tuple):
+        node = dict(enumerate(node))
+    if isinstance(node, dict):
+        return {str(name): _plain(value) for name, value in node.items()}
+    return node
+
+
+def trained(config: str, *overrides: str, flags: str = "") -> dict[str, str]:
+    """Digests of a run: each metric's values over all rows, the summary, the last checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_command("train", str(HERE / config), "--run_dir", f"{folder}/run", *overrides, flags=flags)
+        run = Path(folder) / "run"
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        found: dict[str, list[Any]] = {}
+        for row in rows:
+            for name, value in row.items():
+                if not name.startswith(CLOCK):
+                    found.setdefault(name, []).append(value)
+        for name, value in leaves(json.loads((run / "summary.json").read_text())):
+            if not name.startswith(CLOCK):
+                found[f"summary.{name}"] = value
+        return {name: digest(value) for name, value in found.items()} | {"state": state_digest(run / "checkpoints")}
+
+
+def replies() -> dict[str, str]:
+    """SmolLM2's greedy replies to two messages."""
+    from agentrl_jax.evaluate import chat
+    from agentrl_jax.models.weights.load import SMOLLM2
+
+    speaker = chat.speaker(SMOLLM2)
+    found = {}
+    for message in ("What is the capital of France?", "Count from one to ten."):
+        talk = chat.Conversation(speaker.params, speaker.shape, speaker.tokenizer, length=128, system="")
+        found[message] = digest([int(token) for token in talk.reply(message, 32)])
+    return found
+
+
+def estimators() -> dict[str, str]:
+    """Each row of `agentrl bench estimators` for groups of two."""
+    report = json.loads(run_command("bench", "estimators", "--members", "2", "--format", "json"))
+    return {name: digest(value) for name, value in leaves(_plain(report))}
+
+
+RUNS = {
+    "demo": lambda: trained("demo.yaml"),
+    "four_devices": lambda: trained("demo.yaml", "--devices", "4", "--mesh.fsdp", "2", flags=FOUR_DEVICES),
+    "tensor": lambda: trained(
+        "demo.yaml", "--devices", "4", "--mesh.tensor", "2", "--imitation.steps", "4", flags=FOUR_DEVICES
+    ),
+    "host": lambda: trained("host.yaml"),
+    "replies": replies,
+    "estimators": estimators,
+}
+
+
+def machine() -> str:
+    """What bits depend on besides the code."""
+    import jax
+
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return (
+        f"{names[0].split(': ')[1]}, {os.cpu_count()} cores, Python {platform.python_version()}, jax {jax.__version__}"
+    )
+
+
+def renamed(name: str) -> str:
+    """Today's name of what golden.json calls `name`."""
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
+
+
+def differences(known: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What has changed between the digests of one run."""
+    known = {renamed(name): value for name, value in known.items() if name not in GONE}
+    return [
+        f"{name}: {'new' if name not in known else 'gone' if name not in now else 'other bits'}"
+        for name in sorted(known.keys() | now.keys())
+        if known.get(name) != now.get(name)
+    ]
+
+
+def main() -> None:
+    """Compares or writes."""
+    parser = argparse.ArgumentParser(description="Hold every number of a few small runs.")
+    parser.add_argument("--write", action="store_true", help="write golden.json instead of comparing with it")
+    parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS))
+    options = parser.parse_args()
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", 4)  # checkpoints of four devices are read back by as many
+    known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {"machine": machine(), "runs": {}}
+    if known["machine"] != machine() and not options.write:
+        raise SystemExit(f"{GOLDEN} is of {known['machine']}, this is {machine()}: write it here first")
+    failed = False
+    for name in options.only:
+        now = RUNS[name]()
+        if options.write:
+            known["runs"][name] = now
+        else:
+            found = differences(known["runs"].get(name, {}), now)
+            failed |= bool(found)
+            print(f"{name}: {len(now)} numbers, {len(found)} differ", *found, sep="\n  ", flush=True)
+    if options.write:
+        GOLDEN.write_text(json.dumps({"machine": machine(), "runs": known["runs"]}, indent=1, sort_keys=True) + "\n")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
