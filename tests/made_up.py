@@ -127,13 +127,11 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
             tokens=jnp.asarray(tokens),
             length=jnp.asarray(length, jnp.int32),
             logprob=jnp.asarray(logprob),
-            margin=jnp.zeros_like(logprob),
             ended=jnp.zeros((EPISODES, TURNS), bool),
         ),
         turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
         num_turns=jnp.asarray(num_turns, jnp.int32),
         ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
-        level_key=jnp.zeros((EPISODES, 2), jnp.uint32),
         overflow=jnp.zeros(EPISODES, bool),
         **no_truncation(EPISODES, seen),
     )

@@ -125,7 +125,7 @@ _unstack = jax.jit(decoder.unstack, static_argnums=1)
 def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, temperature):
     hidden, cache = decoder.extend(params, shape, cache, tokens, start, count)
     last = jnp.take_along_axis(hidden, count[:, None, None] - 1, axis=1)[:, 0]
-    token, _, _ = sample(keys, decoder.logits(params, last), temperature)
+    token, _ = sample(keys, decoder.logits(params, last), temperature)
     return token, cache
 
 

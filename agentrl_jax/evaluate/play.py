@@ -113,7 +113,6 @@ def _unended() -> Reply:
         tokens=jnp.zeros((1, 1), jnp.int32),
         length=jnp.zeros(1, jnp.int32),
         logprob=nothing,
-        margin=nothing,
         ended=jnp.zeros(1, bool),
     )
 

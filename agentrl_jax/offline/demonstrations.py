@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.recording import no_truncation
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
@@ -247,9 +246,7 @@ def play_replies(
         tokens, length, parsed = said
         playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
-        reply = Reply(
-            tokens=tokens, length=length * playing, logprob=nothing, margin=nothing, ended=jnp.ones(episodes, bool)
-        )
+        reply = Reply(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
         state, result, message = world.act(settings, state, reply, parsed, playing, opens=context == "single_turn")
         over = result.terminated | result.truncated | result.failed
@@ -271,7 +268,6 @@ def play_replies(
         turn=result,
         num_turns=jnp.sum(played, axis=1, dtype=jnp.int32),
         ids=ids,
-        level_key=jax.random.key_data(key_law.level_key(key, ids)),
         overflow=jnp.any(overflow, axis=1),
         **no_truncation(episodes, observation.shape[2]),
     )

@@ -203,9 +203,7 @@ class _Engine:
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=empty_trajectory(
-                self.world, self.key, self.ids, self.config.max_turns, self.config.reply_tokens
-            ),
+            trajectory=empty_trajectory(self.world, self.ids, self.config.max_turns, self.config.reply_tokens),
             stats=_counters(self.ids.group.shape[0]),
         )
 
@@ -219,13 +217,12 @@ class _Engine:
         config = self.config
         decoding = state.active & ~state.waiting
         reply = state.reply
-        token, logprob, margin, longest = self._next_token(state)
+        token, logprob, longest = self._next_token(state)
 
         here = (jnp.arange(config.reply_tokens) == reply.length[:, None]) & decoding[:, None]
         reply = Reply(
             tokens=jnp.where(here, token[:, None], reply.tokens),
             logprob=jnp.where(here, logprob[:, None], reply.logprob),
-            margin=jnp.where(here, margin[:, None], reply.margin),
             length=reply.length + decoding,
             ended=reply.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
@@ -254,15 +251,15 @@ class _Engine:
             ),
         )
 
-    def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | int]:
-        """Token, log-probability and margin of each row, [B], and the length at which its reply is complete."""
+    def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array | int]:
+        """Token and log-probability of each row, [B], and the length at which its reply is complete."""
         temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
         if self.replies is None:
             keys = key_law.token_key(state.sample_keys, state.turn, state.reply.length)
             return *sample(keys, state.logits, temperature), self.config.reply_tokens
         given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.replies)
         token = jnp.take_along_axis(given.tokens, state.reply.length[:, None], axis=1, mode="clip")[:, 0]
-        return token, score(state.logits, temperature, token), jnp.zeros_like(state.logits[:, 0]), given.length
+        return token, score(state.logits, temperature, token), given.length
 
     def interact(self, state: LoopState) -> LoopState:
         """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes."""

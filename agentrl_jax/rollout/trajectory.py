@@ -63,14 +63,12 @@ class Reply(struct.PyTreeNode):
         tokens: i32[B, L] sampled tokens, padded on the right.
         length: i32[B] number of sampled tokens.
         logprob: f32[B, L] log-probability of each under the distribution it was drawn from.
-        margin: f32[B, L] by how much the drawn token's perturbed logit led the next best.
         ended: bool[B] the last token is a sampled end-of-turn token.
     """
 
     tokens: jax.Array
     length: jax.Array
     logprob: jax.Array
-    margin: jax.Array
     ended: jax.Array
 
 
@@ -112,7 +110,6 @@ class Trajectory(struct.PyTreeNode):
         turn: `TurnResult` with leading axes [E, T].
         num_turns: i32[E] turns played.
         ids: `EpisodeIds`.
-        level_key: u32[E, 2] data of the key that made the level.
         overflow: bool[E] an observation did not fit its O tokens and was cut.
         truncation: i32[E] what ended the episode before the environment did: 0 where nothing has, else 1 + the index in
             `TRUNCATIONS`. An episode that broke is not truncated.
@@ -128,7 +125,6 @@ class Trajectory(struct.PyTreeNode):
     turn: TurnResult
     num_turns: jax.Array
     ids: EpisodeIds
-    level_key: jax.Array
     overflow: jax.Array
     truncation: jax.Array
     final_observation: jax.Array
