@@ -7,13 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from gymnax.environments import spaces
 
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment, hash_integers
 from envs_jax.frozen_lake.generator import generate
-from envs_jax.frozen_lake.levels import check_level
 from envs_jax.frozen_lake.text import (
     FORMATS,
     GOAL,
@@ -140,22 +138,6 @@ class FrozenLake(TextEnvironment):
             player=level == START,
         )
         return self.codes(state), state
-
-    def use_levels(self, params: FrozenLakeParams, levels: np.ndarray) -> FrozenLakeParams:
-        """Returns `params` with a level pack, i8[N, H, W], checked. Runs on the host.
-
-        Raises:
-            ValueError: the pack is empty or of another size, or holds a level that cannot be played.
-        """
-        levels = np.asarray(levels)
-        if levels.ndim != 3 or len(levels) == 0 or levels.shape[1:] != (self.height, self.width):
-            raise ValueError(
-                f"a level pack of shape {levels.shape} was given to a {self.height}x{self.width} FrozenLake; expected "
-                f"(N, {self.height}, {self.width}) with N of at least 1: make an environment of the levels' size"
-            )
-        for number, level in enumerate(levels, start=1):
-            check_level(level, f"level {number}")
-        return params.replace(levels=jnp.asarray(levels, jnp.int8))
 
     def step_env(
         self, key: jax.Array, state: FrozenLakeState, action: jax.Array, params: FrozenLakeParams

@@ -8,12 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from gymnax.environments import spaces
 
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment, hash_integers
-from envs_jax.sokoban.levels import check_level
 from envs_jax.sokoban.text import (
     BOX,
     BOX_ON_TARGET,
@@ -174,26 +172,6 @@ class Sokoban(TextEnvironment):
             player=level >= PLAYER,
         )
         return self.codes(state), state
-
-    def use_levels(self, params: SokobanParams, levels: np.ndarray) -> SokobanParams:
-        """Returns `params` with a level pack, i8[N, H, W], checked. Runs on the host.
-
-        Raises:
-            ValueError: the pack is empty or of another size, or holds a level that cannot be played or has more boxes
-                than the environment.
-        """
-        levels = np.asarray(levels)
-        if levels.ndim != 3 or len(levels) == 0 or levels.shape[1:] != (self.height, self.width):
-            raise ValueError(
-                f"a level pack of shape {levels.shape} was given to a {self.height}x{self.width} Sokoban; expected "
-                f"(N, {self.height}, {self.width}) with N of at least 1: pad the levels with `levels.stack_levels`"
-            )
-        for number, level in enumerate(levels, start=1):
-            check_level(level, f"level {number}")
-            boxes = int(np.isin(level, (BOX, BOX_ON_TARGET)).sum())
-            if boxes > self.boxes:
-                raise ValueError(f"level {number} has {boxes} boxes; expected at most {self.boxes}, as in `boxes=`")
-        return params.replace(levels=jnp.asarray(levels, jnp.int8))
 
     def step_env(
         self, key: jax.Array, state: SokobanState, action: jax.Array, params: SokobanParams
