@@ -64,9 +64,8 @@ def main(path: str, *overrides: str) -> None:
             results[name] = jax.block_until_ready(program(*inputs))
             times[name].append(time.perf_counter() - began)
 
-    print(
-        f"{ids.group.shape[0]} episodes, {config.model.precision}, {jax.devices()[0].device_kind}, least of {REPEATS} times"
-    )
+    device = jax.devices()[0].device_kind
+    print(f"{ids.group.shape[0]} episodes, {config.model.precision}, {device}, least of {REPEATS} times")
     names = (
         f"{'':10s} {'seconds':>8s} {'times':>6s} {'temp MiB':>9s} {'bit-equal':>9s} {'gap mean':>9s} {'gap max':>9s}"
     )

@@ -8,8 +8,7 @@ import optax
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.recording import no_truncation
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
-from agentrl_jax.rollout.world import unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, unplayed
 from agentrl_jax.train import state as states
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 

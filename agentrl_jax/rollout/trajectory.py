@@ -4,6 +4,8 @@ Letters: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observatio
 one turn.
 """
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -98,6 +100,26 @@ class TurnResult(struct.PyTreeNode):
     success: jax.Array
     failed: jax.Array
     info: dict[str, jax.Array]
+
+
+def unplayed(batch: int, max_actions: int, info_keys: Sequence[str], xp: ModuleType = jnp) -> TurnResult:
+    """`batch` turns that were not played.
+
+    Args:
+        batch: B.
+        max_actions: A.
+        info_keys: names of the environment information.
+        xp: makes the arrays: jax.numpy, or numpy for code that must not call JAX.
+    """
+    flags = ("valid", "terminated", "truncated", "success", "failed")
+    return TurnResult(
+        actions=xp.full((batch, max_actions), -1, xp.int32),
+        reward=xp.zeros(batch, xp.float32),
+        format_error=xp.zeros(batch, xp.int32),
+        state_hash=xp.zeros((batch, 2), xp.uint32),
+        info={name: xp.zeros(batch, xp.float32) for name in info_keys},
+        **{name: xp.zeros(batch, bool) for name in flags},
+    )
 
 
 class Trajectory(struct.PyTreeNode):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import toy_agent
 from jax.sharding import PartitionSpec as Spec
+from prompt_texts import message_text, prefix_text
 
 from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, on_mesh
@@ -22,7 +23,6 @@ from agentrl_jax.rollout.host_environment import host_task
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.text.grammar import ReplyGrammar
-from agentrl_jax.text.prompt import message_text, prefix_text
 from agentrl_jax.text.reference import parse_reply
 from agentrl_jax.train import build, state
 from agentrl_jax.train.learner import update

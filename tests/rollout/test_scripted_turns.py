@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
+from prompt_texts import message_text, prefix_text
 from toy_agent import END, TOKENIZER
 
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.world import CompiledWorld
-from agentrl_jax.text.prompt import message_text, prefix_text
 
 TURNS, REPLY_TOKENS, ACTIONS = 5, 14, 5
 PROMPT = dataclasses.replace(
