@@ -5,7 +5,7 @@ Letters: `N` rows of `S` positions, aligned with the token that is predicted. A 
 there. The inputs have to be finite at every position, padding included.
 """
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -187,9 +187,6 @@ def objective(
 
     Returns:
         Loss per token f32[N, S] and PolicyStats.
-
-    Raises:
-        ValueError: `name` is none of the four.
     """
     if name == "clip":
         return policy_loss(
@@ -201,7 +198,7 @@ def objective(
         return cispo_loss(logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high)
     if name == "policy_gradient":
         return policy_gradient_loss(logprob, old_logprob, advantages)
-    raise ValueError(f"objective is {name!r}; expected clip, gspo, cispo or policy_gradient")
+    assert_never(name)
 
 
 def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Array) -> jax.Array:
@@ -235,12 +232,7 @@ def importance_weights(
 
     Returns:
         Weights f32[N, S], and bool[N, S]: the weight was truncated or masked.
-
-    Raises:
-        ValueError: `correction` or `level` is none of the two.
     """
-    if level not in ("token", "sequence"):
-        raise ValueError(f"level is {level!r}; expected token or sequence")
     log_ratio = logprob - behaviour_logprob
     if level == "sequence":
         log_ratio = jnp.broadcast_to(sequence_log_ratio(logprob, behaviour_logprob, mask), log_ratio.shape)
@@ -250,7 +242,7 @@ def importance_weights(
     if correction == "masked":
         outside = (ratio > cap) | (ratio < 1.0 / cap)
         return jnp.where(outside, 0.0, ratio), outside
-    raise ValueError(f"correction is {correction!r}; expected truncated or masked")
+    assert_never(correction)
 
 
 def value_loss(
@@ -301,9 +293,6 @@ def token_weights(
 
     Returns:
         f32[N, S], 0 where `mask` does not hold.
-
-    Raises:
-        ValueError: `mode` is none of the four.
     """
     rows = jnp.maximum(denominators.sequences, 1.0)
     divisor: jax.Array
@@ -316,8 +305,5 @@ def token_weights(
     elif mode == "seq_mean_token_sum_norm":
         divisor = rows * norm_length
     else:
-        raise ValueError(
-            f"aggregation is {mode!r}; expected token_mean, seq_mean_token_mean, seq_mean_token_sum or "
-            "seq_mean_token_sum_norm"
-        )
+        assert_never(mode)
     return jnp.where(mask, 1.0 / divisor, 0.0)

@@ -6,7 +6,7 @@ Letters: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V`
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,9 @@ stacked likewise, so that a frozen part and a trained one need not be put togeth
 MIXED = "mixed"
 """Name of what attention returns."""
 
-REMAT: dict[str, Callable[..., Any] | None] = {
+Remat = Literal["none", "dots", "full"]
+
+REMAT: dict[Remat, Callable[..., Any] | None] = {
     "none": None,
     "dots": functools.partial(
         jax.checkpoint,
@@ -171,7 +173,7 @@ def forward(
     tokens: jax.Array,
     *,
     common: int = 0,
-    remat: str = "none",
+    remat: Remat = "none",
     gather: Whole = WHOLE,
 ) -> jax.Array:
     """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.

@@ -310,7 +310,7 @@ def test_impossible_slots_are_refused(policy, changes, episodes, words):
         )
 
 
-@pytest.mark.parametrize("changes", [{"context": "window"}, {"wait_share": 0.0}, {"wait_share": 1.5}])
+@pytest.mark.parametrize("changes", [{"wait_share": 0.0}, {"wait_share": 1.5}])
 def test_bad_engine_settings_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         toy_agent.engine_config(**changes)
