@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parsed_replies import follow
 
 from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
@@ -19,19 +20,6 @@ MOVES = ("Up", "Down", "Left", "Right")
 BATCH, LENGTH = 32, 24
 LARGE_FORMATS = [(False, False), (True, True)]
 FORMATS = [(think, forced) for think in (False, True) for forced in (False, True)]
-
-
-@jax.jit
-@functools.partial(jax.vmap, in_axes=(None, 0, 0))
-def follow(table, tokens, length):
-    """Parses whole replies: i32[B, L] tokens of which the first `length` i32[B] count."""
-
-    def step(state, slot):
-        token, index = slot
-        return grammar.advance(table, state, jnp.where(index < length, token, -1)), None
-
-    steps = (tokens, np.arange(tokens.shape[0], dtype=np.int32))
-    return grammar.result(table, jax.lax.scan(step, grammar.start(table), steps)[0])
 
 
 def moves(think, forced, **options):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parsed_replies import follow
 from prompt_texts import message_text, prefix_text, reply_text
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
@@ -118,7 +119,7 @@ def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, compil
     assert tokens.shape == (BATCH, form.max_reply_tokens(3))
     rules = grammar.ReplyGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
     table = compiled_grammar(rules, any_tokenizer)
-    parsed = jax.device_get(jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))(table, tokens, lengths))
+    parsed = jax.device_get(follow(table, tokens, lengths))
     for i, count in enumerate(counts):
         row = tokens[i, : lengths[i]].tolist()
         assert any_tokenizer.decode(row, skip_special=False) == reply_text(form, actions[i, :count].tolist())
