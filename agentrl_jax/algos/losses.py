@@ -23,14 +23,17 @@ MAX_LOG_RATIO = 20.0
 class PolicyStats(struct.PyTreeNode):
     """What the policy loss saw, per token."""
 
-    ratio: jax.Array
-    """f32[N, S], probability under the policy divided by that under the behaviour policy."""
     log_ratio: jax.Array
-    """f32[N, S], its logarithm, clamped."""
+    """f32[N, S], logarithm of the probability under the policy divided by that under the behaviour policy, clamped."""
     clipped: jax.Array
     """bool[N, S], the clip range is what decided the loss, so that the token has no gradient."""
     clipped_low: jax.Array
     """bool[N, S], the dual clip's bound is what decided the loss (verl's `pg_clipfrac_lower`)."""
+
+    @property
+    def ratio(self) -> jax.Array:
+        """f32[N, S] of the probabilities."""
+        return jnp.exp(self.log_ratio)
 
 
 class Denominators(struct.PyTreeNode):
@@ -76,7 +79,7 @@ def policy_loss(
     surrogate = jnp.maximum(free, confined)
     ceiling = jnp.where(advantages < 0, -advantages, jnp.inf) * bound
     clipped_low = surrogate > ceiling
-    stats = PolicyStats(ratio=ratio, log_ratio=log_ratio, clipped=confined > free, clipped_low=clipped_low)
+    stats = PolicyStats(log_ratio=log_ratio, clipped=confined > free, clipped_low=clipped_low)
     return jnp.where(clipped_low, ceiling, surrogate), jax.lax.stop_gradient(stats)
 
 
@@ -137,9 +140,7 @@ def cispo_loss(
     log_ratio = jnp.clip(jax.lax.stop_gradient(logprob - old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = jnp.exp(log_ratio)
     weight = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    stats = PolicyStats(
-        ratio=ratio, log_ratio=log_ratio, clipped=weight != ratio, clipped_low=jnp.zeros(ratio.shape, bool)
-    )
+    stats = PolicyStats(log_ratio=log_ratio, clipped=weight != ratio, clipped_low=jnp.zeros(ratio.shape, bool))
     return -jax.lax.stop_gradient(advantages * weight) * logprob, jax.lax.stop_gradient(stats)
 
 
@@ -158,7 +159,7 @@ def policy_gradient_loss(
     """
     log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     none = jnp.zeros(log_ratio.shape, bool)
-    stats = PolicyStats(ratio=jnp.exp(log_ratio), log_ratio=log_ratio, clipped=none, clipped_low=none)
+    stats = PolicyStats(log_ratio=log_ratio, clipped=none, clipped_low=none)
     return -jax.lax.stop_gradient(advantages) * logprob, jax.lax.stop_gradient(stats)
 
 

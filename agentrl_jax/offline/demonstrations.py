@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
-from agentrl_jax.rollout.recording import no_truncation
+from agentrl_jax.rollout.recording import empty_trajectory
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text.grammar import ParsedReply
@@ -258,16 +258,11 @@ def play_replies(
     observation, observation_length, reply, result, played, overflow = jax.tree.map(
         lambda x: x.swapaxes(0, 1), recorded
     )
-    prefix, prefix_length = jnp.asarray(world.prefix)[ids.task], jnp.asarray(world.prefix_length)[ids.task]
-    return Trajectory(
-        prompt=prefix,
-        prompt_length=prefix_length,
+    return empty_trajectory(world, ids, turns, tokens.shape[2]).replace(
         observation=observation,
         observation_length=observation_length,
         reply=reply,
         turn=result,
         num_turns=jnp.sum(played, axis=1, dtype=jnp.int32),
-        ids=ids,
         overflow=jnp.any(overflow, axis=1),
-        **no_truncation(episodes, observation.shape[2]),
     )

@@ -42,17 +42,10 @@ def empty_trajectory(world: World, ids: EpisodeIds, turns: int, reply_tokens: in
         num_turns=jnp.zeros(episodes, jnp.int32),
         ids=ids,
         overflow=jnp.zeros(episodes, bool),
-        **no_truncation(episodes, world.observation_tokens),
+        truncation=jnp.zeros(episodes, jnp.int32),
+        final_observation=jnp.zeros((episodes, world.observation_tokens), jnp.int32),
+        final_observation_length=jnp.zeros(episodes, jnp.int32),
     )
-
-
-def no_truncation(episodes: int, observation_tokens: int) -> dict[str, jax.Array]:
-    """The fields of a trajectory that tell how episodes were truncated, where none was."""
-    return {
-        "truncation": jnp.zeros(episodes, jnp.int32),
-        "final_observation": jnp.zeros((episodes, observation_tokens), jnp.int32),
-        "final_observation_length": jnp.zeros(episodes, jnp.int32),
-    }
 
 
 def record_turn(
