@@ -245,7 +245,7 @@ def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rew
     ]
     if estimator == "gae":
         found = gae(rewards, values, mask, gamma=gamma, lam=lam, final_value=final)
-        expected = oracle.gae(*longer[:3], gamma, lam, True)
+        expected = oracle.gae(*longer[:3], gamma, lam)
     elif estimator == "turn_gae":
         found = turn_gae(rewards, values, mask, ends, gamma=gamma, lam=lam, final_value=final)
         expected = oracle.turn_gae(*longer, gamma, lam)
