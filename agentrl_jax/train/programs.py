@@ -93,8 +93,10 @@ class Programs:
         several, see `played_metrics`.
 
         Raises:
-            ValueError: host environments on a mesh where several devices make one player.
+            ValueError: host environments on a mesh where several devices make one player, or in several rounds.
         """
+        if isinstance(world, HostWorld) and rounds > 1:
+            raise ValueError(f"host environments play one round of episodes, but algo.max_rollouts is {rounds}; use 1")
         if isinstance(world, HostWorld) and self.players < self.mesh.size:
             raise ValueError(
                 f"host environments need one device a player, but a mesh {dict(self.mesh.shape)} has {self.players} "
