@@ -21,7 +21,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if cell["cell_type"] != "code":
                 parts.append(source)
                 continue
-            parts.append(_fenced(source, "python"))
+            parts.append(_fenced(source, ".python"))
             for output in cell["outputs"]:
                 text, png = _text(output), output.get("data", {}).get("image/png")
                 if png:
@@ -31,7 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                     files.append(File.generated(config, str(stem.with_name(name)), content=content))
                     parts.append(f"![Figure drawn by the code above]({name})")
                 elif text.strip():
-                    parts.append(_fenced(text, "text"))
+                    parts.append(_fenced(text, ".text .output"))
         files.append(File.generated(config, f"{stem}.md", content="\n\n".join(parts) + "\n"))
         files.remove(file)
     return files
@@ -47,6 +47,6 @@ def _text(output: dict[str, Any]) -> str:
     return "".join(output.get("text") or data.get("text/plain") or "")
 
 
-def _fenced(text: str, language: str) -> str:
+def _fenced(text: str, classes: str) -> str:
     body = text.rstrip("\n")
-    return f"````{language}\n{body}\n````"
+    return f"````{{{classes}}}\n{body}\n````"
