@@ -1,7 +1,7 @@
-"""What strict log-probabilities cost and change: the three updates side by side, measured in one run.
+"""What strict log-probabilities cost and change: the updates side by side, measured in one run.
 
     python benchmarks/replay.py experiments/demo.yaml
-    python benchmarks/replay.py experiments/demo.yaml --tasks.0.groups 16 --model.dtype bfloat16
+    python benchmarks/replay.py experiments/demo.yaml --tasks.0.groups 16 --model.precision mixed
 
 A fresh agent of the given configuration plays one batch; each update learns from it at unchanged parameters. Temporary
 memory is what the compiled program asks for; the gradient, that of the last minibatch, is compared with the parallel
@@ -26,7 +26,7 @@ from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.state import init_state, with_reference
 
 REPEATS = 5
-MODES = ("parallel", "strict", "truncated")
+MODES = ("parallel", "strict", "truncated", "masked")
 
 
 def main(path: str, *overrides: str) -> None:
@@ -64,9 +64,8 @@ def main(path: str, *overrides: str) -> None:
             results[name] = jax.block_until_ready(program(*inputs))
             times[name].append(time.perf_counter() - began)
 
-    print(
-        f"{ids.group.shape[0]} episodes, {config.model.dtype}, {jax.devices()[0].device_kind}, least of {REPEATS} times"
-    )
+    device = jax.devices()[0].device_kind
+    print(f"{ids.group.shape[0]} episodes, {config.model.precision}, {device}, least of {REPEATS} times")
     names = (
         f"{'':10s} {'seconds':>8s} {'times':>6s} {'temp MiB':>9s} {'bit-equal':>9s} {'gap mean':>9s} {'gap max':>9s}"
     )

@@ -39,18 +39,8 @@ def load(path: str | Path, playable: Playable, check_level: CheckLevel) -> np.nd
             raise ValueError(f"{path} has not the size of the int8{list(shape)} that it names; write it again")
         file.seek(0)
         pack = np.load(file, allow_pickle=False)
-    return _check(pack, str(path), playable, check_level)
-
-
-def save(path: str | Path, levels: np.ndarray, playable: Playable, check_level: CheckLevel) -> None:
-    """Writes a pack, i8[N, H, W].
-
-    Raises:
-        ValueError: it is not a pack of playable levels; nothing is written.
-    """
-    pack = _check(np.asarray(levels), "the pack", playable, check_level)
-    with open(path, "wb") as file:
-        np.save(file, pack, allow_pickle=False)
+    check_playable(pack, f"{path}, level", playable, check_level)
+    return pack
 
 
 def check_cells(number: int, height: int, width: int) -> None:
@@ -66,12 +56,6 @@ def check_playable(pack: np.ndarray, name: str, playable: Playable, check_level:
     """Refuses a pack, i8[N, H, W], for its first level that cannot be played; its number, from 1, follows the name."""
     for index in np.flatnonzero(~playable(pack))[:1]:
         check_level(pack[index], f"{name} {index + 1}")
-
-
-def _check(pack: np.ndarray, name: str, playable: Playable, check_level: CheckLevel) -> np.ndarray:
-    _check_kind(pack.dtype, pack.shape, name)
-    check_playable(pack, f"{name}, level", playable, check_level)
-    return pack
 
 
 def _check_kind(dtype: np.dtype, shape: tuple[int, ...], name: str) -> None:

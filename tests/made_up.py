@@ -7,9 +7,7 @@ import optax
 
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.recording import no_truncation
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory
-from agentrl_jax.rollout.world import unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, unplayed
 from agentrl_jax.train import state as states
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
@@ -127,15 +125,15 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
             tokens=jnp.asarray(tokens),
             length=jnp.asarray(length, jnp.int32),
             logprob=jnp.asarray(logprob),
-            margin=jnp.zeros_like(logprob),
             ended=jnp.zeros((EPISODES, TURNS), bool),
         ),
         turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
         num_turns=jnp.asarray(num_turns, jnp.int32),
         ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
-        level_key=jnp.zeros((EPISODES, 2), jnp.uint32),
         overflow=jnp.zeros(EPISODES, bool),
-        **no_truncation(EPISODES, seen),
+        truncation=jnp.zeros(EPISODES, jnp.int32),
+        final_observation=jnp.zeros((EPISODES, seen), jnp.int32),
+        final_observation_length=jnp.zeros(EPISODES, jnp.int32),
     )
 
 

@@ -25,10 +25,12 @@ def gae(
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
-    skip_unsampled: bool = True,
     final_value: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
+
+    Tokens of observations and padding are no steps: value and advantage are carried across them, and rewards on them
+    are ignored.
 
     Args:
         rewards: f32[N, S]
@@ -36,16 +38,12 @@ def gae(
         mask: bool[N, S]
         gamma: discount per position.
         lam: lambda of the estimator.
-        skip_unsampled: True: observation and padding tokens are no steps; value and advantage are carried across them
-            and rewards on them are ignored. False: RAGEN v1, where every position is a step and the values of tokens
-            that were not sampled are 0, so that gamma or lambda below 1 discount observations too.
-        final_value: f32[N] or 0, see above; only with `skip_unsampled`.
+        final_value: f32[N] or 0, see above.
 
     Returns:
         Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
     """
     values = jnp.where(mask, values, 0.0)
-    steps = mask if skip_unsampled else jnp.ones_like(mask)
 
     def step(later, now):
         later_value, later_advantage = later
@@ -55,7 +53,7 @@ def gae(
         return carried, advantage
 
     nothing = jnp.zeros_like(values[:, 0])
-    _, advantages = jax.lax.scan(step, (nothing + final_value, nothing), (rewards.T, values.T, steps.T), reverse=True)
+    _, advantages = jax.lax.scan(step, (nothing + final_value, nothing), (rewards.T, values.T, mask.T), reverse=True)
     return _on_mask(advantages.T, values, mask)
 
 

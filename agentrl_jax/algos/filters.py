@@ -4,7 +4,7 @@ Letters: `Gr` groups of `M` members. Kept groups keep all their members; `within
 keep a number of groups which is known before (`top_groups`) allow a gather, the others give a mask.
 """
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +31,8 @@ def group_scores(values: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.A
 
     Returns:
         f32[Gr]
-
-    Raises:
-        ValueError: `kind` is none of the five.
     """
-    if kind in ("std", "entropy_std"):
-        return group_spread(values, intact)[1]
-    if kind in ("mean", "entropy", "length"):
-        return group_mean(values, intact)
-    raise ValueError(f"kind is {kind!r}; expected std, mean, entropy, entropy_std or length")
+    return group_spread(values, intact)[1] if kind in ("std", "entropy_std") else group_mean(values, intact)
 
 
 def kept_groups(num_groups: int, ratio: float) -> int:
@@ -96,7 +89,7 @@ def chosen_groups(
         bool[Gr]; where nothing is kept, the caller skips the step and counts it.
 
     Raises:
-        ValueError: `rule` is none of the four, or top_p is asked for the smallest.
+        ValueError: top_p is asked for the smallest.
     """
     if rule == "top_p" and not largest:
         raise ValueError("the rule top_p covers a sum of scores from the largest down; use largest, or another rule")
@@ -121,7 +114,7 @@ def chosen_groups(
     if rule == "min_p":
         best = jnp.max(merit) if largest else -jnp.max(merit)
         return eligible & (known >= value * best if largest else known <= best / value)
-    raise ValueError(f"rule is {rule!r}; expected top_p, top_p_softmax, top_k or min_p")
+    assert_never(rule)
 
 
 def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:

@@ -5,7 +5,7 @@ Letters: `N` rows of `S` positions, aligned with the token that is predicted. A 
 there. The inputs have to be finite at every position, padding included.
 """
 
-from typing import Literal
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,17 @@ MAX_LOG_RATIO = 20.0
 class PolicyStats(struct.PyTreeNode):
     """What the policy loss saw, per token."""
 
-    ratio: jax.Array
-    """f32[N, S], probability under the policy divided by that under the behaviour policy."""
     log_ratio: jax.Array
-    """f32[N, S], its logarithm, clamped."""
+    """f32[N, S], logarithm of the probability under the policy divided by that under the behaviour policy, clamped."""
     clipped: jax.Array
     """bool[N, S], the clip range is what decided the loss, so that the token has no gradient."""
     clipped_low: jax.Array
     """bool[N, S], the dual clip's bound is what decided the loss (verl's `pg_clipfrac_lower`)."""
+
+    @property
+    def ratio(self) -> jax.Array:
+        """f32[N, S] of the probabilities."""
+        return jnp.exp(self.log_ratio)
 
 
 class Denominators(struct.PyTreeNode):
@@ -76,7 +79,7 @@ def policy_loss(
     surrogate = jnp.maximum(free, confined)
     ceiling = jnp.where(advantages < 0, -advantages, jnp.inf) * bound
     clipped_low = surrogate > ceiling
-    stats = PolicyStats(ratio=ratio, log_ratio=log_ratio, clipped=confined > free, clipped_low=clipped_low)
+    stats = PolicyStats(log_ratio=log_ratio, clipped=confined > free, clipped_low=clipped_low)
     return jnp.where(clipped_low, ceiling, surrogate), jax.lax.stop_gradient(stats)
 
 
@@ -137,9 +140,7 @@ def cispo_loss(
     log_ratio = jnp.clip(jax.lax.stop_gradient(logprob - old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = jnp.exp(log_ratio)
     weight = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    stats = PolicyStats(
-        ratio=ratio, log_ratio=log_ratio, clipped=weight != ratio, clipped_low=jnp.zeros(ratio.shape, bool)
-    )
+    stats = PolicyStats(log_ratio=log_ratio, clipped=weight != ratio, clipped_low=jnp.zeros(ratio.shape, bool))
     return -jax.lax.stop_gradient(advantages * weight) * logprob, jax.lax.stop_gradient(stats)
 
 
@@ -158,7 +159,7 @@ def policy_gradient_loss(
     """
     log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     none = jnp.zeros(log_ratio.shape, bool)
-    stats = PolicyStats(ratio=jnp.exp(log_ratio), log_ratio=log_ratio, clipped=none, clipped_low=none)
+    stats = PolicyStats(log_ratio=log_ratio, clipped=none, clipped_low=none)
     return -jax.lax.stop_gradient(advantages) * logprob, jax.lax.stop_gradient(stats)
 
 
@@ -187,9 +188,6 @@ def objective(
 
     Returns:
         Loss per token f32[N, S] and PolicyStats.
-
-    Raises:
-        ValueError: `name` is none of the four.
     """
     if name == "clip":
         return policy_loss(
@@ -201,7 +199,7 @@ def objective(
         return cispo_loss(logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high)
     if name == "policy_gradient":
         return policy_gradient_loss(logprob, old_logprob, advantages)
-    raise ValueError(f"objective is {name!r}; expected clip, gspo, cispo or policy_gradient")
+    assert_never(name)
 
 
 def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Array) -> jax.Array:
@@ -235,12 +233,7 @@ def importance_weights(
 
     Returns:
         Weights f32[N, S], and bool[N, S]: the weight was truncated or masked.
-
-    Raises:
-        ValueError: `correction` or `level` is none of the two.
     """
-    if level not in ("token", "sequence"):
-        raise ValueError(f"level is {level!r}; expected token or sequence")
     log_ratio = logprob - behaviour_logprob
     if level == "sequence":
         log_ratio = jnp.broadcast_to(sequence_log_ratio(logprob, behaviour_logprob, mask), log_ratio.shape)
@@ -250,7 +243,7 @@ def importance_weights(
     if correction == "masked":
         outside = (ratio > cap) | (ratio < 1.0 / cap)
         return jnp.where(outside, 0.0, ratio), outside
-    raise ValueError(f"correction is {correction!r}; expected truncated or masked")
+    assert_never(correction)
 
 
 def value_loss(
@@ -301,9 +294,6 @@ def token_weights(
 
     Returns:
         f32[N, S], 0 where `mask` does not hold.
-
-    Raises:
-        ValueError: `mode` is none of the four.
     """
     rows = jnp.maximum(denominators.sequences, 1.0)
     divisor: jax.Array
@@ -316,8 +306,5 @@ def token_weights(
     elif mode == "seq_mean_token_sum_norm":
         divisor = rows * norm_length
     else:
-        raise ValueError(
-            f"aggregation is {mode!r}; expected token_mean, seq_mean_token_mean, seq_mean_token_sum or "
-            "seq_mean_token_sum_norm"
-        )
+        assert_never(mode)
     return jnp.where(mask, 1.0 / divisor, 0.0)

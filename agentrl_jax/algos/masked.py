@@ -3,7 +3,7 @@
 Positions outside the mask may hold anything, infinities and NaN included.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,3 +62,8 @@ def moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     offset = total(x - origin, mask) / jnp.maximum(number, 1.0)
     squares = total(jnp.square(x - origin - offset), mask)
     return origin + offset, squares / jnp.maximum(number - 1.0, 1.0)
+
+
+def where(rows: jax.Array, new: Any, old: Any) -> Any:
+    """Takes the rows of `new` where `rows` bool[B], else those of `old`, over trees whose leaves are [B, ...]."""
+    return jax.tree.map(lambda a, b: jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - 1)), a, b), new, old)

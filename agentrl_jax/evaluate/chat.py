@@ -15,6 +15,7 @@ from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.load import load_pretrained
+from agentrl_jax.rollout.reading import read_chunked
 from agentrl_jax.rollout.sampling import sample
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
@@ -123,9 +124,8 @@ _unstack = jax.jit(decoder.unstack, static_argnums=1)
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, temperature):
-    hidden, cache = decoder.extend(params, shape, cache, tokens, start, count)
-    last = jnp.take_along_axis(hidden, count[:, None, None] - 1, axis=1)[:, 0]
-    token, _, _ = sample(keys, decoder.logits(params, last), temperature)
+    last, cache = read_chunked(params, shape, cache, tokens, start, count, 0)
+    token, _ = sample(keys, decoder.logits(params, last), temperature)
     return token, cache
 
 

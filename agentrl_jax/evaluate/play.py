@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import PromptConfig, TaskConfig
-from agentrl_jax.rollout.trajectory import Reply, RolloutSettings
+from agentrl_jax.rollout.recording import empty_reply
+from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.text.grammar import ParsedReply, ReplyGrammar
 from agentrl_jax.text.reference import HostReply, parse_reply
@@ -80,7 +81,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
             _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
         # The reply counts as cut, so that the message that follows shows how its turn is closed.
-        state, result, message = act(settings, state, _unended(), _on_device(parsed, grammar), jnp.ones(1, bool))
+        state, result, message = act(settings, state, empty_reply(1, 1), _on_device(parsed, grammar), jnp.ones(1, bool))
         total += float(result.reward[0])
         solved |= bool(result.success[0])
         if result.terminated[0] or result.truncated[0]:
@@ -104,18 +105,6 @@ def with_tags(line: str, grammar: ReplyGrammar) -> str:
 
 def _hint(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _unended() -> Reply:
-    """A reply of which a compiled environment reads only that it did not end by itself."""
-    nothing = jnp.zeros((1, 1), jnp.float32)
-    return Reply(
-        tokens=jnp.zeros((1, 1), jnp.int32),
-        length=jnp.zeros(1, jnp.int32),
-        logprob=nothing,
-        margin=nothing,
-        ended=jnp.zeros(1, bool),
-    )
 
 
 def _on_device(reply: HostReply, grammar: ReplyGrammar) -> ParsedReply:

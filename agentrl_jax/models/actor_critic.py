@@ -5,19 +5,17 @@ token at `position` and are computed from the tokens before it. Vocabulary logit
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder, lora
-from agentrl_jax.models.decoder import WHOLE, Whole
+from agentrl_jax.models.decoder import WHOLE, Remat, Whole
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import Measure, compare, logprob_and_entropy
-
-CRITICS = ("none", "shared", "separate")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,18 +34,14 @@ class ActorCritic:
     """
 
     decoder: DecoderConfig
-    critic: str
+    critic: Literal["none", "shared", "separate"]
     common: int = 0
     lora: LoraConfig | None = None
     frozen_layers: int = 0
-    remat: str = "none"
+    remat: Remat = "none"
     gather: Whole = WHOLE
 
     def __post_init__(self):
-        if self.critic not in CRITICS:
-            raise ValueError(f"critic {self.critic!r} is unknown; choose one of {', '.join(CRITICS)}")
-        if self.remat not in decoder.REMAT:
-            raise ValueError(f"remat {self.remat!r} is unknown; choose one of {', '.join(decoder.REMAT)}")
         if not 0 <= self.frozen_layers < self.decoder.num_layers:
             raise ValueError(f"{self.frozen_layers} frozen layers of {self.decoder.num_layers}; leave one to train")
 

@@ -6,7 +6,7 @@ Letters: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V`
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from flax import linen as nn
 from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 
-from agentrl_jax.models import layers
+from agentrl_jax.models import attention, layers, matmul
 from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
@@ -26,7 +26,9 @@ stacked likewise, so that a frozen part and a trained one need not be put togeth
 MIXED = "mixed"
 """Name of what attention returns."""
 
-REMAT: dict[str, Callable[..., Any] | None] = {
+Remat = Literal["none", "dots", "full"]
+
+REMAT: dict[Remat, Callable[..., Any] | None] = {
     "none": None,
     "dots": functools.partial(
         jax.checkpoint,
@@ -67,11 +69,6 @@ WHOLE = Whole()
 
 STACKS = ("first_layers", "layers")
 """Stacked layers in order; those that are frozen stand apart from those that are trained."""
-
-TRANSPOSED = "transposed_embedding"
-"""The output matrix of tied embeddings as `unstack` lays it beside them in bfloat16."""
-FEW_ROWS = 8
-"""Below so many hidden states a CPU makes logits faster from the embedding as it lies."""
 
 
 class Decoder(nn.Module):
@@ -153,25 +150,20 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
 
 
 def unstack(params: Params, config: DecoderConfig) -> Params:
-    """The parameters as `extend` reads them: of the activations' type, each layer a tree, matrices as a CPU likes them.
+    """The parameters as `extend` reads them: of the activations' type, a tree a layer, matrices laid out for few rows.
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
     params = as_activations(params, config)
     matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
-    short = config.dtype == "bfloat16"
-
-    def laid(name: str, leaf: jax.Array) -> jax.Array | layers.Transposed:
-        return leaf if short or name not in matrices else layers.Transposed(leaf.T)
-
     apart = [
-        {name: laid(name, leaf[i]) for name, leaf in stack.items()}
+        {name: matmul.for_few_rows(leaf[i]) if name in matrices else leaf[i] for name, leaf in stack.items()}
         for stack in _stacks(params)
         for i in range(stack["attention_norm"].shape[0])
     ]
     whole = {name: params[name] for name in params if name not in STACKS}
-    if short and "unembedding" not in whole:
-        whole[TRANSPOSED] = params["embedding"].T
+    if "unembedding" not in whole and (table := matmul.transposed_table(params["embedding"])) is not None:
+        whole["transposed_embedding"] = table
     return {**whole, "layers": tuple(apart)}
 
 
@@ -181,7 +173,7 @@ def forward(
     tokens: jax.Array,
     *,
     common: int = 0,
-    remat: str = "none",
+    remat: Remat = "none",
     gather: Whole = WHOLE,
 ) -> jax.Array:
     """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
@@ -198,7 +190,7 @@ def forward(
     params = as_activations(params, config)
     positions = jnp.arange(length)
     cos, sin = layers.rotary_angles(positions[None], config)
-    visible = layers.visible(positions[None], length)
+    visible = attention.visible(positions[None], length)
     # The first tokens are a chunk of one row, if there are any; all rows of the second chunk read its keys and values.
     starts = (0, common, length) if common else (0, length)
     spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
@@ -206,7 +198,7 @@ def forward(
     def layer(chunks, layer_inputs):
         weights, window = layer_inputs
         weights = gather(weights)
-        seen = visible if window is None else visible & layers.within(window, positions[None], length)
+        seen = visible if window is None else visible & attention.within(window, positions[None], length)
         after, keys, values = [], [], []
         for x, span in zip(chunks, spans):
             query, key, value = layers.project(weights, config, x, (cos[:, span], sin[:, span]))
@@ -216,7 +208,7 @@ def forward(
                 jnp.concatenate([jnp.broadcast_to(part, (len(x), *part.shape[1:])) for part in parts], axis=2)
                 for parts in (keys, values)
             )
-            mixed = checkpoint_name(layers.attend_by_rows(query, key, value, seen[:, span, : span.stop]), MIXED)
+            mixed = checkpoint_name(attention.attend_by_rows(query, key, value, seen[:, span, : span.stop]), MIXED)
             after.append(layers.finish(weights, config, x, mixed))
         return after, None
 
@@ -259,7 +251,7 @@ def extend(
     positions = start[:, None] + offsets
     # A write to a position past the end is dropped: that is how rows and tokens that must not write are masked.
     targets = jnp.where(offsets < count[:, None], positions, cache.length)
-    visible = layers.visible(positions, cache.length)
+    visible = attention.visible(positions, cache.length)
     filled = jnp.max(jnp.where(count > 0, start + count, 0))
     angles = layers.rotary_angles(positions, config)
     rows = jnp.arange(batch)[:, None]
@@ -267,22 +259,21 @@ def extend(
     keys, values = [], []
     for index, weights in enumerate(params["layers"]):
         window = config.windows[index] if config.windows else 0
-        seen = visible & layers.within(jnp.int32(window), positions, cache.length) if window else visible
+        seen = visible & attention.within(jnp.int32(window), positions, cache.length) if window else visible
         query, key, value = layers.project(weights, config, x, angles)
         keys.append(cache.keys[index].at[rows, :, targets].set(key.astype(cache.keys[index].dtype), mode="drop"))
         values.append(
             cache.values[index].at[rows, :, targets].set(value.astype(cache.values[index].dtype), mode="drop")
         )
-        x = layers.finish(weights, config, x, layers.attend_cached(query, keys[-1], values[-1], seen, filled))
+        x = layers.finish(weights, config, x, attention.attend_cached(query, keys[-1], values[-1], seen, filled))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 
 
 def logits(params: Params, hidden: jax.Array) -> jax.Array:
     """Vocabulary logits f32[..., V] of hidden states [..., D]."""
-    table = params["unembedding"] if "unembedding" in params else params["embedding"].T
-    if TRANSPOSED in params and hidden.size >= FEW_ROWS * hidden.shape[-1]:
-        table = params[TRANSPOSED]
-    return jnp.matmul(hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    if "unembedding" in params:
+        return matmul.float32_product(hidden, params["unembedding"].astype(hidden.dtype))
+    return matmul.unembed(hidden, params["embedding"], params.get("transposed_embedding"))
 
 
 def at_token(scores: jax.Array, token: jax.Array) -> jax.Array:

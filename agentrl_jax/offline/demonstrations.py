@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
-from agentrl_jax.rollout.recording import no_truncation
+from agentrl_jax.rollout.recording import empty_trajectory
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text.grammar import ParsedReply
@@ -247,9 +246,7 @@ def play_replies(
         tokens, length, parsed = said
         playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
-        reply = Reply(
-            tokens=tokens, length=length * playing, logprob=nothing, margin=nothing, ended=jnp.ones(episodes, bool)
-        )
+        reply = Reply(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
         state, result, message = world.act(settings, state, reply, parsed, playing, opens=context == "single_turn")
         over = result.terminated | result.truncated | result.failed
@@ -261,17 +258,11 @@ def play_replies(
     observation, observation_length, reply, result, played, overflow = jax.tree.map(
         lambda x: x.swapaxes(0, 1), recorded
     )
-    prefix, prefix_length = jnp.asarray(world.prefix)[ids.task], jnp.asarray(world.prefix_length)[ids.task]
-    return Trajectory(
-        prompt=prefix,
-        prompt_length=prefix_length,
+    return empty_trajectory(world, ids, turns, tokens.shape[2]).replace(
         observation=observation,
         observation_length=observation_length,
         reply=reply,
         turn=result,
         num_turns=jnp.sum(played, axis=1, dtype=jnp.int32),
-        ids=ids,
-        level_key=jax.random.key_data(key_law.level_key(key, ids)),
         overflow=jnp.any(overflow, axis=1),
-        **no_truncation(episodes, observation.shape[2]),
     )

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from agentrl_jax.algos import masked
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import keys as key_law
@@ -155,8 +156,9 @@ def final_state(
 
     def cycle(state: LoopState) -> LoopState:
         state = jax.lax.while_loop(engine.may_decode, lambda s: hold(engine.decode(s)), state)
-        state = hold(engine.interact(state))
-        return jax.lax.cond(jnp.any(state.active), lambda s: hold(engine.prefill(s)), lambda s: s, state)
+        state, pending = engine.interact(state)
+        state = hold(state)
+        return jax.lax.cond(jnp.any(state.active), lambda s: hold(engine.prefill(s, pending)), lambda s: s, state)
 
     return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, hold(engine.start(slots)))
 
@@ -203,9 +205,7 @@ class _Engine:
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=empty_trajectory(
-                self.world, self.key, self.ids, self.config.max_turns, self.config.reply_tokens
-            ),
+            trajectory=empty_trajectory(self.world, self.ids, self.config.max_turns, self.config.reply_tokens),
             stats=_counters(self.ids.group.shape[0]),
         )
 
@@ -219,17 +219,16 @@ class _Engine:
         config = self.config
         decoding = state.active & ~state.waiting
         reply = state.reply
-        token, logprob, margin, longest = self._next_token(state)
+        token, logprob, longest = self._next_token(state)
 
         here = (jnp.arange(config.reply_tokens) == reply.length[:, None]) & decoding[:, None]
         reply = Reply(
             tokens=jnp.where(here, token[:, None], reply.tokens),
             logprob=jnp.where(here, logprob[:, None], reply.logprob),
-            margin=jnp.where(here, margin[:, None], reply.margin),
             length=reply.length + decoding,
             ended=reply.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
-        parser = _where(
+        parser = masked.where(
             decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser
         )
         complete = reply.ended | (reply.length >= longest)
@@ -244,7 +243,7 @@ class _Engine:
             reply=reply,
             parser=parser,
             waiting=state.waiting | (decoding & complete),
-            logits=_where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
+            logits=masked.where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
             cache=cache,
             position=state.position + decoding,
             stats=stats.replace(
@@ -254,18 +253,22 @@ class _Engine:
             ),
         )
 
-    def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | int]:
-        """Token, log-probability and margin of each row, [B], and the length at which its reply is complete."""
+    def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array | int]:
+        """Token and log-probability of each row, [B], and the length at which its reply is complete."""
         temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
         if self.replies is None:
             keys = key_law.token_key(state.sample_keys, state.turn, state.reply.length)
             return *sample(keys, state.logits, temperature), self.config.reply_tokens
         given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.replies)
         token = jnp.take_along_axis(given.tokens, state.reply.length[:, None], axis=1, mode="clip")[:, 0]
-        return token, score(state.logits, temperature, token), jnp.zeros_like(state.logits[:, 0]), given.length
+        return token, score(state.logits, temperature, token), given.length
 
-    def interact(self, state: LoopState) -> LoopState:
-        """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes."""
+    def interact(self, state: LoopState) -> tuple[LoopState, jax.Array]:
+        """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes.
+
+        Returns:
+            The state, and bool[B]: the rows whose message is to be read next.
+        """
         answered = state.waiting
         parsed = parsing.result(self.world.grammars, state.ids.task, state.parser)
         world, result, message = self.world.act(
@@ -283,19 +286,19 @@ class _Engine:
         )
         truncated = over & ~result.terminated & ~result.failed
         trajectory = record_truncation(trajectory, state.episode, message, cause, truncated)
+        continuing = answered & ~over
         state = state.replace(
             world=world,
             trajectory=trajectory,
             turn=turn,
-            message=_where(answered & ~over, message, state.message),
+            message=masked.where(continuing, message, state.message),
             active=state.active & ~over,
             waiting=jnp.zeros_like(answered),
         )
-        continuing = answered & ~over
         if state.episode.shape[0] == self.ids.group.shape[0]:
-            return state.replace(message=state.message.replace(pending=continuing))
+            return state, continuing
         state, refilled = self._refill(state, over)
-        return state.replace(message=state.message.replace(pending=continuing | refilled))
+        return state, continuing | refilled
 
     def _is_full(self, state: LoopState, message: Message) -> jax.Array:
         """bool[B]: after this message there might be no room for a reply."""
@@ -305,9 +308,8 @@ class _Engine:
         start = self._prefix_length(state.ids.task) if alone else state.position
         return start + message.length + self.config.reply_tokens > self.config.context_tokens
 
-    def prefill(self, state: LoopState) -> LoopState:
-        """Runs the model on the pending observations, one chunk for all rows, and starts their replies."""
-        pending = state.message.pending
+    def prefill(self, state: LoopState, pending: jax.Array) -> LoopState:
+        """Runs the model on the observations of the rows in `pending` bool[B] and starts their replies."""
         start = state.position
         if self.config.context == "single_turn":
             start = jnp.where(pending, self._prefix_length(state.ids.task), start)
@@ -316,10 +318,9 @@ class _Engine:
         return state.replace(
             cache=cache,
             position=start + length,
-            logits=_where(pending, decoder.logits(self.params, last), state.logits),
-            reply=_where(pending, empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
-            parser=_where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
-            message=state.message.replace(pending=jnp.zeros_like(pending)),
+            logits=masked.where(pending, decoder.logits(self.params, last), state.logits),
+            reply=masked.where(pending, empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
+            parser=masked.where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
             stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
         )
 
@@ -337,13 +338,13 @@ class _Engine:
         taken = jnp.minimum(candidate, total - 1)
 
         def take(state: LoopState) -> LoopState:
-            ids = _where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
+            ids = masked.where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
             world, message = self.world.begin(self.key, self.settings, ids, refilled)
             state = state.replace(
                 ids=ids,
-                world=_where(refilled, world, state.world),
-                message=_where(refilled, message, state.message),
-                sample_keys=_where(refilled, key_law.sample_key(self.key, ids), state.sample_keys),
+                world=masked.where(refilled, world, state.world),
+                message=masked.where(refilled, message, state.message),
+                sample_keys=masked.where(refilled, key_law.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
                 cache=open_rows(state.cache, self.opening, ids.task, refilled),
@@ -371,8 +372,3 @@ def _counters(episodes: int) -> RolloutStats:
     counted = {field.name: 0 for field in dataclasses.fields(RolloutStats) if field.name != "measured"}
     counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
     return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})
-
-
-def _where(rows: jax.Array, new: Any, old: Any) -> Any:
-    """Takes the rows of `new` where `rows` bool[B], else those of `old`; over trees."""
-    return jax.tree.map(lambda a, b: jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - 1)), a, b), new, old)

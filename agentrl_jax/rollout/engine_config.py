@@ -1,10 +1,9 @@
 """What fixes the shapes and the order of work of a rollout, and the length of a context that follows from it."""
 
 import dataclasses
+from typing import Literal
 
 from agentrl_jax.rollout.world import World
-
-CONTEXTS = ("full", "single_turn")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class EngineConfig:
             as many as can occur.
 
     Raises:
-        ValueError: `context` is unknown, `wait_share` lies outside (0, 1], or `end_of_turn` is empty.
+        ValueError: `wait_share` lies outside (0, 1], or `end_of_turn` is empty.
     """
 
     max_turns: int
@@ -34,15 +33,13 @@ class EngineConfig:
     members: int
     slots: int
     wait_share: float
-    context: str
+    context: Literal["full", "single_turn"]
     stop_at_answer: bool
     end_of_turn: tuple[int, ...]
     chunk: int = 0
     context_tokens: int = 0
 
     def __post_init__(self):
-        if self.context not in CONTEXTS:
-            raise ValueError(f"context {self.context!r} is unknown; choose one of {', '.join(CONTEXTS)}")
         if not 0 < self.wait_share <= 1:
             raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
         if not self.end_of_turn:

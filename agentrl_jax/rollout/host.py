@@ -16,9 +16,10 @@ from jax.experimental import io_callback
 from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostTask
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult
-from agentrl_jax.rollout.world import Message, stack_prefixes, unplayed, write_messages
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult, unplayed
+from agentrl_jax.rollout.world import Message, Prompted, write_messages
 from agentrl_jax.text.grammar import GrammarTable, ParsedReply
+from agentrl_jax.text.prompt import Prompt
 from agentrl_jax.text.tokenizer import Tokenizer
 
 PART_BYTES = 64 * 1024
@@ -47,7 +48,7 @@ class HostState(struct.PyTreeNode):
         return jnp.concatenate([self.rollout, jnp.stack(names, axis=1)], axis=1)
 
 
-class HostWorld:
+class HostWorld(Prompted):
     """Host environments as a `World`.
 
     Every `begin` and every `act` is one ordered `io_callback` over the local batch. Under `jax.shard_map` each device
@@ -86,17 +87,11 @@ class HostWorld:
             )
         self.tasks = tasks
         self.desk = HostDesk(tasks, tokenizer, deadline=deadline, workers=workers)
-        self._prompts = [task.prompt for task in tasks]
 
     @property
-    def prefix(self) -> np.ndarray:
-        """i32[K, P]."""
-        return stack_prefixes(self._prompts)[0]
-
-    @property
-    def prefix_length(self) -> np.ndarray:
-        """i32[K]."""
-        return stack_prefixes(self._prompts)[1]
+    def prompts(self) -> tuple[Prompt, ...]:
+        """Those of the tasks."""
+        return tuple(task.prompt for task in self.tasks)
 
     @property
     def grammars(self) -> tuple[GrammarTable, ...]:
@@ -111,11 +106,6 @@ class HostWorld:
     def levels(self, task: int) -> int:
         """Number of levels that a task was given; 0 where any seed makes one."""
         return self.tasks[task].levels
-
-    @property
-    def observation_tokens(self) -> int:
-        """O: the longest message of any task, frame included."""
-        return max(prompt.max_message_tokens for prompt in self._prompts)
 
     def begin(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
@@ -167,7 +157,7 @@ class HostWorld:
     def _message(self, settings, state: HostState, shown, reward, first, reply_ended) -> Message:
         observation, overflow = shown
         message = write_messages(
-            self._prompts,
+            self.prompts,
             lambda index, row: row,
             state.ids.task,
             observation,

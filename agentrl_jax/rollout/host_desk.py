@@ -18,7 +18,7 @@ import numpy as np
 from agentrl_jax.errors import MAX_FOREIGN, shortened
 from agentrl_jax.rollout.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.side_by_side import run_all
-from agentrl_jax.rollout.trajectory import TurnResult
+from agentrl_jax.rollout.trajectory import TurnResult, unplayed
 from agentrl_jax.text.grammar import PlainReply, ReplyGrammar
 from agentrl_jax.text.reference import HostReply, parse_reply
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -197,7 +197,7 @@ class HostDesk:
             jobs.append(partial(self._step, episode, data, task, parsed[row], budget - spent[row]))
         outcomes = dict(zip(present, run_all(jobs, self._deadline, self._workers)))
 
-        result = self._unplayed(len(names))
+        result = unplayed(len(names), self._max_actions, self._info_keys, np)
         answers: dict[int, Sequence[int]] = {}
         for row in rows:
             outcome = outcomes.get(row)
@@ -277,23 +277,6 @@ class HostDesk:
             tokens[row, : min(len(ids), limit)] = ids[:limit]
             overflow[row] = len(ids) > limit
         return tokens, overflow
-
-    def _unplayed(self, rows: int) -> TurnResult:
-        def none(dtype: Any, *shape: int) -> Any:
-            return np.zeros((rows, *shape), dtype)
-
-        return TurnResult(
-            actions=none(np.int32, self._max_actions) - 1,
-            reward=none(np.float32),
-            valid=none(bool),
-            format_error=none(np.int32),
-            state_hash=none(np.uint32, 2),
-            terminated=none(bool),
-            truncated=none(bool),
-            success=none(bool),
-            failed=none(bool),
-            info={name: none(np.float32) for name in self._info_keys},
-        )
 
 
 def _understand(data: bytes, grammar: ReplyGrammar | PlainReply) -> HostReply:

@@ -6,7 +6,6 @@ Letters: as in `engine`.
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.rollout import keys as key_law
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, TurnResult
 from agentrl_jax.rollout.world import Message, World
 
@@ -17,17 +16,15 @@ def empty_reply(batch: int, length: int) -> Reply:
         tokens=jnp.zeros((batch, length), jnp.int32),
         length=jnp.zeros(batch, jnp.int32),
         logprob=jnp.zeros((batch, length), jnp.float32),
-        margin=jnp.zeros((batch, length), jnp.float32),
         ended=jnp.zeros(batch, bool),
     )
 
 
-def empty_trajectory(world: World, key: jax.Array, ids: EpisodeIds, turns: int, reply_tokens: int) -> Trajectory:
+def empty_trajectory(world: World, ids: EpisodeIds, turns: int, reply_tokens: int) -> Trajectory:
     """E episodes of which no turn has been played.
 
     Args:
         world: environments and prompts.
-        key: key of the rollout.
         ids: the episodes.
         turns: T.
         reply_tokens: L.
@@ -44,19 +41,11 @@ def empty_trajectory(world: World, key: jax.Array, ids: EpisodeIds, turns: int, 
         turn=result,
         num_turns=jnp.zeros(episodes, jnp.int32),
         ids=ids,
-        level_key=jax.random.key_data(key_law.level_key(key, ids)),
         overflow=jnp.zeros(episodes, bool),
-        **no_truncation(episodes, world.observation_tokens),
+        truncation=jnp.zeros(episodes, jnp.int32),
+        final_observation=jnp.zeros((episodes, world.observation_tokens), jnp.int32),
+        final_observation_length=jnp.zeros(episodes, jnp.int32),
     )
-
-
-def no_truncation(episodes: int, observation_tokens: int) -> dict[str, jax.Array]:
-    """The fields of a trajectory that tell how episodes were truncated, where none was."""
-    return {
-        "truncation": jnp.zeros(episodes, jnp.int32),
-        "final_observation": jnp.zeros((episodes, observation_tokens), jnp.int32),
-        "final_observation_length": jnp.zeros(episodes, jnp.int32),
-    }
 
 
 def record_turn(

@@ -19,8 +19,8 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory, TurnResult
-from agentrl_jax.rollout.world import Message, unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory, TurnResult, unplayed
+from agentrl_jax.rollout.world import Message
 
 
 def replay_logprobs(
@@ -155,10 +155,8 @@ class RecordedWorld:
         def at(x):
             return x.at[state.row, state.turn].get(mode="clip")
 
-        nothing = jnp.zeros(state.row.shape, bool)
         return Message(
             tokens=at(self.trajectory.observation),
             length=at(self.trajectory.observation_length),
-            overflow=nothing,
-            pending=nothing,
+            overflow=jnp.zeros(state.row.shape, bool),
         )

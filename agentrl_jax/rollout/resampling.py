@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.algos import masked
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutStats, Trajectory
 
 Play = Callable[[EpisodeIds], tuple[Trajectory, RolloutStats]]
@@ -56,10 +57,7 @@ def until_informative(
         source, found = _places(filled, good, task)
         source, found = (jnp.where(count == 0, first, x) for first, x in ((jnp.arange(groups), source), (True, found)))
         rows = (source[:, None] * members + jnp.arange(members)).reshape(-1)
-        taken = jnp.repeat(found, members)
-        buffer = jax.tree.map(
-            lambda new, old: jnp.where(taken.reshape(-1, *[1] * (old.ndim - 1)), new[rows], old), drawn, buffer
-        )
+        buffer = masked.where(jnp.repeat(found, members), jax.tree.map(lambda x: x[rows], drawn), buffer)
         filled = jnp.where(count == 0, good, filled | found)
         return count + 1, buffer, filled, jax.tree.map(jnp.add, stats, of_round)
 

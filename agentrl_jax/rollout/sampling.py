@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from agentrl_jax.models.decoder import at_token
 
 
-def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Draws by the Gumbel maximum: argmax(logits / temperature + noise).
 
     Args:
@@ -16,16 +16,14 @@ def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[
 
     Returns:
         token i32[B]; its log-probability f32[B] under softmax(logits / temperature) (0 where greedy, since that
-        distribution is a point); the margin f32[B] between the two largest perturbed logits.
+        distribution is a point).
     """
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
     perturbed = scaled + jnp.where(greedy[:, None], 0.0, noise)
     token = jnp.argmax(perturbed, axis=-1).astype(jnp.int32)
-    chosen = jax.nn.one_hot(token, logits.shape[1], dtype=bool)
-    margin = jnp.max(perturbed, axis=-1) - jnp.max(jnp.where(chosen, -jnp.inf, perturbed), axis=-1)
-    return token, score(logits, temperature, token), margin
+    return token, score(logits, temperature, token)
 
 
 def score(logits: jax.Array, temperature: jax.Array, token: jax.Array) -> jax.Array:

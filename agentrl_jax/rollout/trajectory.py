@@ -4,6 +4,8 @@ Letters: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observatio
 one turn.
 """
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -63,14 +65,12 @@ class Reply(struct.PyTreeNode):
         tokens: i32[B, L] sampled tokens, padded on the right.
         length: i32[B] number of sampled tokens.
         logprob: f32[B, L] log-probability of each under the distribution it was drawn from.
-        margin: f32[B, L] by how much the drawn token's perturbed logit led the next best.
         ended: bool[B] the last token is a sampled end-of-turn token.
     """
 
     tokens: jax.Array
     length: jax.Array
     logprob: jax.Array
-    margin: jax.Array
     ended: jax.Array
 
 
@@ -102,6 +102,26 @@ class TurnResult(struct.PyTreeNode):
     info: dict[str, jax.Array]
 
 
+def unplayed(batch: int, max_actions: int, info_keys: Sequence[str], xp: ModuleType = jnp) -> TurnResult:
+    """`batch` turns that were not played.
+
+    Args:
+        batch: B.
+        max_actions: A.
+        info_keys: names of the environment information.
+        xp: makes the arrays: jax.numpy, or numpy for code that must not call JAX.
+    """
+    flags = ("valid", "terminated", "truncated", "success", "failed")
+    return TurnResult(
+        actions=xp.full((batch, max_actions), -1, xp.int32),
+        reward=xp.zeros(batch, xp.float32),
+        format_error=xp.zeros(batch, xp.int32),
+        state_hash=xp.zeros((batch, 2), xp.uint32),
+        info={name: xp.zeros(batch, xp.float32) for name in info_keys},
+        **{name: xp.zeros(batch, bool) for name in flags},
+    )
+
+
 class Trajectory(struct.PyTreeNode):
     """E episodes, stored by turn. A turn that was not played has length 0 everywhere.
 
@@ -112,7 +132,6 @@ class Trajectory(struct.PyTreeNode):
         turn: `TurnResult` with leading axes [E, T].
         num_turns: i32[E] turns played.
         ids: `EpisodeIds`.
-        level_key: u32[E, 2] data of the key that made the level.
         overflow: bool[E] an observation did not fit its O tokens and was cut.
         truncation: i32[E] what ended the episode before the environment did: 0 where nothing has, else 1 + the index in
             `TRUNCATIONS`. An episode that broke is not truncated.
@@ -128,7 +147,6 @@ class Trajectory(struct.PyTreeNode):
     turn: TurnResult
     num_turns: jax.Array
     ids: EpisodeIds
-    level_key: jax.Array
     overflow: jax.Array
     truncation: jax.Array
     final_observation: jax.Array

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from agentrl_jax.algos import masked
 from agentrl_jax.rollout import keys as key_law
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult
+from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.text.grammar import GrammarTable, ParsedReply
 from agentrl_jax.text.prompt import Prompt, message
 from envs_jax.environment import TextEnvironment
@@ -29,13 +30,11 @@ class Message(struct.PyTreeNode):
         tokens: i32[B, O] padded on the right.
         length: i32[B] tokens, at most O.
         overflow: bool[B] it was longer than O and has been cut.
-        pending: bool[B] it has not been prefilled yet.
     """
 
     tokens: jax.Array
     length: jax.Array
     overflow: jax.Array
-    pending: jax.Array
 
 
 class World(Protocol):
@@ -131,8 +130,34 @@ class EpisodeState(struct.PyTreeNode):
     no_level: jax.Array
 
 
+class Prompted:
+    """What a `World` tells of the prompts of its K tasks."""
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """Those of the tasks."""
+        raise NotImplementedError
+
+    @property
+    def prefix(self) -> np.ndarray:
+        """i32[K, P] padded with 0."""
+        longest = self.prefix_length.max()
+        rows = [np.pad(prompt.prefix, (0, longest - len(prompt.prefix))) for prompt in self.prompts]
+        return np.stack(rows).astype(np.int32)
+
+    @property
+    def prefix_length(self) -> np.ndarray:
+        """i32[K]."""
+        return np.array([len(prompt.prefix) for prompt in self.prompts], np.int32)
+
+    @property
+    def observation_tokens(self) -> int:
+        """O: the longest message of any task, frame included."""
+        return max(prompt.max_message_tokens for prompt in self.prompts)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class CompiledWorld:
+class CompiledWorld(Prompted):
     """Tasks that run inside the compiled loop. Every row carries a state of every task, so that rows may mix tasks.
 
     Attributes:
@@ -142,6 +167,11 @@ class CompiledWorld:
 
     tasks: tuple[Task, ...]
     shared_noise: bool = False
+
+    @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """Those of the tasks."""
+        return tuple(task.prompt for task in self.tasks)
 
     @property
     def grammars(self) -> tuple[GrammarTable, ...]:
@@ -154,16 +184,6 @@ class CompiledWorld:
         return self.tasks[0].grammar.max_actions
 
     @property
-    def prefix(self) -> np.ndarray:
-        """i32[K, P]."""
-        return stack_prefixes([task.prompt for task in self.tasks])[0]
-
-    @property
-    def prefix_length(self) -> np.ndarray:
-        """i32[K]."""
-        return stack_prefixes([task.prompt for task in self.tasks])[1]
-
-    @property
     def env_params(self) -> tuple[Any, ...]:
         """Parameters of the tasks' environments, as `RolloutSettings` has them."""
         return tuple(task.env_params for task in self.tasks)
@@ -172,11 +192,6 @@ class CompiledWorld:
         """Number of levels that a task was given; 0 where they come from its generator."""
         pack = getattr(self.tasks[task].env_params, "levels", None)
         return 0 if pack is None else pack.shape[0]
-
-    @property
-    def observation_tokens(self) -> int:
-        """O: the longest observation of any task."""
-        return max(task.prompt.max_message_tokens for task in self.tasks)
 
     @property
     def info_keys(self) -> tuple[str, ...]:
@@ -223,9 +238,7 @@ class CompiledWorld:
     ) -> tuple[EpisodeState, TurnResult, Message]:
         """See `World.act`."""
         answered, result = jax.vmap(self._act_row, in_axes=(None, 0, 0))(settings, state, parsed)
-        state = jax.tree.map(
-            lambda new, old: jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old), answered, state
-        )
+        state = masked.where(mask, answered, state)
         first = jnp.full(mask.shape, opens)
         return state, result, self._message(settings, state, result.reward, first, reply.ended)
 
@@ -243,7 +256,7 @@ class CompiledWorld:
 
     def _message(self, settings, state: EpisodeState, reward, first, reply_ended) -> Message:
         return write_messages(
-            [task.prompt for task in self.tasks],
+            self.prompts,
             lambda index, envs: self.tasks[index].env.describe(envs[index], settings.env_params[index]),
             state.task,
             state.envs,
@@ -255,34 +268,10 @@ class CompiledWorld:
         )
 
 
-def stack_prefixes(prompts: Sequence[Prompt]) -> tuple[np.ndarray, np.ndarray]:
-    """The prefixes of K prompts as rows, i32[K, P] padded with 0, and their lengths i32[K]."""
-    lengths = np.array([len(prompt.prefix) for prompt in prompts], np.int32)
-    rows = [np.pad(prompt.prefix, (0, lengths.max() - len(prompt.prefix))) for prompt in prompts]
-    return np.stack(rows).astype(np.int32), lengths
-
-
 def common_prefix(world: World) -> int:
     """Number of first tokens that every row begins with, whatever its task."""
     prefix, shortest = np.asarray(world.prefix), int(np.min(world.prefix_length))
     return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())
-
-
-def unplayed(batch: int, max_actions: int, info_keys: Sequence[str]) -> TurnResult:
-    """`batch` turns that were not played, with `max_actions` actions a turn and the information `info_keys`."""
-    no = jnp.zeros(batch, bool)
-    return TurnResult(
-        actions=jnp.full((batch, max_actions), -1, jnp.int32),
-        reward=jnp.zeros(batch, jnp.float32),
-        valid=no,
-        format_error=jnp.zeros(batch, jnp.int32),
-        state_hash=jnp.zeros((batch, 2), jnp.uint32),
-        terminated=no,
-        truncated=no,
-        success=no,
-        failed=no,
-        info={name: jnp.zeros(batch, jnp.float32) for name in info_keys},
-    )
 
 
 def write_messages(
@@ -329,9 +318,7 @@ def write_messages(
     }
     tokens, length = jax.vmap(row)(task, states, fields)
     limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[task]
-    return Message(
-        tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits, pending=jnp.zeros_like(first)
-    )
+    return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits)
 
 
 def _reset(

@@ -95,7 +95,7 @@ class BridgedEnvironment:
         """
         reading = self._service.read(reply)
         if reading.action is None:
-            self._shown = reading.complaint + (self._shown if reading.repeats else "")
+            self._shown = reading.complaint
             return HostStep(self._shown, valid=False, info=self._news())
         action = reading.action
         with self._working():

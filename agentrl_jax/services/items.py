@@ -1,11 +1,10 @@
 """Which items to play: ranges, and the id files of AgentGym and AgentGym-RL in a local folder.
 
-`AgentItemId/<env>_train.json` and `AgentEval/<env>/<env>_test.json` are arrays of objects with an `item_id`; what else
-the objects hold, conversations for instance, is not looked at. The data of AgentGym-RL is not for commercial use
-(CC-BY-NC-4.0); nothing here downloads it.
+`AgentItemId/<env>_train.json` and `AgentEval/<env>/*.json`, the test and its categories, are arrays of objects with an
+`item_id`; what else the objects hold, conversations for instance, is not looked at. The data of AgentGym-RL is not for
+commercial use (CC-BY-NC-4.0); nothing here downloads it.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,20 +23,6 @@ _RANGES = re.compile(r"[0-9\s,-]*", re.ASCII)
 _MAPPINGS = "mappings_*.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalItems:
-    """Items to be judged on.
-
-    Attributes:
-        items: in the order of the file.
-        categories: items by category, in the same order; those without items are left out. Empty where there are no
-            category files.
-    """
-
-    items: tuple[int, ...]
-    categories: Mapping[str, tuple[int, ...]]
-
-
 def load_items(source: str, environment: str) -> tuple[int, ...]:
     """Items from a range, such as `0-399,450`, or from a JSON file.
 
@@ -52,50 +37,6 @@ def load_items(source: str, environment: str) -> tuple[int, ...]:
         return parse_ranges(source)
     path = Path(source)
     return _indices(read_ids(path), environment, path)
-
-
-def load_train(folder: Path, environment: str) -> tuple[int, ...]:
-    """Items of `<folder>/<environment>_train.json`, in order; an item may stand there more than once.
-
-    AgentTraj-L calls the files of the tool environments `tool_<environment>_train.json`, which is taken where it is
-    the only one.
-
-    Raises:
-        ValueError: the file is missing or does not hold items.
-    """
-    path, tool = folder / f"{environment}_train.json", folder / f"tool_{environment}_train.json"
-    path = tool if tool.exists() and not path.exists() else path
-    return _indices(read_ids(path), environment, path)
-
-
-def load_eval(folder: Path, environment: str) -> EvalItems:
-    """Items of `<folder>/<environment>/<environment>_test.json`, and their categories.
-
-    The other JSON files beside it hold a category each and are called like it. They may hold items that are not
-    tested, so that a part of the test can be taken by shortening one file.
-
-    Raises:
-        ValueError: a file does not hold items, or an item of the test is in no category or in several.
-    """
-    path = folder / environment / f"{environment}_test.json"
-    ids = read_ids(path)
-    files = sorted(set(path.parent.glob("*.json")) - {path, *path.parent.glob(_MAPPINGS)})
-    category_of: dict[str, str] = {}
-    for file in files:
-        for item_id in read_ids(file):
-            other = category_of.setdefault(item_id, file.stem)
-            if other != file.stem:
-                raise ValueError(f"{file}: {item_id!r} is in the category {other!r} too; keep it in one of them")
-    lost = [item_id for item_id in ids if item_id not in category_of] if files else []
-    if lost:
-        names = ", ".join(file.name for file in files)
-        raise ValueError(f"{path}: {len(lost)} items are in no category, {lost[0]!r} first; add them to one of {names}")
-    items = _indices(ids, environment, path)
-    categories: dict[str, list[int]] = {file.stem: [] for file in files}
-    for item_id, item in zip(ids, items):
-        if files:
-            categories[category_of[item_id]].append(item)
-    return EvalItems(items, {name: tuple(held) for name, held in categories.items() if held})
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:

@@ -12,12 +12,10 @@ class Reading:
     Attributes:
         action: sent to the environment; None when the reply cannot be sent.
         complaint: without an action, what the agent is told in place of an observation.
-        repeats: the last observation is added to the complaint.
     """
 
     action: str | None
     complaint: str = ""
-    repeats: bool = False
 
 
 Reader = Callable[[str], Reading]

@@ -13,7 +13,6 @@ import string
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from agentrl_jax.text import automaton
@@ -233,14 +232,3 @@ def result(table: GrammarTable, state: GrammarState) -> ParsedReply:
         num_parsed=jnp.where(done, state.num_parsed, 0),
         format_ok=done,
     )
-
-
-def follow(table: GrammarTable, tokens: jax.Array, length: jax.Array) -> ParsedReply:
-    """Parses a whole reply: i32[L] tokens of which the first `length` count."""
-
-    def step(state, slot):
-        token, index = slot
-        return advance(table, state, jnp.where(index < length, token, -1)), None
-
-    steps = (tokens, np.arange(tokens.shape[0], dtype=np.int32))
-    return result(table, jax.lax.scan(step, start(table), steps)[0])

@@ -1,8 +1,8 @@
-"""Numbers as text by one fixed-point rule, equal on device and host.
+"""Numbers as text by one fixed-point rule.
 
 The rule: multiply by `10**decimals` in float32, round to the nearest integer with exact halves going to the even one
 (IEEE 754 roundTiesToEven), saturate at the digits available, write sign, digits without leading zeros, and the point.
-Zero has no sign. The product and the rounding are single IEEE operations, so device and host cannot disagree.
+Zero has no sign. The product and the rounding are single IEEE operations, so that no platform writes another text.
 """
 
 import jax
@@ -29,7 +29,12 @@ def number_pieces(value: jax.Array, decimals: int, integer_digits: int = 4) -> j
     Raises:
         ValueError: more than seven digits, which float32 does not hold.
     """
-    limit = _limit(decimals, integer_digits)
+    if decimals < 0 or integer_digits < 1 or decimals + integer_digits > 7:
+        raise ValueError(
+            f"{integer_digits} digits before and {decimals} after the point; expected at least one before and at most "
+            "seven together, which float32 holds exactly"
+        )
+    limit = 10 ** (decimals + integer_digits) - 1
     scaled = jnp.round(jnp.asarray(value, jnp.float32) * jnp.float32(10**decimals))
     scaled = jnp.where(jnp.isnan(scaled), 0.0, jnp.clip(scaled, -limit, limit)).astype(jnp.int32)
     powers = 10 ** np.arange(integer_digits + decimals - 1, -1, -1, dtype=np.int32)
@@ -39,28 +44,3 @@ def number_pieces(value: jax.Array, decimals: int, integer_digits: int = 4) -> j
     minus = jnp.where(scaled < 0, MINUS, -1)[None]
     point = jnp.full((1 if decimals else 0,), POINT, jnp.int32)
     return jnp.concatenate([minus, digits[:integer_digits], point, digits[integer_digits:]]).astype(jnp.int32)
-
-
-def format_number(value: float, decimals: int, integer_digits: int = 4) -> str:
-    """Returns the text that `number_pieces` writes for `value`, for instance "-0.1", "10.9" or "0.0".
-
-    Raises:
-        ValueError: `value` is NaN, or more than seven digits were asked for.
-    """
-    limit = _limit(decimals, integer_digits)
-    if np.isnan(value):
-        raise ValueError("NaN has no decimal text; expected a number; find the reward or the count that produced it")
-    with np.errstate(over="ignore"):
-        scaled = int(np.clip(np.rint(np.float32(value) * np.float32(10**decimals)), -limit, limit))
-    digits = str(abs(scaled)).rjust(decimals + 1, "0")
-    whole, fraction = digits[: len(digits) - decimals], digits[len(digits) - decimals :]
-    return ("-" if scaled < 0 else "") + whole + ("." + fraction if decimals else "")
-
-
-def _limit(decimals: int, integer_digits: int) -> int:
-    if decimals < 0 or integer_digits < 1 or decimals + integer_digits > 7:
-        raise ValueError(
-            f"{integer_digits} digits before and {decimals} after the point; expected at least one before and at most "
-            "seven together, which float32 holds exactly"
-        )
-    return 10 ** (decimals + integer_digits) - 1

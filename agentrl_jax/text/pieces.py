@@ -4,7 +4,7 @@ Letters: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -88,36 +88,3 @@ def expand(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Arra
     inside = slots < ends[-1]
     tokens = table.tokens[jnp.where(inside, slots + shift[owner], 0)]
     return jnp.where(inside, tokens, table.pad_id).astype(jnp.int32), ends[-1].astype(jnp.int32)
-
-
-def most_tokens(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> int:
-    """Returns the tokens of the longest observation; arguments as in `share_equal_to_encode`."""
-    lengths = [len(tokenizer.encode(piece)) for piece in pieces]
-    return max((sum(lengths[i] for i in row if i >= 0) for row in rows), default=0)
-
-
-def mean_tokens(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> tuple[float, float]:
-    """Returns the mean tokens of an observation (by pieces, by the tokeniser's rule for the whole text).
-
-    Their ratio says what the boundaries of the pieces cost. Arguments as in `share_equal_to_encode`; zeros of no rows.
-    """
-    lengths = [len(tokenizer.encode(piece)) for piece in pieces]
-    texts = [[i for i in row if i >= 0] for row in rows]
-    if not texts:
-        return 0.0, 0.0
-    whole = [len(tokenizer.encode("".join(pieces[i] for i in row))) for row in texts]
-    return float(np.mean([sum(lengths[i] for i in row) for row in texts])), float(np.mean(whole))
-
-
-def share_equal_to_encode(tokenizer: Tokenizer, pieces: Sequence[str], rows: Iterable[Iterable[int]]) -> float:
-    """Returns the share of observations whose tokens by pieces are those of the tokeniser's rule for the whole text.
-
-    Args:
-        tokenizer: the tokeniser.
-        pieces: an environment's pieces.
-        rows: observations, each a row of piece ids; negative ids stand for nothing.
-    """
-    encoded = [tokenizer.encode(piece) for piece in pieces]
-    texts = [[i for i in row if i >= 0] for row in rows]
-    equal = [[t for i in row for t in encoded[i]] == tokenizer.encode("".join(pieces[i] for i in row)) for row in texts]
-    return float(np.mean(equal)) if equal else 1.0

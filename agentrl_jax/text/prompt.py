@@ -1,8 +1,7 @@
 """What the agent reads: a prefix once per trajectory, then one message before every reply.
 
 A style (`agentrl_jax.text.styles`) says which words stand where. `compile_prompt` turns them into piece ids, so that on
-the device a message is one row of ids and one lookup. `prefix_text`, `message_text` and `reply_text` give the same
-things as text, by joining strings.
+the device a message is one row of ids and one lookup.
 
 Letters: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a reply.
 """
@@ -17,7 +16,7 @@ from flax import struct
 
 from agentrl_jax.text.canonical import CanonicalTable, build_canonical, encode_pieces, encode_row
 from agentrl_jax.text.chat import chat_format
-from agentrl_jax.text.numbers import DIGIT_PIECES, format_number, number_pieces
+from agentrl_jax.text.numbers import DIGIT_PIECES, number_pieces
 from agentrl_jax.text.pieces import Piece, PieceTable, Special, build_table, encode_piece, expand
 from agentrl_jax.text.styles import Part, PromptStyle, Task
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -277,39 +276,6 @@ def reply(
     ids = jnp.concatenate([before, jnp.stack([joined, named], axis=1).ravel(), after])
     size = prompt.max_reply_tokens(actions.shape[0]) if max_tokens is None else max_tokens
     return ENCODERS[prompt.encoder](prompt.table, ids, size)
-
-
-def prefix_text(prompt: Prompt) -> str:
-    """Returns the prefix as text, special tokens spelled by their names."""
-    return "".join(_spell(prompt.prefix_pieces))
-
-
-def message_text(
-    prompt: Prompt,
-    observation: str,
-    *,
-    turn: int,
-    actions_left: int,
-    reward: float,
-    first: bool,
-    reply_ended: bool,
-) -> str:
-    """Returns the text of `message`; arguments as there, the observation as text. Special tokens are spelled."""
-    shown = {"always": True, "first": first, "later": not first, "unended": not first and not reply_ended}
-    values = {
-        "observation": observation,
-        "turn": format_number(turn + 1, 0, prompt.turn_digits),
-        "actions_left": format_number(actions_left, 0, prompt.action_digits),
-        "reward": format_number(reward, REWARD_DECIMALS, REWARD_DIGITS),
-    }
-    parts = [part for part in prompt.message_parts if shown[part.when]]
-    return "".join("".join(_spell(part.pieces)) if part.kind == "text" else values[part.kind] for part in parts)
-
-
-def reply_text(prompt: Prompt, actions: Sequence[int]) -> str:
-    """Returns the text of `reply` for a list of action ids, with the end-of-turn token spelled."""
-    before, between, after = ("".join(_spell(pieces)) for pieces in prompt.reply_pieces)
-    return before + between.join(prompt.actions[a] for a in actions) + after
 
 
 def _canonical_prefix(

@@ -89,9 +89,6 @@ def make_batch(
 
     Returns:
         The rows of the kept groups, those without a sampled token last, and metrics f32[] of rollout and critic.
-
-    Raises:
-        ValueError: the kept rows cannot be divided into minibatches, parts and devices.
     """
     rewards = turn_rewards(trajectory, settings.penalties)
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.members)
@@ -251,7 +248,6 @@ def _prepare(
     replay: Replayer | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
     """Values, reference log-probabilities and advantages of all kept rows."""
-    _check_division(rows.tokens.shape[0], config, shards)
     mask = rows.sampled
     mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
     in_parts = functools.partial(_in_parts, parts=config.minibatches * config.accumulation, shards=shards)
@@ -389,12 +385,3 @@ def _padded(final: FinalStates, config: LearnerConfig, shards: Shards) -> FinalS
     more = -len(final.known) % (config.minibatches * config.accumulation * shards.count)
     padded = FinalStates(*(jnp.pad(x, ((0, more), (0, 0))) for x in final))
     return padded._replace(position=jnp.maximum(padded.position, 1))
-
-
-def _check_division(rows: int, config: LearnerConfig, shards: Shards) -> None:
-    parts = config.minibatches * config.accumulation * shards.count
-    if rows % parts:
-        raise ValueError(
-            f"{rows} kept rows cannot be divided into {config.minibatches} minibatches x {config.accumulation} parts x "
-            f"{shards.count} devices; choose groups, members, filter_ratio and these so that {parts} divides the rows"
-        )

@@ -59,8 +59,7 @@ def update(
         The state after, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches], that of the policy.
 
     Raises:
-        ValueError: the kept rows cannot be divided into minibatches, parts and devices, or the learner is strict and
-            `engine` does not belong to the rollout.
+        ValueError: the learner is strict and `engine` does not belong to the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)

@@ -3,19 +3,13 @@
 Letters: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
-from gymnax.environments import spaces
 
-from envs_jax.environment import EnvParams, EnvState, TextEnvironment, hash_integers
+from envs_jax.environment import EnvParams, EnvState
 from envs_jax.frozen_lake.generator import generate
-from envs_jax.frozen_lake.levels import check_level
 from envs_jax.frozen_lake.text import (
-    FORMATS,
     GOAL,
     HOLE,
     INSTRUCTION,
@@ -25,7 +19,7 @@ from envs_jax.frozen_lake.text import (
     display_codes,
     make_describe,
 )
-from envs_jax.splits import grid_hash
+from envs_jax.grid import GridEnvironment, check_format
 
 
 @struct.dataclass
@@ -60,7 +54,7 @@ class FrozenLakeParams(EnvParams):
     levels: jax.Array
 
 
-class FrozenLake(TextEnvironment):
+class FrozenLake(GridEnvironment):
     """FrozenLake with a level per episode, as in RAGEN (arXiv 2504.20073) on the dynamics of Gymnasium's FrozenLake-v1.
 
     * Level: i8[H, W] of cell codes 0 frozen, 1 hole, 2 goal, 3 start.
@@ -77,6 +71,7 @@ class FrozenLake(TextEnvironment):
 
     actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
     instruction = INSTRUCTION
+    num_codes = len(SYMBOLS)
 
     def __init__(self, height: int = 4, width: int = 4, observation: str = "grid"):
         """Fixes the shapes and the text.
@@ -91,8 +86,7 @@ class FrozenLake(TextEnvironment):
         """
         if height < 1 or width < 1 or height * width < 3:
             raise ValueError(f"FrozenLake of {height}x{width}; expected two numbers of at least 1 and three cells")
-        if observation not in FORMATS:
-            raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
+        check_format(observation)
         self.height, self.width, self.observation = height, width, observation
         self.legend = () if observation == "coord" else tuple(zip(SYMBOLS, MEANINGS))
         self.pieces, self.piece_limits, self._spell = make_describe(height, width, observation)
@@ -107,18 +101,8 @@ class FrozenLake(TextEnvironment):
             levels=jnp.zeros((0, self.height, self.width), jnp.int8),
         )
 
-    def observation_space(self, params: FrozenLakeParams) -> spaces.Box:
-        """Display codes, i8[H, W] in 0..5."""
-        return spaces.Box(0, 5, (self.height, self.width), jnp.int8)
-
-    def reset_env(self, key: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
-        """Starts an episode on the key's level."""
-        return self.reset_to_level(self.draw_level(key, params), params)
-
-    def draw_level(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
-        """Returns the key's level, i8[H, W]: a row of `params.levels`, or a generated one."""
-        if params.levels.shape[0] > 0:
-            return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
+    def generate_level(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
+        """Returns a level of the key's, i8[H, W], by the map law of `params`."""
         return generate(key, self.height, self.width, params.frozen_probability)
 
     def reset_to_level(self, level: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
@@ -127,12 +111,7 @@ class FrozenLake(TextEnvironment):
         Raises:
             ValueError: the level has another size than the board.
         """
-        level = jnp.asarray(level)
-        if level.shape != (self.height, self.width):
-            raise ValueError(
-                f"a level of shape {level.shape} was given to a {self.height}x{self.width} FrozenLake; expected "
-                f"({self.height}, {self.width}): make an environment of the level's size"
-            )
+        level = self.checked(level)
         state = FrozenLakeState(
             time=jnp.int32(0),
             terminated=jnp.bool_(False),
@@ -140,22 +119,6 @@ class FrozenLake(TextEnvironment):
             player=level == START,
         )
         return self.codes(state), state
-
-    def use_levels(self, params: FrozenLakeParams, levels: np.ndarray) -> FrozenLakeParams:
-        """Returns `params` with a level pack, i8[N, H, W], checked. Runs on the host.
-
-        Raises:
-            ValueError: the pack is empty or of another size, or holds a level that cannot be played.
-        """
-        levels = np.asarray(levels)
-        if levels.ndim != 3 or len(levels) == 0 or levels.shape[1:] != (self.height, self.width):
-            raise ValueError(
-                f"a level pack of shape {levels.shape} was given to a {self.height}x{self.width} FrozenLake; expected "
-                f"(N, {self.height}, {self.width}) with N of at least 1: make an environment of the levels' size"
-            )
-        for number, level in enumerate(levels, start=1):
-            check_level(level, f"level {number}")
-        return params.replace(levels=jnp.asarray(levels, jnp.int8))
 
     def step_env(
         self, key: jax.Array, state: FrozenLakeState, action: jax.Array, params: FrozenLakeParams
@@ -191,18 +154,6 @@ class FrozenLake(TextEnvironment):
     def success(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
         """Returns bool[]: the player stands on the goal."""
         return jnp.any(state.player & (state.level == GOAL))
-
-    def state_hash(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
-        """Returns u32[2], a hash of the display codes, whatever the observation format shows."""
-        return hash_integers(self.codes(state))
-
-    def level_hash(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
-        """Returns u32[2], a hash of the board, equal for its rotations and mirror images."""
-        return grid_hash(self.codes(state))
-
-    def get_obs(self, state: FrozenLakeState, params: Any = None, key: Any = None) -> jax.Array:
-        """Returns the board as display codes, i8[H, W]."""
-        return self.codes(state)
 
 
 def _move(player: jax.Array, direction: jax.Array) -> jax.Array:

@@ -69,12 +69,6 @@ def parse_maps(text: str) -> list[np.ndarray]:
     return levels
 
 
-def format_maps(levels: Sequence[np.ndarray] | np.ndarray) -> str:
-    """Writes levels, each i8[H, W], so that `parse_maps` reads them back."""
-    maps = ("\n".join("".join(_LETTERS[code] for code in row) for row in np.asarray(level)) for level in levels)
-    return "\n\n".join(maps) + "\n"
-
-
 def check_level(level: np.ndarray, name: str = "level") -> None:
     """Checks that a level, i8[H, W], can be played. Whether its goal can be reached is not asked.
 

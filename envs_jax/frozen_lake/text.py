@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from envs_jax.environment import NO_PIECE
+from envs_jax.grid import cell_lists, packed, spell_grid
 
 FROZEN, HOLE, GOAL, START = range(4)
 """Cell codes of a level, i8[H, W]."""
@@ -27,8 +27,6 @@ INSTRUCTION = (
     "you to the left or the right of the direction you chose. At the edge of the board you stay where you are. "
     "Answer with the moves to make, in order."
 )
-
-FORMATS = ("grid", "coord", "grid_coord")
 
 
 def make_describe(
@@ -50,36 +48,27 @@ def make_describe(
     pieces = [*SYMBOLS, "\n"]
     # A board has one goal, and one cell where the player stands; a newline more parts the pairs from the grid.
     limits = [height * width, height * width, 1, 1, 1, 1, height - 1 + (observation == "grid_coord")]
-    newline = jnp.full((height, 1), pieces.index("\n"), jnp.int32)
+    newline = len(SYMBOLS)
 
     def grid(level: jax.Array, player: jax.Array) -> jax.Array:
-        codes = display_codes(level, player).astype(jnp.int32)
-        return jnp.concatenate([codes, newline], axis=1).reshape(-1)[:-1]
+        return spell_grid(display_codes(level, player), newline)
 
     if observation == "grid":
         return tuple(pieces), tuple(limits), grid
 
     headings = (f"Board: {height} rows, {width} columns\nStart:", "\nGoal:", "\nYou:", "\nHoles:")
-    first_heading, none = len(pieces), len(pieces) + len(headings)
-    first_cell = none + 1
-    pieces += [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
+    of_lists, cells = cell_lists(len(pieces), headings, height, width)
+    pieces += of_lists
     # A cell is named as what it is and, once more, as where the player stands.
     limits += [*[1] * len(headings), len(headings), *[2] * (height * width)]
-
-    def cells(heading: int, mask: jax.Array, most: int) -> jax.Array:
-        """Spells a heading and the cells of a mask in reading order: i32[1 + most]."""
-        index = jnp.nonzero(mask.reshape(-1), size=most, fill_value=-1)[0]
-        spelled = jnp.where(index >= 0, first_cell + index, NO_PIECE)
-        spelled = spelled.at[0].set(jnp.where(index[0] >= 0, spelled[0], none))
-        return jnp.concatenate([jnp.array([first_heading + heading]), spelled]).astype(jnp.int32)
 
     def coord(level: jax.Array, player: jax.Array) -> jax.Array:
         lists = (level == START, 1), (level == GOAL, 1), (player, 1), (level == HOLE, height * width - 2)
         return jnp.concatenate([cells(i, mask, most) for i, (mask, most) in enumerate(lists)])
 
     def both(level: jax.Array, player: jax.Array) -> jax.Array:
-        ids = jnp.concatenate([coord(level, player), newline[0], grid(level, player)])
-        return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
+        ids = [coord(level, player), jnp.array([newline], jnp.int32), grid(level, player)]
+        return packed(jnp.concatenate(ids))
 
     return tuple(pieces), tuple(limits), coord if observation == "coord" else both
 

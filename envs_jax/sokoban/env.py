@@ -4,21 +4,17 @@ Letters: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` piece
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
-from gymnax.environments import spaces
 
-from envs_jax.environment import EnvParams, EnvState, TextEnvironment, hash_integers
-from envs_jax.sokoban.levels import check_level
+from envs_jax.environment import EnvParams, EnvState
+from envs_jax.grid import GridEnvironment, check_format
 from envs_jax.sokoban.text import (
     BOX,
     BOX_ON_TARGET,
     FLOOR,
-    FORMATS,
     INSTRUCTION,
     MEANINGS,
     PLAYER,
@@ -29,7 +25,6 @@ from envs_jax.sokoban.text import (
     check_symbols,
     make_describe,
 )
-from envs_jax.splits import grid_hash
 
 
 @struct.dataclass
@@ -69,7 +64,7 @@ class SokobanParams(EnvParams):
     levels: jax.Array
 
 
-class Sokoban(TextEnvironment):
+class Sokoban(GridEnvironment):
     """Sokoban with one primitive action per step, as in RAGEN (arXiv 2504.20073) and gym_sokoban 0.0.6.
 
     * Level: i8[H, W] of cell codes 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target.
@@ -86,6 +81,7 @@ class Sokoban(TextEnvironment):
 
     actions: tuple[str, ...] = ("Up", "Down", "Left", "Right")
     instruction = INSTRUCTION
+    num_codes = len(SYMBOLS)
 
     def __init__(
         self,
@@ -111,8 +107,7 @@ class Sokoban(TextEnvironment):
         """
         if height < 1 or width < 1 or boxes < 1:
             raise ValueError(f"Sokoban of {height}x{width} with {boxes} boxes; expected three numbers of at least 1")
-        if observation not in FORMATS:
-            raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
+        check_format(observation)
         vocabulary = tuple(vocabulary)
         check_symbols(vocabulary)
         self.height, self.width, self.boxes = height, width, boxes
@@ -132,22 +127,12 @@ class Sokoban(TextEnvironment):
             levels=jnp.zeros((0, self.height, self.width), jnp.int8),
         )
 
-    def observation_space(self, params: SokobanParams) -> spaces.Box:
-        """Cell codes, i8[H, W] in 0..6."""
-        return spaces.Box(0, 6, (self.height, self.width), jnp.int8)
-
-    def reset_env(self, key: jax.Array, params: SokobanParams) -> tuple[jax.Array, SokobanState]:
-        """Starts an episode on the key's level; raises what `draw_level` raises."""
-        return self.reset_to_level(self.draw_level(key, params), params)
-
-    def draw_level(self, key: jax.Array, params: SokobanParams) -> jax.Array:
-        """Returns the key's level, i8[H, W]: a row of `params.levels`, or the generator's.
+    def generate_level(self, key: jax.Array, params: SokobanParams) -> jax.Array:
+        """Returns the generator's level, i8[H, W].
 
         Raises:
-            ValueError: there is neither a pack nor a generator.
+            ValueError: there is none.
         """
-        if params.levels.shape[0] > 0:
-            return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
         if self.generator is None:
             raise ValueError("Sokoban has neither a generator nor levels; give `generator=` or fill `params.levels`")
         return self.generator(key)
@@ -158,12 +143,7 @@ class Sokoban(TextEnvironment):
         Raises:
             ValueError: the level has another size than the board.
         """
-        level = jnp.asarray(level)
-        if level.shape != (self.height, self.width):
-            raise ValueError(
-                f"a level of shape {level.shape} was given to a {self.height}x{self.width} Sokoban; expected "
-                f"({self.height}, {self.width}): pad it with `levels.stack_levels` or make an environment of its size"
-            )
+        level = self.checked(level)
         on_target = (level == TARGET) | (level == BOX_ON_TARGET) | (level == PLAYER_ON_TARGET)
         boxes = (level == BOX) | (level == BOX_ON_TARGET)
         state = SokobanState(
@@ -174,26 +154,6 @@ class Sokoban(TextEnvironment):
             player=level >= PLAYER,
         )
         return self.codes(state), state
-
-    def use_levels(self, params: SokobanParams, levels: np.ndarray) -> SokobanParams:
-        """Returns `params` with a level pack, i8[N, H, W], checked. Runs on the host.
-
-        Raises:
-            ValueError: the pack is empty or of another size, or holds a level that cannot be played or has more boxes
-                than the environment.
-        """
-        levels = np.asarray(levels)
-        if levels.ndim != 3 or len(levels) == 0 or levels.shape[1:] != (self.height, self.width):
-            raise ValueError(
-                f"a level pack of shape {levels.shape} was given to a {self.height}x{self.width} Sokoban; expected "
-                f"(N, {self.height}, {self.width}) with N of at least 1: pad the levels with `levels.stack_levels`"
-            )
-        for number, level in enumerate(levels, start=1):
-            check_level(level, f"level {number}")
-            boxes = int(np.isin(level, (BOX, BOX_ON_TARGET)).sum())
-            if boxes > self.boxes:
-                raise ValueError(f"level {number} has {boxes} boxes; expected at most {self.boxes}, as in `boxes=`")
-        return params.replace(levels=jnp.asarray(levels, jnp.int8))
 
     def step_env(
         self, key: jax.Array, state: SokobanState, action: jax.Array, params: SokobanParams
@@ -243,18 +203,6 @@ class Sokoban(TextEnvironment):
     def success(self, state: SokobanState, params: SokobanParams) -> jax.Array:
         """Returns bool[]: every target is covered."""
         return ~jnp.any((state.room == TARGET) & ~state.boxes)
-
-    def state_hash(self, state: SokobanState, params: SokobanParams) -> jax.Array:
-        """Returns u32[2], a hash of the board, walls included, whatever the observation format shows."""
-        return hash_integers(self.codes(state))
-
-    def level_hash(self, state: SokobanState, params: SokobanParams) -> jax.Array:
-        """Returns u32[2], a hash of the board, equal for its rotations and mirror images."""
-        return grid_hash(self.codes(state))
-
-    def get_obs(self, state: SokobanState, params: Any = None, key: Any = None) -> jax.Array:
-        """Returns the board as cell codes, i8[H, W]."""
-        return self.codes(state)
 
 
 def _shift(mask: jax.Array, action: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from envs_jax import packs
-from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL, render_codes
+from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_SIDE = 64
 """Rows and columns that a level may have."""
@@ -34,7 +34,6 @@ _CODE_OF_BYTE[[ord(symbol) for symbol in _CODES]] = list(_CODES.values())
 _PLAYERS, _BOXES = (PLAYER, PLAYER_ON_TARGET), (BOX, BOX_ON_TARGET)
 _TARGETS = (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET)
 _TOGETHER = 4096  # levels whose walls are filled at once
-_SYMBOLS = ("#", " ", ".", "*", "$", "@", "+")
 _EXPECTED = "one of # @ + $ * . or a floor (space, - or _)"
 
 
@@ -84,11 +83,6 @@ def parse_xsb(text: str) -> list[np.ndarray]:
     if not boards:
         raise ValueError(f"the text holds no level; expected rows of XSB symbols: {_EXPECTED}")
     return _levels(boards)
-
-
-def format_xsb(levels: Sequence[np.ndarray] | np.ndarray) -> str:
-    """Writes levels, each i8[H, W], so that `parse_xsb` reads them back. Their border must be wall."""
-    return "\n\n".join(render_codes(level, _SYMBOLS) for level in levels) + "\n"
 
 
 def check_level(level: np.ndarray, name: str = "level") -> None:
@@ -148,11 +142,6 @@ def stack_levels(levels: Sequence[np.ndarray] | np.ndarray, height: int, width: 
         pack[number - 1, :rows, :columns] = level
     packs.check_playable(pack, "level", playable, check_level)
     return pack
-
-
-def save_pack(path: str | Path, levels: np.ndarray) -> None:
-    """Writes a pack, i8[N, H, W], as a `.npy` file; see `packs.save`."""
-    packs.save(path, levels, playable, check_level)
 
 
 def load_pack(path: str | Path) -> np.ndarray:

@@ -22,10 +22,9 @@ class Graph:
     """The positions reachable from a level, in breadth-first order; the first one is the start.
 
     Attributes:
-        next: i32[S, 4] position after each action; only where `expanded`.
+        next: i32[S, 4] position after each action; itself where solved, or beyond the depth limit.
         depth: i32[S] fewest actions from the start.
         solved: bool[S] every target is covered; absorbing.
-        expanded: bool[S] `next` is known: not solved, and within the depth limit.
         parent: i32[S] a predecessor on a shortest path (-1 for the start).
         action: i32[S] the action from that predecessor.
     """
@@ -33,7 +32,6 @@ class Graph:
     next: np.ndarray
     depth: np.ndarray
     solved: np.ndarray
-    expanded: np.ndarray
     parent: np.ndarray
     action: np.ndarray
 
@@ -84,12 +82,10 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
                 "fewer boxes or a depth limit"
             )
     following += [[i] * 4 for i in range(cursor, len(positions))]
-    depths, done = np.array(depth, np.int32), np.array(solved)
     return Graph(
         next=np.array(following, np.int32),
-        depth=depths,
-        solved=done,
-        expanded=~done & (np.arange(len(positions)) < cursor) & (depths < (depth_limit or np.iinfo(np.int32).max)),
+        depth=np.array(depth, np.int32),
+        solved=np.array(solved),
         parent=np.array(parent, np.int32),
         action=np.array(action, np.int32),
     )
@@ -109,12 +105,6 @@ def solve(level: np.ndarray) -> np.ndarray | None:
         plan.append(graph.action[position])
         position = graph.parent[position]
     return np.array(plan[::-1], np.int32)
-
-
-def plan_length(level: np.ndarray) -> int | None:
-    """Returns the length of a shortest plan, or None for an unsolvable level."""
-    plan = solve(level)
-    return None if plan is None else len(plan)
 
 
 def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from envs_jax.environment import NO_PIECE
+from envs_jax.grid import cell_lists, packed, spell_grid
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 """Cell codes of a board or level, i8[H, W]."""
@@ -25,8 +25,6 @@ INSTRUCTION = (
     "it moves only if the cell behind it is free. Boxes cannot be pulled, nor pushed through walls or other boxes. "
     "Answer with the moves to make, in order."
 )
-
-FORMATS = ("grid", "coord", "grid_coord")
 
 
 def make_describe(
@@ -49,13 +47,8 @@ def make_describe(
     pieces = [*symbols, "\n"]
     limits = [height * width] * len(pieces)
     newline = len(symbols)
-
-    def grid(codes: jax.Array) -> jax.Array:
-        ends = jnp.full((height, 1), newline, jnp.int32)
-        return jnp.concatenate([codes.astype(jnp.int32), ends], axis=1).reshape(-1)[:-1]
-
     if observation == "grid":
-        return tuple(pieces), tuple(limits), grid
+        return tuple(pieces), tuple(limits), lambda codes: spell_grid(codes, newline)
 
     headings = (
         f"Board: {height} rows, {width} columns\nEmpty targets:",
@@ -64,24 +57,16 @@ def make_describe(
         "\nYou:",
         "\nYou, on a target:",
     )
-    first_heading, none = len(pieces), len(pieces) + len(headings)
-    first_cell = none + 1
-    pieces += [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
+    of_lists, cells = cell_lists(len(pieces), headings, height, width)
+    pieces += of_lists
     limits += [*[1] * len(headings), 3, *[1] * (height * width)]
-
-    def cells(heading: int | jax.Array, mask: jax.Array, most: int) -> jax.Array:
-        """Spells a heading and the cells of a mask in reading order, "none" where there is none: i32[1 + most]."""
-        index = jnp.nonzero(mask.reshape(-1), size=most, fill_value=-1)[0]
-        spelled = jnp.where(index >= 0, first_cell + index, NO_PIECE)
-        spelled = spelled.at[0].set(jnp.where(index[0] >= 0, spelled[0], none))
-        return jnp.concatenate([jnp.array([first_heading + heading]), spelled]).astype(jnp.int32)
 
     def describe(codes: jax.Array) -> jax.Array:
         lists = [cells(i, codes == cell, boxes) for i, cell in enumerate((TARGET, BOX, BOX_ON_TARGET))]
         ids = jnp.concatenate([*lists, cells(3 + jnp.any(codes == PLAYER_ON_TARGET), codes >= PLAYER, 1)])
         if observation == "grid_coord":
-            ids = jnp.concatenate([ids, jnp.array([newline], jnp.int32), grid(codes)])
-        return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
+            ids = jnp.concatenate([ids, jnp.array([newline], jnp.int32), spell_grid(codes, newline)])
+        return packed(ids)
 
     return tuple(pieces), tuple(limits), describe
 
@@ -99,6 +84,6 @@ def check_symbols(symbols: tuple[str, ...]) -> None:
         )
 
 
-def render_codes(codes: np.ndarray, symbols: tuple[str, ...] = SYMBOLS) -> str:
-    """Returns the grid text of cell codes i8[H, W], on the host."""
-    return "\n".join("".join(symbols[code] for code in row) for row in np.asarray(codes).tolist())
+def render_codes(codes: np.ndarray) -> str:
+    """Returns the grid text of cell codes i8[H, W] in the default symbols, on the host."""
+    return "\n".join("".join(SYMBOLS[code] for code in row) for row in np.asarray(codes).tolist())

@@ -20,11 +20,11 @@ discounts = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0])
 group_returns = hnp.arrays(np.float32, (GROUPS, MEMBERS), elements=st.integers(-24, 80).map(lambda n: n / 8))
 
 
-def gae(rewards, values, mask, gamma, lam, skip_unsampled):
+def gae(rewards, values, mask, gamma, lam):
     advantages = np.zeros(values.shape)
     for row in range(values.shape[0]):
-        steps = [j for j in range(values.shape[1]) if mask[row, j] or not skip_unsampled]
-        value = [float(values[row, j]) if mask[row, j] else 0.0 for j in steps]
+        steps = [j for j in range(values.shape[1]) if mask[row, j]]
+        value = [float(values[row, j]) for j in steps]
         delta = [
             float(rewards[row, j]) + gamma * (value[i + 1] if i + 1 < len(steps) else 0.0) - value[i]
             for i, j in enumerate(steps)

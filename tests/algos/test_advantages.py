@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.algos import advantages, groups
 
-gae = jax.jit(advantages.gae, static_argnames="skip_unsampled")
+gae = jax.jit(advantages.gae)
 bi_level = jax.jit(advantages.bi_level_gae)
 turn_gae = jax.jit(advantages.turn_gae)
 group_advantages = jax.jit(groups.group_advantages, static_argnames="normalise_std")
@@ -57,21 +57,15 @@ def test_bi_level_gae_gives_the_published_vectors(gamma, lam, expected):
 def test_gae_over_every_position_gives_the_published_vectors(lam, expected):
     rewards = padded([0] * 9 + [1])
     values = padded([0.1, 0.2, 0.3, 0, 0, 0.6, 0.7, 0.8, 0, 1])
-    everywhere, _ = gae(rewards, values, FIRST_TEN, gamma=1.0, lam=lam, skip_unsampled=False)
+    everywhere, _ = gae(rewards, values, FIRST_TEN, gamma=1.0, lam=lam)
     np.testing.assert_allclose(everywhere, padded(expected), atol=6e-5)
-    # The three positions of value 0 are observations: the same numbers, whatever the critic says there.
-    sampled = FIRST_TEN & (values != 0)
-    shouting = np.where(sampled, values, 7.0)
-    found, _ = gae(rewards, shouting, sampled, gamma=1.0, lam=lam, skip_unsampled=False)
-    np.testing.assert_allclose(found, np.where(sampled, padded(expected), 0), atol=6e-5)
 
 
-@pytest.mark.parametrize("skip_unsampled", [True, False])
 @PROPERTY
 @given(numbers, numbers, masks, discounts, discounts)
-def test_gae_equals_the_sum_over_later_errors(skip_unsampled, rewards, values, mask, gamma, lam):
-    found = gae(rewards, values, mask, gamma=gamma, lam=lam, skip_unsampled=skip_unsampled)
-    np.testing.assert_allclose(found, oracle.gae(rewards, values, mask, gamma, lam, skip_unsampled), atol=5e-4)
+def test_gae_equals_the_sum_over_later_errors(rewards, values, mask, gamma, lam):
+    found = gae(rewards, values, mask, gamma=gamma, lam=lam)
+    np.testing.assert_allclose(found, oracle.gae(rewards, values, mask, gamma, lam), atol=5e-4)
 
 
 @PROPERTY
@@ -171,14 +165,12 @@ def test_positions_between_and_after_the_sampled_ones_change_nothing(rewards, va
 
 @PROPERTY
 @given(numbers, numbers, masks)
-def test_without_discount_gae_telescopes_and_observations_do_not_matter(rewards, values, mask):
+def test_without_discount_gae_telescopes(rewards, values, mask):
     rewards = np.where(mask, rewards, 0)
     still_to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
-    skipping = gae(rewards, values, mask, gamma=1.0, lam=1.0)
-    counting = gae(rewards, values, mask, gamma=1.0, lam=1.0, skip_unsampled=False)
-    np.testing.assert_allclose(skipping[1], np.where(mask, still_to_come, 0), atol=2e-4)
-    np.testing.assert_allclose(skipping[0], np.where(mask, still_to_come - values, 0), atol=2e-4)
-    np.testing.assert_allclose(skipping, counting, atol=2e-4)
+    found = gae(rewards, values, mask, gamma=1.0, lam=1.0)
+    np.testing.assert_allclose(found[1], np.where(mask, still_to_come, 0), atol=2e-4)
+    np.testing.assert_allclose(found[0], np.where(mask, still_to_come - values, 0), atol=2e-4)
 
 
 @pytest.mark.parametrize("normalise_std", [True, False])
@@ -253,7 +245,7 @@ def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rew
     ]
     if estimator == "gae":
         found = gae(rewards, values, mask, gamma=gamma, lam=lam, final_value=final)
-        expected = oracle.gae(*longer[:3], gamma, lam, True)
+        expected = oracle.gae(*longer[:3], gamma, lam)
     elif estimator == "turn_gae":
         found = turn_gae(rewards, values, mask, ends, gamma=gamma, lam=lam, final_value=final)
         expected = oracle.turn_gae(*longer, gamma, lam)

@@ -92,8 +92,6 @@ def test_an_impossible_rule_is_refused():
     options = {"value": 0.5, "largest": False, "include_zero": True}
     with pytest.raises(ValueError, match="use largest"):
         filters.chosen_groups(STDS, "top_p", **options)
-    with pytest.raises(ValueError, match="rule is 'best'"):
-        filters.chosen_groups(STDS, "best", **options)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 4])
@@ -147,8 +145,3 @@ def test_groups_without_differences_score_exactly_zero():
 def test_keeping_none_or_too_many_is_refused(k):
     with pytest.raises(ValueError, match=f"k is {k}; expected 1 to {GROUPS}"):
         filters.top_groups(STDS, k)
-
-
-def test_an_unknown_score_is_refused():
-    with pytest.raises(ValueError, match="kind is 'max'"):
-        filters.group_scores(np.zeros((1, 2)), np.ones((1, 2), bool), "max")

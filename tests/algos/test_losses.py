@@ -186,12 +186,6 @@ def test_gradients_equal_finite_differences_in_double_precision():
             np.testing.assert_allclose(gradient.ravel(), slopes, atol=1e-8)
 
 
-def test_an_unknown_aggregation_is_refused():
-    mask = np.ones((1, 2), bool)
-    with pytest.raises(ValueError, match="aggregation is 'sum'"):
-        losses.token_weights(mask, "sum", losses.count(mask), norm_length=1.0)
-
-
 @pytest.mark.parametrize("correction", ["truncated", "masked"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @PROPERTY
@@ -228,14 +222,6 @@ def test_equal_log_probabilities_leave_the_loss_as_it_is(correction, level):
         return jnp.sum(losses.importance_weights(x, logprob - 0.1, cap=2.0, **options)[0])
 
     assert not np.asarray(jax.grad(total)(logprob)).any()
-
-
-def test_an_unknown_correction_is_refused():
-    x = np.zeros((1, 2), np.float32)
-    with pytest.raises(ValueError, match="correction is 'none'"):
-        losses.importance_weights(x, x, x == 0, cap=2.0, correction="none")
-    with pytest.raises(ValueError, match="level is 'turn'"):
-        losses.importance_weights(x, x, x == 0, cap=2.0, level="turn")
 
 
 @PROPERTY

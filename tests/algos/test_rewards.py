@@ -75,13 +75,6 @@ def test_rewards_land_on_the_last_sampled_tokens(turn_rewards, steps):
     np.testing.assert_array_equal(place(turn_rewards, turn_last, LENGTH, "episode"), by_episode)
 
 
-def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="method is 'zscore'"):
-        rewards.normalise(np.zeros(2), np.zeros(2, int), 1, "zscore")
-    with pytest.raises(ValueError, match="placement is 'token'"):
-        rewards.place_rewards(np.zeros((1, 1)), np.zeros((1, 1), int), 4, "token")
-
-
 def test_overlong_replies_pay_from_the_buffer_on():
     """Yu et al. 2025, eq. 13 with its own numbers: nothing up to 16,384 of 20,480, half at 18,432, then all."""
     length = np.array([0, 16384, 18432, 20480])

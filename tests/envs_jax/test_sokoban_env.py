@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import slow_sokoban as slow
+from host_levels import generate_pack
 from hypothesis import given, settings
 
 from envs_jax.sokoban import TAGS, Sokoban
-from envs_jax.sokoban.pack import generate_pack
 from envs_jax.testing import check_env
 
 KEY = jax.random.key(0)
@@ -259,7 +259,7 @@ def test_coordinates_alone_have_no_legend():
 def test_a_pack_row_is_drawn_by_the_key():
     env = Sokoban(6, 6)
     pack = generate_pack(range(4))
-    params = env.use_levels(env.default_params, pack)
+    params = env.default_params.replace(levels=jnp.asarray(pack))
     obs, state = jax.vmap(env.reset_env, (0, None))(jax.random.split(KEY, 400), params)
     rows = (np.asarray(obs)[:, None] == pack).all((2, 3))
     assert (rows.sum(1) == 1).all()
@@ -269,7 +269,8 @@ def test_a_pack_row_is_drawn_by_the_key():
 
 def test_a_pack_keeps_the_contract():
     env = Sokoban(7, 7, 2, observation="grid_coord")
-    params = env.use_levels(env.default_params, generate_pack(range(3), 7, 7, boxes=2, search_depth=10))
+    pack = generate_pack(range(3), 7, 7, boxes=2, search_depth=10)
+    params = env.default_params.replace(levels=jnp.asarray(pack))
     check_env(env, params, key=KEY, num_steps=6)
 
 
@@ -286,12 +287,6 @@ def test_what_cannot_be_used_is_refused():
         env.reset_to_level(jnp.zeros((5, 6), jnp.int8), params)
     with pytest.raises(ValueError, match="neither a generator nor levels"):
         env.reset_env(KEY, params)
-    with pytest.raises(ValueError, match=r"expected \(N, 6, 6\)"):
-        env.use_levels(params, generate_pack([0], 7, 7))
-    with pytest.raises(ValueError, match="level 1 has 2 boxes; expected at most 1"):
-        env.use_levels(params, generate_pack([0], boxes=2))
-    with pytest.raises(ValueError, match="0 players"):
-        env.use_levels(params, np.zeros((1, 6, 6), np.int8))
     with pytest.raises(ValueError, match="7 different symbols"):
         Sokoban(vocabulary=("#",) * 7)
     with pytest.raises(ValueError, match="expected one of grid, coord, grid_coord"):

@@ -1,14 +1,16 @@
 """The generators: what they must share with the original, measured against the measured statistics of RAGEN's."""
 
+import host_levels
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from host_levels import generate_pack, plan_length
 
-from envs_jax.sokoban import TAGS, generator, pack
+from envs_jax.sokoban import TAGS, generator
 from envs_jax.sokoban.generator import make_generator
 from envs_jax.sokoban.levels import check_level
-from envs_jax.sokoban.oracle import optimal_success, plan_length, random_success
+from envs_jax.sokoban.oracle import optimal_success, random_success
 
 SIMPLE_LENGTHS = {1: 8.9, 2: 24.1, 3: 10.3, 4: 14.7, 5: 16.9, 6: 10.0, 7: 5.6, 8: 5.5, 9: 2.0, 10: 1.3}
 SIMPLE_DISPLACEMENTS = {1: 28.5, 2: 41.3, 3: 22.8, 4: 7.4}
@@ -159,7 +161,7 @@ def test_reverse_play_agrees_with_a_slow_search(boxes, side, depth):
             expected, player, box = slow_breadth_first(floor, player, targets[0], depth - 2)
             placed = (box,)
         else:
-            player, placed, expected = pack._reverse_play(floor, player, targets, depth)
+            player, placed, expected = host_levels._reverse_play(floor, player, targets, depth)
         assert found.displacement[i] == expected
         if expected:
             assert at(found.player[i]) == player
@@ -169,7 +171,7 @@ def test_reverse_play_agrees_with_a_slow_search(boxes, side, depth):
 
 
 def test_host_packs_follow_the_original():
-    levels = pack.generate_pack(range(1500))
+    levels = generate_pack(range(1500))
     check_all(levels, 1)
     lengths = [plan_length(level) for level in levels]
     np.testing.assert_allclose(shares(lengths, SIMPLE_LENGTHS), [*SIMPLE_LENGTHS.values()], atol=3)
@@ -179,7 +181,7 @@ def test_host_packs_follow_the_original():
 
 
 def test_host_packs_share_the_law_of_larger_device_levels(larger):
-    levels = pack.generate_pack(range(1000), 8, 8, boxes=2, search_depth=10)
+    levels = generate_pack(range(1000), 8, 8, boxes=2, search_depth=10)
     check_all(levels, 2)
     bins = range(1, 8)
     # Two samples of a thousand: one standard error of the difference is at most 2.2 points.
@@ -187,11 +189,11 @@ def test_host_packs_share_the_law_of_larger_device_levels(larger):
 
 
 def test_host_packs_depend_on_their_seeds_only():
-    levels = pack.generate_pack([3, 1], 7, 5, boxes=3, search_depth=20)
+    levels = generate_pack([3, 1], 7, 5, boxes=3, search_depth=20)
     assert levels.shape == (2, 7, 5)
     assert levels.dtype == np.int8
-    np.testing.assert_array_equal(levels[1], pack.generate_pack([1], 7, 5, boxes=3, search_depth=20)[0])
-    assert pack.generate_pack([]).shape == (0, 6, 6)
+    np.testing.assert_array_equal(levels[1], generate_pack([1], 7, 5, boxes=3, search_depth=20)[0])
+    assert generate_pack([]).shape == (0, 6, 6)
 
 
 def test_options_out_of_range_are_refused():
@@ -204,8 +206,8 @@ def test_options_out_of_range_are_refused():
     with pytest.raises(ValueError, match="search_depth is 3; expected 4"):
         make_generator(6, 6, 2, 3)
     with pytest.raises(ValueError, match="sides of at least 5"):
-        pack.generate_pack([0], 4, 6)
+        generate_pack([0], 4, 6)
     with pytest.raises(ValueError, match="at search depth 3 was asked for"):
-        pack.generate_pack([0], boxes=2, search_depth=3)
+        generate_pack([0], boxes=2, search_depth=3)
     with pytest.raises(RuntimeError, match="seed 0: no 5x5 level with 8 boxes"):
-        pack.generate_pack([0], 5, 5, boxes=8)
+        generate_pack([0], 5, 5, boxes=8)

@@ -85,7 +85,7 @@ def test_a_space_without_levels_of_a_split_is_told_by_the_flag():
 def test_levels_of_a_pack_are_divided_too():
     env, params = envs_jax.make("FrozenLake")
     pack = drawn("FrozenLake", Split.ANY)
-    params = env.use_levels(params, pack)
+    params = params.replace(levels=jnp.asarray(pack))
     of_pack = splits_of_levels(env, params, pack)
     for split in PARTS:
         rows = {board.tobytes() for board in pack[of_pack == split]}
@@ -96,4 +96,4 @@ def test_too_small_a_space_is_refused_by_name():
     env, params = envs_jax.make("FrozenLake")
     pack = drawn("FrozenLake", Split.TEST)[:1]
     with pytest.raises(ValueError, match="no level of the train split"):
-        registry.draw_levels(env, env.use_levels(params, pack), KEYS[:2], Split.TRAIN)
+        registry.draw_levels(env, params.replace(levels=jnp.asarray(pack)), KEYS[:2], Split.TRAIN)

@@ -80,11 +80,6 @@ def test_no_critic_has_no_parameters(tokens):
     np.testing.assert_array_equal(actor_critic.values(params, model, tokens, POSITION), np.zeros(POSITION.shape))
 
 
-def test_unknown_critic_is_refused():
-    with pytest.raises(ValueError, match="'twin' is unknown; choose one of none, shared, separate"):
-        ActorCritic(decoder=CONFIG, critic="twin")
-
-
 @pytest.fixture(scope="module")
 def adapted():
     """A policy with an adapter that does something, and a critic with an adapter of its own."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.models import layers
+from agentrl_jax.models import attention, matmul
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4])
@@ -15,39 +15,39 @@ def test_a_transposed_matrix_gives_the_same_product(rows):
     assert few == (rows != 4)
     x = jax.random.normal(jax.random.key(0), (rows, 24))
     matrix = jax.random.normal(jax.random.key(1), (24, 40))
-    np.testing.assert_allclose(x @ layers.Transposed(matrix.T), x @ matrix, atol=1e-5)
+    np.testing.assert_allclose(x @ matmul.Transposed(matrix.T), x @ matrix, atol=1e-5)
 
 
 @pytest.mark.parametrize("scores", [1, 2 * 5 * 4 * 9, 10**6], ids=["a row", "two rows", "all rows"])
 def test_attention_by_rows_is_attention(scores, monkeypatch):
     """Six rows of ragged chunks, however few scores may be made at a time."""
-    monkeypatch.setattr(layers, "SCORES_AT_ONCE", scores)
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", scores)
     query, key, value = (
         jax.random.normal(jax.random.key(i), shape)
         for i, shape in enumerate([(6, 5, 4, 8), (6, 2, 9, 8), (6, 2, 9, 8)])
     )
     positions = jnp.array([0, 1, 2, 3, 4, 0])[:, None] + jnp.arange(5)
-    seen = layers.visible(positions, 9)
-    whole = layers.attend(query, key, value, seen)
-    np.testing.assert_allclose(layers.attend_by_rows(query, key, value, seen), whole, atol=1e-6)
+    seen = attention.visible(positions, 9)
+    whole = attention.attend(query, key, value, seen)
+    np.testing.assert_allclose(attention.attend_by_rows(query, key, value, seen), whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("filled", [5, 9, 16, 37])
 def test_of_a_large_cache_only_the_filled_quarters_are_read(chunk, filled, monkeypatch):
     """Six rows of a cache of 37 positions, whose later quarters hold nothing that could be added up."""
-    monkeypatch.setattr(layers, "LARGE_CACHE", 0)
-    monkeypatch.setattr(layers, "CACHED_AT_ONCE", 2 * 2 * 2 * 8 * 20)
+    monkeypatch.setattr(attention, "LARGE_CACHE", 0)
+    monkeypatch.setattr(attention, "CACHED_AT_ONCE", 2 * 2 * 2 * 8 * 20)
     query, key, value = (
         jax.random.normal(jax.random.key(i), shape)
         for i, shape in enumerate([(6, chunk, 4, 8), (6, 2, 37, 8), (6, 2, 37, 8)])
     )
     end = jnp.maximum(filled - jnp.arange(6), chunk)
-    seen = layers.visible(end[:, None] - chunk + jnp.arange(chunk), 37)
-    whole = layers.attend(query, key, value, seen)
+    seen = attention.visible(end[:, None] - chunk + jnp.arange(chunk), 37)
+    whole = attention.attend(query, key, value, seen)
     quarter = next(n for n in (10, 19, 28, 37) if n >= filled)
     key, value = (x.at[:, :, quarter:].set(jnp.nan) for x in (key, value))
-    mixed = jax.jit(layers.attend_cached)(query, key, value, seen, jnp.int32(filled))
+    mixed = jax.jit(attention.attend_cached)(query, key, value, seen, jnp.int32(filled))
     np.testing.assert_allclose(mixed, whole, atol=1e-6)
 
 
@@ -57,8 +57,8 @@ def test_a_single_query_sees_what_it_sees_in_a_chunk():
         jax.random.normal(jax.random.key(i), shape)
         for i, shape in enumerate([(3, 2, 6, 8), (3, 2, 9, 8), (3, 2, 9, 8)])
     )
-    seen = layers.visible(jnp.array([[3, 4], [0, 1], [7, 8]]), 9)
-    chunk = layers.attend(query, key, value, seen)
+    seen = attention.visible(jnp.array([[3, 4], [0, 1], [7, 8]]), 9)
+    chunk = attention.attend(query, key, value, seen)
     for i in range(2):
-        alone = layers.attend(query[:, i : i + 1], key, value, seen[:, i : i + 1])
+        alone = attention.attend(query[:, i : i + 1], key, value, seen[:, i : i + 1])
         np.testing.assert_allclose(alone[:, 0], chunk[:, i], atol=1e-6)

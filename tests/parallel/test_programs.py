@@ -228,7 +228,7 @@ def test_a_rollout_is_that_of_one_device(play, devices, fsdp, tensor, rollout, p
     known, _, _ = play(1, 1, 1, "rows")
     assert (played_by, stats.decode_steps.shape) == (players, (players,))
     assert total_stats(stats)["sampled_tokens"] == np.sum(known.reply.length)
-    for name in ("num_turns", "observation", "level_key"):
+    for name in ("num_turns", "observation"):
         np.testing.assert_array_equal(getattr(trajectory, name), getattr(known, name))
     np.testing.assert_array_equal(trajectory.reply.tokens, known.reply.tokens)
     np.testing.assert_allclose(trajectory.reply.logprob, known.reply.logprob, atol=1e-4)

@@ -17,8 +17,6 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.train.programs import Programs, total_stats
 
 KEY = jax.random.key(7)
-NEAR_TIE = 1e-4
-"""Two programs may round differently, so a token may differ where the two best candidates lie this close."""
 
 
 def differing(a, b) -> list[str]:
@@ -31,23 +29,10 @@ def differing(a, b) -> list[str]:
     return [jax.tree_util.keystr(path) for path, equal in jax.tree_util.tree_leaves_with_path(same) if not equal]
 
 
-def near_ties(a, b) -> int:
-    """Episodes that part at a near-tie; fails where two trajectories part anywhere else."""
-    parted = 0
-    a, b = jax.tree.map(np.asarray, (a, b))
-    for row in range(a.num_turns.shape[0]):
-        different = (a.reply.tokens[row] != b.reply.tokens[row]) & a.sampled[row] & b.sampled[row]
-        if different.any():
-            first = np.unravel_index(np.argmax(different), different.shape)
-            margin = min(a.reply.margin[row][first], b.reply.margin[row][first])
-            assert margin < NEAR_TIE, f"episode {row} parts at turn, token {first} with a margin of {margin}"
-            parted += 1
-            continue
-        one, other = toy_agent.rows((a, b), [row])
-        rounded = ("logprob", "margin")
-        assert [leaf for leaf in differing(one, other) if not leaf.endswith(rounded)] == []
-        np.testing.assert_allclose(one.reply.logprob, other.reply.logprob, atol=1e-3)
-    return parted
+def assert_same(a, b):
+    """Trajectories of two programs, which may round log-probabilities differently, are the same in every other bit."""
+    assert [leaf for leaf in differing(a, b) if not leaf.endswith("logprob")] == []
+    np.testing.assert_allclose(a.reply.logprob, b.reply.logprob, atol=1e-3)
 
 
 def test_the_toy_agent_is_worth_testing(batch):
@@ -70,7 +55,7 @@ def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episod
     program = compiled(toy_agent.engine_config(), whole_state=len(episodes) == 8)
     result = program(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(len(episodes)))
     small = result.trajectory if len(episodes) == 8 else result[0]
-    assert near_ties(small, toy_agent.rows(trajectory, episodes)) == 0
+    assert_same(small, toy_agent.rows(trajectory, episodes))
 
 
 def test_finished_rows_are_frozen_whole(compiled, policy, batch):
@@ -110,7 +95,7 @@ def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, wait
     ids, trajectory, _ = batch
     program = compiled(toy_agent.engine_config(members=MEMBERS, slots=16, wait_share=wait_share))
     refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
-    assert near_ties(refilled, trajectory) == 0
+    assert_same(refilled, trajectory)
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
 
 
@@ -121,7 +106,7 @@ def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, po
     refilled, _ = compiled(toy_agent.engine_config(slots=4, wait_share=0.5, **options))(
         policy, KEY, ids, toy_agent.settings(16)
     )
-    assert near_ties(refilled, whole) == 0
+    assert_same(refilled, whole)
     # The first turn reads the same text in both contexts and is cut where the answer closes.
     first = np.asarray(whole.reply.length[:, 0])
     np.testing.assert_array_less(first, np.asarray(batch[1].reply.length[:16, 0]) + 1)
@@ -137,7 +122,7 @@ def test_observations_read_in_chunks_give_the_same_trajectories(compiled, policy
         for chunk in (0, 3)
     )
     assert np.asarray(whole.observation_length).max() > 6
-    assert near_ties(chunks, whole) == 0
+    assert_same(chunks, whole)
 
 
 def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
@@ -191,7 +176,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
     assert len(spread.num_turns.sharding.device_set) == devices
     assert stats.decode_steps.shape == (devices,)
-    assert near_ties(spread, trajectory) == 0
+    assert_same(spread, trajectory)
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
 
 
@@ -217,7 +202,7 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
 
     greedy_rows = np.arange(64) % 3 == 0
     mixed = play(temperature=jnp.asarray(~greedy_rows, jnp.float32))
-    assert near_ties(toy_agent.rows(mixed, ~greedy_rows), toy_agent.rows(trajectory, ~greedy_rows)) == 0
+    assert_same(toy_agent.rows(mixed, ~greedy_rows), toy_agent.rows(trajectory, ~greedy_rows))
     assert (mixed.reply.logprob[greedy_rows] == 0).all()
     greedy = play(temperature=jnp.zeros(64))
     np.testing.assert_array_equal(greedy.reply.tokens[greedy_rows], mixed.reply.tokens[greedy_rows])
@@ -248,13 +233,12 @@ def test_compiled_rollout_speaks_to_nobody(compiled, policy):
 
 
 def test_members_share_their_level_and_draw_their_own_tokens(batch):
-    ids, trajectory, _ = batch
+    _, trajectory, _ = batch
     first = np.asarray(trajectory.observation[:, 0]).reshape(-1, MEMBERS, trajectory.observation.shape[-1])
     assert (first == first[:, :1]).all()
     assert len(np.unique(first[:, 0], axis=0)) >= 6
     replies = np.asarray(trajectory.reply.tokens[:, 0]).reshape(16, MEMBERS, -1)
     assert (replies != replies[:, :1]).any(axis=(1, 2)).all()
-    np.testing.assert_array_equal(trajectory.level_key, jax.random.key_data(key_law.level_key(KEY, ids)))
 
 
 def test_noise_is_per_member_or_shared():
@@ -325,7 +309,7 @@ def test_impossible_slots_are_refused(policy, changes, episodes, words):
         )
 
 
-@pytest.mark.parametrize("changes", [{"context": "window"}, {"wait_share": 0.0}, {"wait_share": 1.5}])
+@pytest.mark.parametrize("changes", [{"wait_share": 0.0}, {"wait_share": 1.5}])
 def test_bad_engine_settings_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         toy_agent.engine_config(**changes)

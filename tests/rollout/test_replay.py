@@ -9,7 +9,7 @@ import pytest
 import toy_agent
 from toy_agent import MEMBERS
 
-from agentrl_jax.models import actor_critic, layers
+from agentrl_jax.models import actor_critic, attention
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.replay import replay_logprobs
@@ -77,7 +77,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
 @pytest.mark.slow
 def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
     """Of which a rollout reads as many quarters as its longest row fills."""
-    monkeypatch.setattr(layers, "LARGE_CACHE", 0)
+    monkeypatch.setattr(attention, "LARGE_CACHE", 0)
     config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
 
     @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)

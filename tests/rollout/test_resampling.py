@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from test_engine import KEY, near_ties
+from test_engine import KEY, assert_same
 from toy_agent import MEMBERS
 
 from agentrl_jax.parallel.mesh import make_mesh
@@ -77,7 +77,7 @@ def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
     expected, rounds, filled = by_hand
     assert 0 < sum(spread(rounds[0])) < GROUPS < GROUPS + sum(filled)
     trajectory, stats = play(1)({"policy": policy}, KEY, batch[0], SETTINGS)
-    assert near_ties(trajectory, expected) == 0
+    assert_same(trajectory, expected)
     np.testing.assert_array_equal(trajectory.ids.group, expected.ids.group)
     np.testing.assert_array_equal(trajectory.ids.task, batch[0].task)
     # What was thrown away counts too.

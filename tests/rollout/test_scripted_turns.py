@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
+from prompt_texts import message_text, prefix_text
 from toy_agent import END, TOKENIZER
 
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.world import CompiledWorld
-from agentrl_jax.text.prompt import message_text, prefix_text
 
 TURNS, REPLY_TOKENS, ACTIONS = 5, 14, 5
 PROMPT = dataclasses.replace(
@@ -64,7 +64,7 @@ def play_script(policy):
 
         def draw(places, logits, temperature):
             token = table[places[:, 0], places[:, 1], places[:, 2]]
-            return token, jnp.full(count, -1.0), jnp.ones(count)
+            return token, jnp.full(count, -1.0)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine, "sample", draw)

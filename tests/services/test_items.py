@@ -8,11 +8,8 @@ import pytest
 
 from agentrl_jax.services import items as items_module
 from agentrl_jax.services.items import (
-    EvalItems,
     item_index,
-    load_eval,
     load_items,
-    load_train,
     parse_ranges,
     read_ids,
     read_mapping,
@@ -133,7 +130,7 @@ def test_path_ids_of_alfworld_are_looked_up(tmp_path):
     assert load_items(str(path), "alfworld") == (0, 2419, 5)
     (tmp_path / "mappings_train.json").unlink()
     with pytest.raises(ValueError, match=r"alfworld_train.json: entry 0: .*look_at.*mappings_\*.json.*name 1 items"):
-        load_train(tmp_path, "alfworld")
+        load_items(str(path), "alfworld")
 
 
 @pytest.mark.parametrize(
@@ -157,49 +154,8 @@ def test_a_wrong_mapping_is_named(tmp_path, entries, complaint):
 
 def test_training_items_keep_their_order_and_may_repeat(tmp_path):
     write(tmp_path / "babyai_train.json", ids("babyai_3", "babyai_1", "babyai_3"))
-    assert load_train(tmp_path, "babyai") == (3, 1, 3)
+    assert load_items(str(tmp_path / "babyai_train.json"), "babyai") == (3, 1, 3)
     assert read_ids(tmp_path / "babyai_train.json") == ("babyai_3", "babyai_1", "babyai_3")
-
-
-def test_tool_files_may_have_the_prefix_of_agent_traj(tmp_path):
-    write(tmp_path / "tool_weather_train.json", ids("weather_3"))
-    assert load_train(tmp_path, "weather") == (3,)
-    write(tmp_path / "weather_train.json", ids("weather_4"))
-    assert load_train(tmp_path, "weather") == (4,)
-
-
-def test_categories_are_files_beside_the_test(tmp_path):
-    folder = tmp_path / "AgentEval" / "babyai"
-    write(folder / "babyai_test.json", ids("babyai_1", "babyai_9", "babyai_4"))
-    write(folder / "GoTo.json", ids("babyai_4", "babyai_1", "babyai_77"))
-    write(folder / "Pickup.json", ids("babyai_9"))
-    write(folder / "Open.json", ids("babyai_50"))
-    write(folder / "notes.txt", "no items")
-    found = load_eval(tmp_path / "AgentEval", "babyai")
-    assert found == EvalItems((1, 9, 4), {"GoTo": (1, 4), "Pickup": (9,)})
-
-
-def test_a_test_without_category_files_has_no_categories(tmp_path):
-    write(tmp_path / "alfworld" / "alfworld_test.json", ids(f"{PATHS[1][0]}_{PATHS[1][1]}"))
-    write_mappings(tmp_path / "alfworld")
-    assert load_eval(tmp_path, "alfworld") == EvalItems((2419,), {})
-
-
-def test_an_item_without_category_is_named(tmp_path):
-    write(tmp_path / "babyai" / "babyai_test.json", ids("babyai_1", "babyai_2", "babyai_3"))
-    write(tmp_path / "babyai" / "GoTo.json", ids("babyai_1"))
-    with pytest.raises(
-        ValueError, match=r"babyai_test.json: 2 items .* 'babyai_2' first; add them to one of GoTo.json"
-    ):
-        load_eval(tmp_path, "babyai")
-
-
-def test_an_item_in_two_categories_is_named(tmp_path):
-    write(tmp_path / "babyai" / "babyai_test.json", ids("babyai_1"))
-    write(tmp_path / "babyai" / "GoTo.json", ids("babyai_1"))
-    write(tmp_path / "babyai" / "Pickup.json", ids("babyai_1"))
-    with pytest.raises(ValueError, match=r"Pickup.json: 'babyai_1' is in the category 'GoTo' too"):
-        load_eval(tmp_path, "babyai")
 
 
 @pytest.mark.parametrize(
@@ -227,10 +183,10 @@ def test_a_wrong_file_is_named_with_its_entry(tmp_path, content, complaint):
 def test_bytes_that_are_no_text_a_missing_file_and_a_folder_are_named(tmp_path):
     path = tmp_path / "webshop_train.json"
     with pytest.raises(ValueError, match=r"webshop_train.json: cannot be read"):
-        load_train(tmp_path, "webshop")
+        load_items(str(path), "webshop")
     path.write_bytes(b'["\xff"]')
     with pytest.raises(ValueError, match=r"webshop_train.json: not valid JSON"):
-        load_train(tmp_path, "webshop")
+        load_items(str(path), "webshop")
     with pytest.raises(ValueError, match="cannot be read"):
         load_items(str(tmp_path), "webshop")
     with pytest.raises(ValueError, match="cannot be read"):

@@ -50,7 +50,7 @@ def test_rule_r_reads_one_line_without_signs(reply, action):
 @pytest.mark.parametrize("reply", ["Action: a\nAction: b", "Action: a\n\nThought: no.\nAction:\nb"])
 def test_rule_r_refuses_two_actions_without_asking_the_server(reply):
     reading = rule_r(reply)
-    assert reading == Reading(None, MANY_ACTIONS, repeats=False)
+    assert reading == Reading(None, MANY_ACTIONS)
     assert reading.complaint == "Error: Only one 'Action' is allowed per response. Please adjust your response."
 
 
@@ -107,7 +107,6 @@ def test_a_reply_without_a_pair_of_fences_is_answered_locally(reply):
     reading = fenced(reply)
     assert reading.action is None
     assert reading.complaint.startswith("Cannot parse action from response.")
-    assert not reading.repeats
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_a_megabyte_of_one_thing_is_read_in_linear_time(name, piece):
 def test_reading_replies_loads_no_jax_and_no_web_library():
     code = (
         "import sys\n"
-        "import agentrl_jax.services.replies, agentrl_jax.services.action_formats, agentrl_jax.services.items\n"
+        "import agentrl_jax.services.replies, agentrl_jax.services.items\n"
         "sys.exit(', '.join({'jax', 'httpx', 'fastapi'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

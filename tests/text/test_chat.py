@@ -9,6 +9,7 @@ import pytest
 from chat_families import FAMILIES, family
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompt_texts import message_text, prefix_text, reply_text
 
 from agentrl_jax.text import chat, conversation, prompt
 from agentrl_jax.text.chat_segments import segment_names
@@ -49,12 +50,12 @@ def compiled(name, style, *, think=False, forced=True):
 
 def episode(form, turns):
     """Text of an episode of canonical replies up to the next one, and its replies without the end of the turn."""
-    text, replies = prompt.prefix_text(form), []
+    text, replies = prefix_text(form), []
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
-        text += prompt.message_text(form, "#P", **fields, reply_ended=turn > 0)
+        text += message_text(form, "#P", **fields, reply_ended=turn > 0)
         if turn < turns - 1:
-            reply = prompt.reply_text(form, [turn % 2])
+            reply = reply_text(form, [turn % 2])
             replies.append(reply)
             text += reply
     return text, replies
@@ -91,13 +92,13 @@ def test_every_family_compiles_both_styles():
             form = compiled(name, style, think=name == "reasoner")
             text, _ = episode(form, 2)
             assert text.count("#P") == 2
-            assert text.startswith(prompt.prefix_text(form))
-            assert ours(name).decode(form.prefix.tolist(), skip_special=False) == prompt.prefix_text(form)
+            assert text.startswith(prefix_text(form))
+            assert ours(name).decode(form.prefix.tolist(), skip_special=False) == prefix_text(form)
 
 
 def test_words_of_the_system_open_the_first_message_where_there_is_none():
     form = compiled("mistral v3", "compact")
-    assert prompt.prefix_text(form) == "<s>[INST] # wall\nUp Down\n\n"
+    assert prefix_text(form) == "<s>[INST] # wall\nUp Down\n\n"
     text, _ = episode(form, 2)
     assert text.startswith("<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]")
 
@@ -121,8 +122,8 @@ def inserted_and_sampled(name, **options):
     That the tokens are those of the text is tested with the prompts.
     """
     form = compiled(name, "compact", **options)
-    text = prompt.message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, reply_ended=False)
-    return text.partition("<|im_end|>\n")[2], prompt.reply_text(form, [1])
+    text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, reply_ended=False)
+    return text.partition("<|im_end|>\n")[2], reply_text(form, [1])
 
 
 def test_the_headers_of_replies_and_the_forced_tags_go_together():

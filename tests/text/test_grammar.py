@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parsed_replies import follow
 
 from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
@@ -19,7 +20,6 @@ MOVES = ("Up", "Down", "Left", "Right")
 BATCH, LENGTH = 32, 24
 LARGE_FORMATS = [(False, False), (True, True)]
 FORMATS = [(think, forced) for think in (False, True) for forced in (False, True)]
-follow = jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))
 
 
 def moves(think, forced, **options):

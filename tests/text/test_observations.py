@@ -5,11 +5,11 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from prompt_texts import prefix_text
 
 import envs_jax
 from agentrl_jax.config import PromptConfig
 from agentrl_jax.text.pieces import build_table, expand
-from agentrl_jax.text.prompt import prefix_text
 from agentrl_jax.train import build
 from envs_jax.bandit import Bandit
 from envs_jax.environment import NO_PIECE

@@ -12,9 +12,6 @@ from agentrl_jax.text.pieces import (
     build_table,
     encode_piece,
     expand,
-    mean_tokens,
-    most_tokens,
-    share_equal_to_encode,
 )
 
 PIECES = ["#", "√", "\n", "Turn ", "", "Push the box onto the target.", "7", "<answer>", "<|end|>", "你好"]
@@ -78,27 +75,3 @@ def test_a_piece_that_the_tokeniser_changes_is_refused(small):
     backend.normalizer = normalizers.NFC()
     with pytest.raises(ValueError, match="the tokeniser turns the piece"):
         build_table(tokenizer.from_json(backend.to_str()), ["e\u0301"])
-
-
-def test_share_of_observations_equal_to_the_tokenisers_own_rule(small, large):
-    pieces = ["#", "_", "\n", "the", " box"]
-    boards = [[0, 0, 0, 2, 0, 1, 0, -1], [3, 4, -1, -1]]
-    assert share_equal_to_encode(small, pieces, boards) == 1.0
-    assert share_equal_to_encode(large, pieces, boards) == 0.5
-    assert share_equal_to_encode(small, pieces, []) == 1.0
-
-
-def test_most_tokens_is_the_longest_observation(small):
-    pieces = ["#", "Push the box"]
-    assert most_tokens(small, pieces, [[0, 0, -1], [-1, 1, 0]]) == len(small.encode("Push the box")) + 1
-    assert most_tokens(small, pieces, []) == 0
-
-
-def test_mean_tokens_by_pieces_and_by_the_tokenisers_own_rule(small, large):
-    pieces = ["#", "_", "\n", "the", " box"]
-    boards = [[0, 0, 0, 0, 2, 0, 0, 0, 0], [3, 4, -1, -1]]
-    by_pieces, whole = mean_tokens(large, pieces, boards)
-    assert by_pieces == (9 + 2) / 2
-    assert whole == (len(large.encode("####\n####")) + 2) / 2 < by_pieces
-    assert mean_tokens(small, ["#", "\n"], [[0, 0, 1, 0]]) == (4.0, 4.0)
-    assert mean_tokens(small, pieces, []) == (0.0, 0.0)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parsed_replies import follow
+from prompt_texts import message_text, prefix_text, reply_text
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
@@ -95,7 +97,7 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
     tokens, lengths = jax.device_get(messages(form, rows, fields))
     assert tokens.shape == (BATCH, form.max_message_tokens)
     for (ids, one), row, length in zip(cases, tokens, lengths):
-        text = prompt.message_text(form, "".join(PIECES[i] for i in ids if i >= 0), **one)
+        text = message_text(form, "".join(PIECES[i] for i in ids if i >= 0), **one)
         assert length <= form.max_message_tokens
         assert any_tokenizer.decode(row[:length].tolist(), skip_special=False) == text
         assert (row[length:] == any_tokenizer.pad_id).all()
@@ -105,7 +107,7 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
 def test_tokens_of_the_prefix_are_its_text(any_tokenizer, prompts, key):
     form = prompts[key]
     assert form.prefix.dtype == np.int32
-    assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == prompt.prefix_text(form)
+    assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == prefix_text(form)
 
 
 @pytest.mark.parametrize(("style", "think"), [("compact", True), ("ragen", False)])
@@ -117,10 +119,10 @@ def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, compil
     assert tokens.shape == (BATCH, form.max_reply_tokens(3))
     rules = grammar.ReplyGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
     table = compiled_grammar(rules, any_tokenizer)
-    parsed = jax.device_get(jax.jit(jax.vmap(grammar.follow, (None, 0, 0)))(table, tokens, lengths))
+    parsed = jax.device_get(follow(table, tokens, lengths))
     for i, count in enumerate(counts):
         row = tokens[i, : lengths[i]].tolist()
-        assert any_tokenizer.decode(row, skip_special=False) == prompt.reply_text(form, actions[i, :count].tolist())
+        assert any_tokenizer.decode(row, skip_special=False) == reply_text(form, actions[i, :count].tolist())
         assert row[-1] == any_tokenizer.end_of_turn_id
         assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (3 - count)]
         assert parsed.num_parsed[i] == count
@@ -129,25 +131,25 @@ def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, compil
 
 def test_compact_words(small):
     form = compiled(small)
-    assert prompt.prefix_text(form) == (
+    assert prefix_text(form) == (
         "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
     )
     later = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False}
-    text = prompt.message_text(form, "#P\n_G", **later, reply_ended=False)
+    text = message_text(form, "#P\n_G", **later, reply_ended=False)
     assert text == "<|end|><|user|>#P\n_G\n7<|assistant|><answer>"
-    assert prompt.message_text(form, "#P\n_G", **later, reply_ended=True) == text.removeprefix("<|end|>")
-    assert prompt.reply_text(form, [3, 0]) == "Right||Up</answer><|end|>"
-    assert prompt.reply_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
+    assert message_text(form, "#P\n_G", **later, reply_ended=True) == text.removeprefix("<|end|>")
+    assert reply_text(form, [3, 0]) == "Right||Up</answer><|end|>"
+    assert reply_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_actions_that_are_not_listed_can_still_be_said(small, style):
     listed, silent = compiled(small, style), compiled(small, style, lists_actions=False)
-    text = prompt.prefix_text(silent)
+    text = prefix_text(silent)
     assert not any(name in text for name in (*MOVES, "Available"))
-    assert len(text) < len(prompt.prefix_text(listed))
+    assert len(text) < len(prefix_text(listed))
     assert small.decode(silent.prefix.tolist(), skip_special=False) == text
-    assert prompt.reply_text(silent, [3, 0]) == prompt.reply_text(listed, [3, 0])
+    assert reply_text(silent, [3, 0]) == reply_text(listed, [3, 0])
     assert silent.max_reply_tokens(5) == listed.max_reply_tokens(5)
     assert silent.max_message_tokens == listed.max_message_tokens
 
@@ -163,7 +165,7 @@ def test_compact_turns_are_short(small):
 
 def test_ragen_words(small):
     form = compiled(small, "ragen", think=True)
-    prefix = prompt.prefix_text(form)
+    prefix = prefix_text(form)
     for part in (
         "Push every box onto a target.",
         "√ is box on target",
@@ -175,33 +177,33 @@ def test_ragen_words(small):
     assert prefix.startswith("<|system|>")
     assert prefix.count("<|end|>") == 1
     fields = {"turn": 2, "actions_left": 4, "reward": -0.3, "reply_ended": False}
-    later = prompt.message_text(form, "#P", **fields, first=False)
+    later = message_text(form, "#P", **fields, first=False)
     assert later.startswith("<|end|><|user|>Reward:\n-0.3\n\nTurn 3:\nState:\n#P\nActions left: 4.\n")
     assert later.endswith("in at most 100 words.<|end|><|assistant|><think>")
     assert "<think> your reasoning </think><answer> your actions </answer>" in later
-    first = prompt.message_text(form, "#P", **fields, first=True)
+    first = message_text(form, "#P", **fields, first=True)
     assert first == later[later.index("Turn 3") :]
-    assert "<think>" not in prompt.message_text(compiled(small, "ragen"), "#P", **fields, first=True)
-    assert prompt.reply_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
+    assert "<think>" not in message_text(compiled(small, "ragen"), "#P", **fields, first=True)
+    assert reply_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
 
 
 def test_chat_marks_follow_the_tokeniser(large, small):
     form = compiled(large, "ragen")
-    assert prompt.prefix_text(form).startswith("<|im_start|>system\nYou solve")
-    assert "<|im_end|>\n<|im_start|>user\nPush" in prompt.prefix_text(form)
+    assert prefix_text(form).startswith("<|im_start|>system\nYou solve")
+    assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form)
     fields = {"turn": 1, "actions_left": 4, "reward": 0.0, "first": False}
-    text = prompt.message_text(form, "#", **fields, reply_ended=True)
+    text = message_text(form, "#", **fields, reply_ended=True)
     assert text.startswith("\n<|im_start|>user\nReward:\n0.0\n")
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n<answer>")
-    assert prompt.message_text(form, "#", **fields, reply_ended=False) == "<|im_end|>" + text
+    assert message_text(form, "#", **fields, reply_ended=False) == "<|im_end|>" + text
 
     backend = Backend.from_str(small.backend.to_str())
     names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     backend.add_special_tokens([AddedToken(name, special=True) for name in names])
     llama = compiled(tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>"))
     start = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n# wall"
-    assert prompt.prefix_text(llama).startswith(start)
-    text = prompt.message_text(llama, "#", **fields, reply_ended=False)
+    assert prefix_text(llama).startswith(start)
+    text = message_text(llama, "#", **fields, reply_ended=False)
     assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n4<|eot_id|>")
 
 
@@ -220,7 +222,7 @@ def test_observations_of_tokens(small):
     fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
     tokens, length = one_message(form, row, fields)
     got = tokens[: int(length)].tolist()
-    assert small.decode(got, skip_special=False) == prompt.message_text(form, text, **fields)
+    assert small.decode(got, skip_special=False) == message_text(form, text, **fields)
     assert got[1 : 1 + len(ids)] == ids
     assert form.max_message_tokens < compiled(small).max_message_tokens
 
@@ -259,15 +261,13 @@ def test_canonical_messages_have_the_tokens_of_their_text(any_tokenizer, style):
         fields = {"turn": 1, "actions_left": 7, "reward": -0.3, "first": first, "reply_ended": False}
         row = observation_ids(BOARD)
         tokens, length = jax.jit(prompt.message)(form, row, **fields)
-        text = prompt.message_text(form, BOARD, **fields)
+        text = message_text(form, BOARD, **fields)
         written = np.asarray(tokens)[: int(length)].tolist()
         if first:
-            written, text = form.prefix.tolist() + written, prompt.prefix_text(form) + text
+            written, text = form.prefix.tolist() + written, prefix_text(form) + text
         assert written == encode_around_special(any_tokenizer, text)
     tokens, length = jax.jit(prompt.reply)(form, np.array([1, 2]), np.int32(2))
-    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(
-        any_tokenizer, prompt.reply_text(form, [1, 2])
-    )
+    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(any_tokenizer, reply_text(form, [1, 2]))
 
 
 def test_observations_of_tokens_have_no_canonical_encoder(small):

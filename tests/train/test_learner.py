@@ -346,21 +346,6 @@ def test_epochs_and_minibatches_are_as_many_steps(learn):
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same)))
 
 
-def test_rows_that_cannot_be_divided_are_refused():
-    with pytest.raises(ValueError, match="16 kept rows cannot be divided into 3 minibatches"):
-        update(
-            fresh_state(),
-            TRAJECTORY,
-            ONES,
-            KEY,
-            settings(),
-            model=MODEL,
-            config=dataclasses.replace(BASE, minibatches=3),
-            optimise=PLAIN,
-            shards=Shards(),
-        )
-
-
 def test_compiled_update_speaks_to_nobody(learn, base):
     program = learn.program(MODEL, PLAIN, BASE)
     module = program.lower(fresh_state(), TRAJECTORY, ONES, KEY, settings()).compile()

@@ -83,7 +83,8 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
         program = update(self, *args, **options)
 
         def learn(state, trajectory, temperature, key, settings, greedy):
-            keys = trajectory.level_key[::4], greedy.level_key, trajectory.ids.group[::4]
+            own, alone = (x.turn.state_hash[:, 0] for x in (trajectory, greedy))
+            keys = own[::4], alone, trajectory.ids.group[::4]
             jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), *keys)
             return program(state, trajectory, temperature, key, settings, greedy)
 

@@ -1,4 +1,4 @@
-"""Levels made on the host, by the original's law to the letter, for any number of boxes.
+"""Levels of Sokoban made on the host, by the original's law to the letter, for any number of boxes.
 
 `generator` states the law. Two things differ from what RAGEN runs, neither of them in distribution: the random numbers
 are NumPy's `Generator` for both of its streams, and a failed level is drawn again from a generator seeded with (seed,
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from envs_jax.sokoban import oracle
 from envs_jax.sokoban.generator import DIRECTIONS, STENCILS, TURN_PROBABILITY
 from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
@@ -135,3 +136,9 @@ def _walk(rng: np.random.Generator, free: set[Cell], player: Cell, displacement:
         if rng.random() >= 0.5:
             break
     return player
+
+
+def plan_length(level: np.ndarray) -> int | None:
+    """The length of a shortest plan, or None for an unsolvable level."""
+    plan = oracle.solve(level)
+    return None if plan is None else len(plan)
