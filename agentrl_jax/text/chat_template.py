@@ -126,7 +126,7 @@ def _worker() -> subprocess.Popen[str]:
     """The process that renders; it ends with this one, when its standard input does."""
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
-            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5'"
+            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
         )
     words = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
     worker = subprocess.Popen(

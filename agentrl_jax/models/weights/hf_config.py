@@ -164,7 +164,9 @@ def defaults(model_type: str) -> Mapping[str, Any]:
     try:
         from transformers import AutoConfig
     except ImportError as error:
-        raise WeightsError("pretrained models need the package transformers; pip install 'transformers>=5'") from error
+        raise WeightsError(
+            "pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
+        ) from error
     made = AutoConfig.for_model(model_type)
     found = {field.name: field.default for field in dataclasses.fields(made)}
     return {**found, "rope_theta": made.rope_parameters["rope_theta"]}

@@ -108,7 +108,7 @@ def test_absent_keys_are_as_in_transformers(kind):
 def test_without_transformers(monkeypatch):
     hf_config.defaults.cache_clear()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(WeightsError, match=r"need the package transformers; pip install 'transformers>=5'"):
+    with pytest.raises(WeightsError, match=r"need the package transformers; pip install 'transformers>=5.17,<6'"):
         parse_config(SMOLLM2)
 
 
