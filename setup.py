@@ -21,6 +21,7 @@ setup(
         "numpy>=2",
         "scipy>=1.14",
         "tokenizers>=0.22",
+        "transformers>=5.17,<6",  # without PyTorch; only pretrained models import it
         "jinja2>=3.1.6",  # older sandboxes can be escaped from, and chat templates are foreign code
         "safetensors>=0.5",
         "huggingface_hub>=1",
@@ -44,7 +45,6 @@ setup(
             "hypothesis>=6",
             "gymnasium>=1.2",
             "gguf>=0.17",
-            "transformers>=5",
         ],
         "lint": ["ruff>=0.14", "mypy>=1.18"],
         "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1"],

@@ -211,3 +211,15 @@ def test_the_module_is_the_command():
         check=True,
     )
     assert (reader.stdout.startswith("usage"), reader.stderr) == (True, "")
+
+
+def test_importing_everything_leaves_out_what_only_pretrained_models_need():
+    everything = (
+        "import importlib, pkgutil, sys, agentrl_jax\n"
+        "for found in pkgutil.walk_packages(agentrl_jax.__path__, 'agentrl_jax.'):\n"
+        "    if not found.name.endswith(('__main__', 'template_worker')):\n"
+        "        importlib.import_module(found.name)\n"
+        "print([name for name in ('transformers', 'huggingface_hub', 'gguf', 'jinja2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", everything], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

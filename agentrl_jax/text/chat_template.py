@@ -1,25 +1,26 @@
 """A model's chat template: a Jinja program that writes a conversation as text. Host only.
 
-It is rendered as `transformers` renders it, so that a model reads what it was trained on: in a sandbox, with the same
-filters and functions, but with a date that is given instead of today's, because a prompt that changes overnight cannot
-be reproduced. The sandbox keeps a template from running code, and from taking much time or memory.
+It is rendered by `transformers`, so that a model reads what it was trained on, but with a date that is given instead of
+today's, because a prompt that changes overnight cannot be reproduced. The sandbox of `transformers` keeps a template
+from running code; a process of its own, `template_worker`, keeps it from taking much time or memory.
 """
 
 import dataclasses
 import datetime
 import functools
+import importlib.util
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
-import jinja2
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-
-from agentrl_jax.errors import shortened
-from agentrl_jax.text.template_sandbox import BoundedEnvironment
+from agentrl_jax.errors import UserError, shortened
 
 Message = tuple[str, str]
 """Who speaks ("system", "user" or "assistant") and the content."""
@@ -30,8 +31,8 @@ DATE = datetime.date(2024, 7, 26)
 MAX_SOURCE = 1 << 17
 """Most characters of a template."""
 
-MAX_TEXT = 1 << 24
-"""Most characters of a rendered conversation."""
+MAX_SECONDS = 2.0
+"""CPU time that one rendering may take; those of published templates take milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,31 +70,25 @@ class ChatTemplate:
         Raises:
             ValueError: the template is no Jinja program, refuses this conversation, or writes too much.
         """
-        program = _compile(self.source, self.date)
+        if len(self.source) > MAX_SOURCE:
+            raise ValueError(f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}")
         options = {} if thinking is None else {"enable_thinking": thinking}
-        spoken = [{"role": role, "content": content} for role, content in messages]
-        parts: list[str] = []
-        size = 0
-        try:
-            for part in program.generate(
-                messages=spoken,
-                tools=None,
-                documents=None,
-                add_generation_prompt=generate,
-                **dict(self.variables),
-                **options,
-                **BoundedEnvironment.variables(),
-            ):
-                parts.append(part)
-                size += len(part)
-                if size > MAX_TEXT:
-                    raise ValueError(f"it writes more than {MAX_TEXT} characters")
-        except Exception as error:  # the template is foreign code: whatever goes wrong inside it is its refusal
-            roles = ", ".join(role for role, _ in messages)
-            raise ValueError(
-                f"the chat template refuses a conversation of {shortened(roles)}: {shortened(error)}"
-            ) from error
-        text = "".join(parts)
+        answer = _ask(
+            {
+                "source": self.source,
+                "messages": [{"role": role, "content": content} for role, content in messages],
+                "generate": generate,
+                "variables": dict(self.variables) | options,
+                "date": self.date.isoformat(),
+                "seconds": MAX_SECONDS,
+            }
+        )
+        if "syntax" in answer:
+            raise ValueError(f"the chat template is no Jinja template: {shortened(answer['syntax'])}")
+        if "refusal" in answer:
+            roles = shortened(", ".join(role for role, _ in messages))
+            raise ValueError(f"the chat template refuses a conversation of {roles}: {shortened(answer['refusal'])}")
+        text = answer["text"]
         if not _is_unicode(text):
             raise ValueError("the chat template writes half of a surrogate pair, which is no text; correct its escapes")
         return text
@@ -123,39 +118,50 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> Node | list[Node]:
-        """Returns the body of the block as it is."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+_LOCK = threading.Lock()
 
 
-@functools.lru_cache(maxsize=32)
-def _compile(source: str, date: datetime.date) -> jinja2.Template:
-    if len(source) > MAX_SOURCE:
-        raise ValueError(f"a chat template of {len(source)} characters; expected at most {MAX_SOURCE}")
-    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.add_filter("tojson", _to_json)
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = date.strftime
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise ValueError(
-            f"the chat template is no Jinja template: line {error.lineno}: {shortened(error.message)}"
-        ) from error
-    except Exception as error:  # the template is foreign code: numbers or nesting that Python does not compile
-        raise ValueError(f"the chat template is no Jinja template: {shortened(error)}") from error
+@functools.cache
+def _worker() -> subprocess.Popen[str]:
+    """The process that renders; it ends with this one, when its standard input does."""
+    if importlib.util.find_spec("transformers") is None:
+        raise UserError(
+            "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
+        )
+    words = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
+    worker = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TRANSFORMERS_NO_ADVISORY_WARNINGS": "1"},
+        text=True,
+    )
+    if not worker.stdout or not worker.stdout.readline():
+        worker.communicate()
+        raise UserError(f"the process that renders chat templates does not start; {' '.join(words)} says why")
+    return worker
 
 
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """JSON without Jinja's escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+def _ask(asked: dict[str, Any]) -> dict[str, str]:
+    """The worker's answer; where it ended instead, that as a refusal. The next question starts another one."""
+    with _LOCK:
+        worker = _worker()
+        if worker.poll() is not None:  # it was ended from outside while it had nothing to do
+            _worker.cache_clear()
+            worker = _worker()
+        assert worker.stdin
+        assert worker.stdout
+        try:
+            worker.stdin.write(json.dumps(asked) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line.endswith("\n"):
+            return json.loads(line)
+        _worker.cache_clear()
+        worker.communicate()
+        if worker.returncode == -signal.SIGPROF:
+            return {"refusal": f"it takes more than {MAX_SECONDS:g} s"}
+        return {"refusal": f"the process that renders it ended with code {worker.returncode}"}

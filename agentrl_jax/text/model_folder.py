@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from agentrl_jax.errors import shortened
@@ -10,19 +9,6 @@ from agentrl_jax.strict_json import parse_object
 from agentrl_jax.text.chat_template import ChatTemplate
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-MAX_BYTES = 1 << 27
-"""Size that a file may have; the tokenizer of Gemma, with 262,144 tokens, has 33 MB."""
-
-NAMES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-)
-"""Files that say how a model reads and writes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,24 +28,6 @@ class Beside:
     stop_ids: tuple[int, ...] = ()
 
 
-def read_folder(folder: Path) -> dict[str, bytes]:
-    """Content of those of `NAMES` that a folder holds.
-
-    Raises:
-        ValueError: a file is too large.
-    """
-    return {name: read_bounded(folder / name) for name in NAMES if (folder / name).is_file()}
-
-
-def read_bounded(file: Path) -> bytes:
-    """Content of one file; errors as in `read_folder`."""
-    with open(file, "rb") as stream:
-        content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"{file}: has more than {MAX_BYTES} bytes, which no file of a tokenizer has")
-    return content
-
-
 def read_files(files: Mapping[str, bytes], source: str) -> Beside:
     """What the files say. Each may be missing.
 
@@ -67,7 +35,7 @@ def read_files(files: Mapping[str, bytes], source: str) -> Beside:
     tokeniser's configuration.
 
     Args:
-        files: content by name, of those in `NAMES`.
+        files: content by name, of those in `tokenizer_files.NAMES`.
         source: where they are from, for messages.
 
     Raises:

@@ -11,6 +11,8 @@ from typing import Any
 import tokenizers
 
 from agentrl_jax.errors import shortened
+from agentrl_jax.models.weights import tokenizer_files
+from agentrl_jax.models.weights.local_files import read_bytes
 from agentrl_jax.text import model_folder, tokenizer_file
 from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.model_folder import Beside
@@ -124,9 +126,9 @@ def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = 
 def read(path: str | Path) -> dict[str, bytes]:
     """The files of a tokeniser on disk, for `from_files`; path and errors as in `load`."""
     file = Path(path)
-    files = model_folder.read_folder(file) if file.is_dir() else {}
+    files = tokenizer_files.read_files(file) if file.is_dir() else {}
     if file.is_file():
-        files["tokenizer.json"] = model_folder.read_bounded(file)
+        files["tokenizer.json"] = read_bytes(file)
     if "tokenizer.json" not in files:
         raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
     return files
@@ -138,7 +140,7 @@ def from_files(
     """Builds a `Tokenizer` from the files of a model.
 
     Args:
-        files: content by name, of those in `model_folder.NAMES`.
+        files: content by name, of those in `tokenizer_files.NAMES`.
         source: where they are from, for messages.
         end_of_turn: as in `load`.
         pad: as in `load`.

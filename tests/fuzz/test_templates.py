@@ -6,6 +6,7 @@ import pytest
 from damage import damaged, ends_in_one_line
 from text import chat_families
 
+from agentrl_jax.text import chat_template
 from agentrl_jax.text.chat_template import ChatTemplate
 
 TALK = [("user", "hi"), ("assistant", "<b>yo</b>"), ("user", "x")]
@@ -41,7 +42,6 @@ BOMBS = [
     "{{ '{:10000000000}'['format'](1) }}",
     *("{{ [1]|" + name + " }}" for name in ("tojson(indent=10**10)", "batch(10**10, 'x')|list", "slice(10**10)|list")),
     "{{ lipsum(10**9) }}",
-    "{{ 1.5|round(10**9) }}",
     "{{ range(90000)|join('x' * 4000000) }}",
     "{{ ('x' * 4000000).join(range(99)|map('string')) }}",
     *("{{ ('a' * 4000000)" + name + "replace('a', 'b' * 4000000) }}" for name in ".|"),
@@ -60,7 +60,8 @@ BOMBS = [
 
 
 @pytest.mark.parametrize("source", BOMBS, ids=range(len(BOMBS)))
-def test_bombs_are_refused(source, bounded_memory):
+def test_bombs_are_refused(source, bounded_memory, monkeypatch):
+    monkeypatch.setattr(chat_template, "MAX_SECONDS", 0.5)
     assert not ends_in_one_line(lambda: ChatTemplate(source).render(TALK, generate=True), ValueError)
 
 

@@ -2,12 +2,14 @@
 
 import datetime
 import json
+import signal
 from types import SimpleNamespace
 
 import chat_families
 import pytest
 from chat_families import FAMILIES, family
 
+from agentrl_jax.errors import UserError
 from agentrl_jax.text import chat_template, tokenizer
 from agentrl_jax.text.chat_template import ChatTemplate
 
@@ -84,6 +86,28 @@ def test_filters_and_blocks_of_the_hub():
 def test_templates_that_go_wrong_are_refusals(source, message):
     with pytest.raises(ValueError, match=message):
         ChatTemplate(source).render(TALK[:2], generate=False)
+
+
+def test_the_process_that_renders_is_started_again():
+    template = ChatTemplate("{{ messages[0].content }}")
+    first = chat_template._worker()
+    assert template.render(TALK, generate=False) == "Be kind."
+    assert chat_template._worker() is first
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(ValueError, match=r"refuses a conversation of .*: it takes more than 2 s"):
+        ChatTemplate(endless).render(TALK, generate=False)
+    assert first.returncode == -signal.SIGPROF
+    assert template.render(TALK, generate=False) == "Be kind."
+    chat_template._worker().kill()
+    chat_template._worker().wait()
+    assert template.render(TALK, generate=False) == "Be kind."
+
+
+def test_without_transformers(monkeypatch):
+    chat_template._worker.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="need the package transformers; pip install"):
+        family("chatml")
 
 
 def test_longest_special_token_is_found():

@@ -10,7 +10,7 @@ import numpy as np
 from agentrl_jax.models import layers
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
 from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.gguf_format import KINDS, GgufFile, open_gguf
+from agentrl_jax.models.weights.gguf_format import GgufFile, open_gguf
 from agentrl_jax.models.weights.gguf_tokenizer import tokenizer_files
 from agentrl_jax.models.weights.hf_config import MOST, PretrainedConfig
 from agentrl_jax.models.weights.hf_config_out import describe
@@ -89,7 +89,7 @@ def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConf
         if whole(other, MOST["heads"], head_dim) != head_dim:
             raise fields.refuse(key(other), f"{head_dim}, as the keys have")
     embedding = file.tensors.get("token_embd.weight")
-    vocab_size = whole("vocab_size", MOST["vocab"], embedding.shape[0] if embedding is not None else 1)
+    vocab_size = whole("vocab_size", MOST["vocab"], int(embedding.shape[-1]) if embedding is not None else 1)
     theta = 10_000.0 if fields.take(key("rope.freq_base")) is None else fields.number(key("rope.freq_base"))
     positions = whole("context_length", MOST["positions"])
     try:
@@ -154,29 +154,20 @@ class _GgufTensors:
 
     def __init__(self, file: GgufFile, permuted: DecoderConfig | None):
         """Shape the tensors of `file`; of the decoder `permuted`, the rows of query and key were reordered."""
-        try:
-            import gguf
-        except ImportError as error:
-            raise WeightsError(f"{file.path}: needs the package gguf; pip install 'gguf>=0.17'") from error
-        self._gguf, self._file, self._permuted = gguf, file, permuted
+        self._tensors, self._permuted = file.tensors, permuted
         self.where = str(file.path)
-        self.shapes = {name: place.shape for name, place in file.tensors.items()}
+        self.shapes = {name: tuple(tensor.shape.tolist()[::-1]) for name, tensor in file.tensors.items()}
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
         """The part of tensor `key` that `index` names, f32."""
-        place = self._file.tensors[key]
-        _, block, block_bytes = KINDS[place.kind]
-        matrix = len(place.shape) == 2
-        numbers = place.shape[-1] if matrix else block  # a row is what can be made whole on its own
-        rows = self._file.data[place.start : place.start + place.size].reshape(-1, numbers // block * block_bytes)
-        order = self._order(key, place.shape[0])
-        if matrix:
-            return self._numbers(rows[order[index[0]]], place.kind)[:, index[1]]
-        return self._numbers(rows, place.kind).reshape(-1)[order[index[0]]]
+        import gguf
 
-    def _numbers(self, rows: np.ndarray, kind: int) -> np.ndarray:
+        tensor = self._tensors[key]
+        rows = self._order(key, self.shapes[key][0])[index[0]]
         with np.errstate(all="ignore"):  # a torn file may hold any number
-            return self._gguf.dequantize(np.ascontiguousarray(rows), self._gguf.GGMLQuantizationType(kind))
+            if len(self.shapes[key]) == 1:  # only a whole row can be made whole
+                return gguf.dequantize(np.ascontiguousarray(tensor.data), tensor.tensor_type)[rows]
+            return gguf.dequantize(np.ascontiguousarray(tensor.data[rows]), tensor.tensor_type)[:, index[1]]
 
     def _order(self, key: str, count: int) -> np.ndarray:
         """Row of the file by row of ours: llama.cpp pairs dimension 2i with 2i + 1 where we pair i with i + Dh/2."""

@@ -1,13 +1,11 @@
-"""The container of a GGUF file: metadata, and where its tensors are.
+"""The container of a GGUF file, read by the package `gguf` with bounds that it lacks.
 
-Written out here, and not left to `gguf.GGUFReader`, because that one takes every count in the file for true: a hostile
-or torn file makes it loop or allocate without bounds. Here each count is held against the bytes that are left.
+`gguf.GGUFReader` takes every count in the file for true: past the end of a torn file it goes on reading nothing, for
+ever. All its reads go through `_get`, where each is held against the size of the file.
 """
 
 import dataclasses
 import math
-import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +14,11 @@ import numpy as np
 from agentrl_jax.models.weights.errors import WeightsError
 from agentrl_jax.models.weights.strict import shown
 
-KINDS = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    30: ("BF16", 1, 2),
-}
-"""Kinds of tensors that are supported, by number: name, numbers in a block, bytes of a block."""
+KINDS = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16")
+"""Kinds of tensors that are supported."""
 
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_LARGEST_ARRAY = 2**22
-"""Most elements of an array: sixteen times the largest vocabulary there is."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorPlace:
-    """Where a tensor lies.
-
-    Attributes:
-        shape: as NumPy counts it, the fastest axis last.
-        kind: key of `KINDS`.
-        start: first byte in the file.
-        size: number of bytes.
-    """
-
-    shape: tuple[int, ...]
-    kind: int
-    start: int
-    size: int
+_MOST_READS = 2**21
+"""Numbers and texts of a header, twice those of the largest vocabulary there is; each takes memory and time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,132 +28,81 @@ class GgufFile:
     Attributes:
         path: the file.
         metadata: its settings by name.
-        tensors: its tensors by name.
-        data: u8[bytes] the file itself, mapped into memory.
+        tensors: `gguf.ReaderTensor` by name. Their `data`, mapped into memory, has the slowest axis first.
     """
 
     path: Path
     metadata: dict[str, Any]
-    tensors: dict[str, TensorPlace]
-    data: np.ndarray
+    tensors: dict[str, Any]
 
 
 def open_gguf(path: Path) -> GgufFile:
     """Reads everything but the tensors' values.
 
     Raises:
-        WeightsError: the file cannot be read, is torn, or is of a form that is not supported.
+        WeightsError: the file cannot be read, is torn, or is of a form that is not supported, or the package `gguf` is
+            missing.
     """
     try:
-        if not path.is_file():
-            raise WeightsError(f"{path}: no such file")
-        data = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+        import gguf
+    except ImportError as error:
+        raise WeightsError(f"{path}: needs the package gguf; pip install 'gguf>=0.17'") from error
+
+    class Reader(gguf.GGUFReader):
+        reads = 0
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> np.ndarray:
+            self.reads += 1
+            end = int(offset) + np.dtype(dtype).itemsize * int(count)
+            if end > len(self.data):
+                raise ValueError("it is shorter than it says")
+            if self.reads > _MOST_READS:
+                raise ValueError(f"its header has more than {_MOST_READS} parts")
+            part = self.data.view(np.ndarray)[int(offset) : end].view(dtype)  # slices of a memmap are slow
+            return part.view(part.dtype.newbyteorder(override_order or self.byte_order))
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == gguf.GGUFValueType.ARRAY:  # of numbers, which the library reads one by one
+                kind, count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+                number = self.gguf_scalar_to_np.get(gguf.GGUFValueType(kind[0]))
+                if number is not None:
+                    values = self._get(orig_offs + 12, number, count[0])
+                    types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind[0])]
+                    return 12 + values.nbytes, [kind, count, values], [2], types
+            return super()._get_field_parts(orig_offs, raw_type)
+
+        def _get_tensor_info_field(self, orig_offs: int) -> Any:
+            field = super()._get_tensor_info_field(orig_offs)
+            shape = field.parts[3].tolist()
+            # The library multiplies without regard to overflow; no kind has more than 8 numbers in a byte.
+            if not 1 <= len(shape) <= 4 or not 1 <= math.prod(shape) <= 8 * len(self.data):
+                raise ValueError(f"the tensor {shown(field.name)} is of shape {shape[::-1][:4]}")
+            return field
+
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such file")
+    try:
+        with np.errstate(over="raise"):
+            reader = Reader(path)
+        metadata = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    cursor = _Cursor(path, data)
-    if cursor.take(4) != b"GGUF":
-        raise WeightsError(f"{path}: does not start with GGUF; expected a GGUF file")
-    version = cursor.scalar("I")
-    if version not in (2, 3):
-        raise WeightsError(f"{path}: GGUF version {version}; expected 2 or 3 in little-endian order; convert it again")
-    num_tensors, num_fields = cursor.count(24), cursor.count(13)
-    metadata = cursor.table(num_fields, "setting", lambda: cursor.value(cursor.scalar("I")))
-    infos = cursor.table(num_tensors, "tensor", cursor.tensor_info)
-    alignment = metadata.get("general.alignment", 32)
-    if type(alignment) is not int or not 1 <= alignment <= 2**20 or alignment & (alignment - 1):
-        raise WeightsError(f"{path}: general.alignment is {shown(alignment)}; expected a power of two")
-    start = -(-cursor.position // alignment) * alignment
-    tensors = {name: _place(path, name, info, start, alignment, data.size) for name, info in infos.items()}
-    end = start
-    for name, place in sorted(tensors.items(), key=lambda item: item[1].start):
-        if place.start < end:
-            raise WeightsError(f"{path}: tensor {shown(name)} overlaps another one; download it again")
-        end = place.start + place.size
-    return GgufFile(path, metadata, tensors, data)
-
-
-def _place(
-    path: Path, name: str, info: tuple[tuple[int, ...], int, int], start: int, alignment: int, total: int
-) -> TensorPlace:
-    shape, kind, offset = info
-    if kind not in KINDS:
-        known = ", ".join(known for known, _, _ in KINDS.values())
-        raise WeightsError(
-            f"{path}: tensor {shown(name)} is of kind {kind}; expected {known}; use another quantisation"
-        )
-    _, block, block_bytes = KINDS[kind]
-    count = math.prod(shape)
-    if shape[-1] % block:
-        raise WeightsError(f"{path}: tensor {shown(name)} has rows of {shape[-1]}; expected a multiple of {block}")
-    size = count // block * block_bytes
-    if offset % alignment or start + offset + size > total:
-        raise WeightsError(f"{path}: tensor {shown(name)} reaches beyond the end of the file; download it again")
-    return TensorPlace(shape, kind, start + offset, size)
-
-
-class _Cursor:
-    """Reads forward through a file and never past its end."""
-
-    def __init__(self, path: Path, data: np.ndarray):
-        self.path, self.position = path, 0
-        self._data: memoryview = memoryview(data.data)
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self.position
-
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise WeightsError(f"{self.path}: ends in the middle of its header; download it again")
-        self.position += size
-        return bytes(self._data[self.position - size : self.position])
-
-    def scalar(self, code: str) -> Any:
-        return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
-
-    def count(self, least: int) -> int:
-        """A number of things of at least `least` bytes each, which must fit into the rest of the file."""
-        number = self.scalar("Q")
-        if number * least > self.left:
-            raise WeightsError(f"{self.path}: announces {number} parts, for which it is too short; download it again")
-        return number
-
-    def string(self) -> str:
-        try:
-            return self.take(self.count(1)).decode()
-        except UnicodeDecodeError as error:
-            raise WeightsError(f"{self.path}: holds text that is not UTF-8; download it again") from error
-
-    def table(self, number: int, what: str, value: Callable[[], Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for _ in range(number):
-            name = self.string()
-            if name in made:
-                raise WeightsError(f"{self.path}: the {what} {shown(name)} stands twice; download it again")
-            made[name] = value()
-        return made
-
-    def value(self, kind: int) -> Any:
-        if kind in _SCALARS:
-            return self.scalar(_SCALARS[kind])
-        if kind == _STRING:
-            return self.string()
-        inner = self.scalar("I") if kind == _ARRAY else -1
-        if inner != _STRING and inner not in _SCALARS:
-            raise WeightsError(f"{self.path}: a setting of type {kind} ({inner}); expected numbers or text")
-        number = self.count(8 if inner == _STRING else struct.calcsize(f"<{_SCALARS[inner]}"))
-        if number > _LARGEST_ARRAY:
-            raise WeightsError(f"{self.path}: a setting of {number} elements; expected at most {_LARGEST_ARRAY}")
-        if inner == _STRING:
-            return [self.string() for _ in range(number)]
-        code = f"<{number}{_SCALARS[inner]}"
-        return list(struct.unpack(code, self.take(struct.calcsize(code))))
-
-    def tensor_info(self) -> tuple[tuple[int, ...], int, int]:
-        axes = self.scalar("I")
-        if not 1 <= axes <= 4:
-            raise WeightsError(f"{self.path}: a tensor of {axes} axes; expected 1 to 4; download it again")
-        shape = tuple(self.scalar("Q") for _ in range(axes))[::-1]
-        if 0 in shape:
-            raise WeightsError(f"{self.path}: a tensor of shape {list(shape)}; expected no empty axis")
-        return shape, self.scalar("I"), self.scalar("Q")
+    except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise WeightsError(f"{path}: no whole GGUF file of version 2 or 3 ({reason}); download it again") from error
+    if reader.endianess != gguf.GGUFEndian.LITTLE:
+        raise WeightsError(f"{path}: is in big-endian order; convert it again in little-endian order")
+    nested = [name for name, field in reader.fields.items() if len(field.types) > 2]
+    if nested:
+        raise WeightsError(f"{path}: the setting {shown(nested[0])} is a list of lists; expected numbers or text")
+    end = reader.data_offset
+    for tensor in sorted(reader.tensors, key=lambda tensor: tensor.data_offset):
+        if tensor.tensor_type.name not in KINDS:
+            raise WeightsError(
+                f"{path}: tensor {shown(tensor.name)} is of kind {tensor.tensor_type.name}; expected "
+                f"{', '.join(KINDS)}; use another quantisation"
+            )
+        if tensor.data_offset < end or tensor.data_offset % reader.alignment:
+            raise WeightsError(f"{path}: tensor {shown(tensor.name)} overlaps another one; download it again")
+        end = tensor.data_offset + tensor.n_bytes
+    return GgufFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})

@@ -6,6 +6,8 @@ the form of transformers 4 (`rope_theta`, `rope_scaling`) and that of transforme
 """
 
 import dataclasses
+import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,45 +24,6 @@ ARCHITECTURES = {
     "mistral": "MistralForCausalLM",
 }
 """Model types that are supported, and the class each names."""
-
-_COMMON = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "rope_theta": 10_000.0,
-}
-_QWEN = {
-    "vocab_size": 151_936,
-    "intermediate_size": 22_016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32_768,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {
-        **_COMMON,
-        "vocab_size": 32_000,
-        "intermediate_size": 11_008,
-        "max_position_embeddings": 2048,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-    "qwen2": {**_COMMON, **_QWEN},
-    "qwen3": {**_COMMON, **_QWEN, "head_dim": 128, "attention_bias": False},
-    "mistral": {
-        **_COMMON,
-        "vocab_size": 32_000,
-        "intermediate_size": 14_336,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-        "sliding_window": 4096,
-    },
-}
-"""What transformers takes for a key that is absent, by model type."""
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
@@ -150,7 +113,7 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> Pretrain
             f"{where}: model_type is {shown(model_type)}; expected one of {', '.join(ARCHITECTURES)}, because no other "
             "kind of model is supported"
         )
-    fields = Fields(raw, where, DEFAULTS[model_type])
+    fields = Fields(raw, where, defaults(model_type))
     fields.take("model_type")
     named = fields.take("architectures")
     if named not in (None, [ARCHITECTURES[model_type]]):
@@ -188,6 +151,25 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> Pretrain
         raise WeightsError(f"{where}: {error}") from error
     fields.finish(HARMLESS)
     return PretrainedConfig(decoder, model_type, positions, dict(raw))
+
+
+@functools.cache
+def defaults(model_type: str) -> Mapping[str, Any]:
+    """What transformers takes for a key that is absent, by key, for one of `ARCHITECTURES`.
+
+    Raises:
+        WeightsError: the package transformers is missing.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that PyTorch is missing
+    try:
+        from transformers import AutoConfig
+    except ImportError as error:
+        raise WeightsError(
+            "pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
+        ) from error
+    made = AutoConfig.for_model(model_type)
+    found = {field.name: field.default for field in dataclasses.fields(made)}
+    return {**found, "rope_theta": made.rope_parameters["rope_theta"]}
 
 
 def _or(fields: Fields, key: str, default: int) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.hf_config_out import written_config
 from agentrl_jax.models.weights.local_files import member
 from agentrl_jax.models.weights.names import Leaf, check_shapes, leaves
-from agentrl_jax.models.weights.safetensors_files import INDEX, SINGLE
+from agentrl_jax.models.weights.safetensors_files import INDEX
 from agentrl_jax.models.weights.stacked import numpy_dtype
 
 SHARD_BYTES = 4 * 2**30
@@ -124,28 +125,20 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
 def _write_weights(
     place: Path, given: Mapping[str, Any], wanted: Mapping[str, Leaf], dtype: np.dtype, shard_bytes: int
 ) -> None:
-    groups: list[list[tuple[str, int]]] = [[]]
-    sizes = [0]
-    for path, slot in _by_layer(wanted):
-        size = int(np.prod(wanted[path].file_shape)) * dtype.itemsize
-        if groups[-1] and sizes[-1] + size > shard_bytes:
-            groups.append([])
-            sizes.append(0)
-        groups[-1].append((path, slot))
-        sizes[-1] += size
-    mapping: dict[str, str] = {}
-    for number, group in enumerate(groups, 1):
-        name = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        tensors = {wanted[path].keys[i]: file_tensor(wanted[path], given[path], i, dtype) for path, i in group}
-        write_tensors(place / name, tensors)
-        mapping |= dict.fromkeys(tensors, name)
-    if len(groups) > 1:
-        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": mapping}
-        (place / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    from huggingface_hub import split_state_dict_into_shards_factory  # nothing else of a run needs the package
 
-
-def _by_layer(wanted: Mapping[str, Leaf]) -> list[tuple[str, int]]:
-    """Path and slot of every tensor: what comes before the layers, layer after layer, the rest."""
     single = [(path, 0) for path, leaf in wanted.items() if not leaf.stacked]
     stacked = [(i, path) for path, leaf in wanted.items() if leaf.stacked for i in range(len(leaf.keys))]
-    return [*single[:1], *((path, i) for i, path in sorted(stacked)), *single[1:]]
+    by_layer = [*single[:1], *((path, i) for i, path in sorted(stacked)), *single[1:]]
+    tensors = {wanted[path].keys[i]: (wanted[path], given[path], i) for path, i in by_layer}
+    split = split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda tensor: math.prod(tensor[0].file_shape) * dtype.itemsize,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for name, keys in split.filename_to_tensors.items():
+        write_tensors(place / name, {key: file_tensor(*tensors[key], dtype) for key in keys})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (place / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

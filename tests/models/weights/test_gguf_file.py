@@ -43,19 +43,17 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
 
 
-@pytest.mark.parametrize("kind", sorted(gguf_format.KINDS), ids=lambda kind: gguf_format.KINDS[kind][0])
-def test_every_kind_of_numbers(kind, tmp_path):
+@pytest.mark.parametrize("name", gguf_format.KINDS)
+def test_every_kind_of_numbers(name, tmp_path):
     """The package's own numbers for random blocks, in rows that are read in parts."""
-    name, block, block_bytes = gguf_format.KINDS[kind]
-    assert (Kind(kind).name, gguf.GGML_QUANT_SIZES[Kind(kind)]) == (name, (block, block_bytes))
+    kind = Kind[name]
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     config = config_of("qwen2", hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2)
     tensors = tensors_of(config)
     raw = np.random.default_rng(0).integers(0, 60, (256, 256 // block * block_bytes), dtype=np.uint8)
-    values = gguf.dequantize(raw, Kind(kind))
+    values = gguf.dequantize(raw, kind)
     assert np.isfinite(values).all()
-    path = write_gguf(
-        tmp_path / "m.gguf", config, tensors, raw={"model.layers.0.mlp.up_proj.weight": (raw, Kind(kind))}
-    )
+    path = write_gguf(tmp_path / "m.gguf", config, tensors, raw={"model.layers.0.mlp.up_proj.weight": (raw, kind)})
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 
     def sharding(config, path, shape):
@@ -139,7 +137,7 @@ def test_quantisations_that_are_not_supported_are_refused(tmp_path):
     raw = np.zeros((256, 66), np.uint8)
     at = "model.layers.0.mlp.up_proj.weight"
     path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), raw={at: (raw, Kind.IQ2_XXS)})
-    with pytest.raises(WeightsError, match=r"'blk\.0\.ffn_up\.weight' is of kind 16; expected F32, F16, Q4_0"):
+    with pytest.raises(WeightsError, match=r"'blk\.0\.ffn_up\.weight' is of kind IQ2_XXS; expected F32, F16, Q4_0"):
         load.load_pretrained(path)
 
 

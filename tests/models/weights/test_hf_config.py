@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 from hf_models import FAMILIES, LLAMA3, config_of
@@ -91,17 +92,24 @@ def test_settings(family, changes, expected):
 def test_absent_keys_are_as_in_transformers(kind):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoConfig.for_model(kind)
-    for key, value in hf_config.DEFAULTS[kind].items():
-        if key == "rope_theta":
-            assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": value}
-        elif key == "sliding_window" and kind != "mistral":
-            assert theirs.sliding_window is None  # because it is not in use
-        else:
-            assert getattr(theirs, key) == value, key
-    decoder = parse_config({"model_type": kind}).decoder
+    config = parse_config({"model_type": kind})
+    decoder = config.decoder
+    sizes = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    ours = (decoder.vocab_size, decoder.num_layers, decoder.width, decoder.num_heads, decoder.mlp_width)
+    assert ours == tuple(getattr(theirs, name) for name in sizes)
+    assert (decoder.norm_eps, config.max_positions) == (theirs.rms_norm_eps, theirs.max_position_embeddings)
+    assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": decoder.rope_theta}
+    assert (decoder.tied_embeddings, decoder.output_bias, decoder.mlp_bias) == (False,) * 3
     size = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
     assert (decoder.num_kv_heads, decoder.head_dim) == (theirs.num_key_value_heads, size)
     assert any(decoder.windows) == (kind == "mistral")
+
+
+def test_without_transformers(monkeypatch):
+    hf_config.defaults.cache_clear()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(WeightsError, match=r"need the package transformers; pip install 'transformers>=5.17,<6'"):
+        parse_config(SMOLLM2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
