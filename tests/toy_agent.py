@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
+from agentrl_jax.config.algo import FractionFilter, Gae
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.world import CompiledWorld, Task
@@ -91,7 +92,7 @@ CONFIG = Config(
     prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=5, reply_tokens=REPLY_TOKENS),
     model=ModelConfig(layers=2, width=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
     rollout=RolloutConfig(members=MEMBERS),
-    algo=AlgoConfig(filter_ratio=0.5, whiten=False),
+    algo=AlgoConfig(filter=FractionFilter(ratio=0.5), advantage=Gae(whiten=False)),
 )
 
 

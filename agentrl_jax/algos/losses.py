@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-Objective = Literal["clip", "gspo", "cispo", "policy_gradient"]
+Objective = Literal["ppo", "gspo", "cispo", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
 Level = Literal["token", "sequence"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
@@ -173,7 +173,7 @@ def objective(
     clip_high: jax.Array | float,
     dual_clip: jax.Array | float | None,
 ) -> tuple[jax.Array, PolicyStats]:
-    """The policy loss of a name: `policy_loss` (clip), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
+    """The policy loss of a name: `policy_loss` (ppo), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
 
     Args:
         name: of the four; policy_gradient reads no bound.
@@ -183,7 +183,7 @@ def objective(
         mask: bool[N, S] sampled tokens; only gspo reads it.
         clip_low: lowest ratio or weight is 1 - clip_low.
         clip_high: highest ratio or weight is 1 + clip_high.
-        dual_clip: as for `policy_loss`; only clip reads it.
+        dual_clip: as for `policy_loss`; only ppo reads it.
 
     Returns:
         Loss per token f32[N, S] and PolicyStats.
@@ -191,7 +191,7 @@ def objective(
     Raises:
         ValueError: `name` is none of the four.
     """
-    if name == "clip":
+    if name == "ppo":
         return policy_loss(
             logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
         )
@@ -201,7 +201,7 @@ def objective(
         return cispo_loss(logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high)
     if name == "policy_gradient":
         return policy_gradient_loss(logprob, old_logprob, advantages)
-    raise ValueError(f"objective is {name!r}; expected clip, gspo, cispo or policy_gradient")
+    raise ValueError(f"objective is {name!r}; expected ppo, gspo, cispo or policy_gradient")
 
 
 def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Array) -> jax.Array:

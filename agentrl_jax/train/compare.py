@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentrl_jax.comparison_file import Comparison, check_same
 from agentrl_jax.config import decode
+from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.train.arms import Arms, Record
 from agentrl_jax.whole_files import replacing

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.algos.estimate import EstimatorRule
+from agentrl_jax.config.algo import Rloo
 from agentrl_jax.truth import apply, policies, task
 from agentrl_jax.truth.cases import CASES, OFF_POLICY, Case
 from agentrl_jax.truth.exact import Bench, Sampling
@@ -197,7 +197,7 @@ def test_a_mistake_is_found(bench, monkeypatch):
         return right(scores, intact) * jnp.where(scores > 0.5, 0.9, 1.0)
 
     monkeypatch.setattr(groups, "leave_one_out", wrong)
-    result = bench("table", "none").measure(Case(name="broken", rule=EstimatorRule(advantage="rloo")), 2)
+    result = bench("table", "none").measure(Case(name="broken", rule=Rloo()), 2)
     assert result.bias > 1e3 * UNBIASED
 
 

@@ -1,15 +1,17 @@
-"""Checks of a configuration that concern several fields at once."""
+"""Checks of what concerns several sections of a configuration, or several parts of its learning rule, at once."""
 
 import os
 from collections.abc import Callable
 
 from agentrl_jax.algos.filters import kept_groups
-from agentrl_jax.config_tree import Config, ModelConfig
+from agentrl_jax.config.algo import AlgoConfig, NoCorrection
+from agentrl_jax.config.schema import Config, ModelConfig
+from agentrl_jax.config.sizes import check_sizes
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
-from agentrl_jax.rates import has_critic
-from agentrl_jax.rule_checks import check_rule
 from agentrl_jax.services.catalogue import TEXT_SERVICES
-from agentrl_jax.size_checks import check_sizes
+
+Need = Callable[[bool, str], None]
+"""Takes whether something holds, and what to say if it does not."""
 
 _SHAPE = (
     "tokenizer",
@@ -39,7 +41,7 @@ def validate(config: Config, *, files: bool = True) -> None:
     model, prompt, rollout, algo = config.model, config.prompt, config.rollout, config.algo
     groups = sum(task.groups for task in config.tasks)
     episodes = groups * rollout.members
-    kept = kept_groups(groups, algo.filter_ratio) if algo.filter_rule == "fraction" else groups
+    kept = kept_groups(groups, algo.filter.ratio) if algo.filter.kind == "fraction" else groups
     rows = kept * rollout.members * (prompt.max_turns if rollout.context == "single_turn" else 1)
     parts = algo.minibatches * algo.accumulation
 
@@ -124,11 +126,11 @@ def validate(config: Config, *, files: bool = True) -> None:
         f"train.mutual_information_every is {config.train.mutual_information_every}, but the batch has a single group, "
         "so that there is no other prompt to score its replies under; give the tasks more groups, or use 0",
     )
-    check_rule(config, need)
+    _check_rule(config, need)
     need(
         kept >= 1,
-        f"algo.filter_ratio {algo.filter_ratio:g} of {groups} groups keeps none; raise the ratio to at least "
-        f"{1 / groups:g} or give the tasks more groups",
+        f"algo.filter.ratio {getattr(algo.filter, 'ratio', 1):g} of {groups} groups keeps none; raise the ratio to at "
+        f"least {1 / groups:g} or give the tasks more groups",
     )
     need(
         rows % parts == 0,
@@ -137,9 +139,9 @@ def validate(config: Config, *, files: bool = True) -> None:
         f"{' x prompt.max_turns' if rollout.context == 'single_turn' else ''}); use a divisor",
     )
     need(
-        config.optim.critic_lr is None or has_critic(config),
-        f"optim.critic_lr is {config.optim.critic_lr}, but algo.advantage {algo.advantage} has no critic; leave it "
-        "out, or use algo.advantage gae",
+        config.optim.critic_lr is None or algo.advantage.has_critic,
+        f"optim.critic_lr is {config.optim.critic_lr}, but algo.advantage {algo.advantage.kind} has no critic; leave "
+        "it out, or use algo.advantage gae",
     )
     need(
         config.optim.decay == "matrices" or config.optim.weight_decay > 0.0,
@@ -148,9 +150,9 @@ def validate(config: Config, *, files: bool = True) -> None:
     )
     warmup, iterations = config.train.critic_warmup, config.train.iterations
     need(
-        warmup == 0 or has_critic(config),
-        f"train.critic_warmup is {warmup}, but algo.advantage {algo.advantage} has no critic; use 0, or algo.advantage "
-        "gae",
+        warmup == 0 or algo.advantage.has_critic,
+        f"train.critic_warmup is {warmup}, but algo.advantage {algo.advantage.kind} has no critic; use 0, or "
+        "algo.advantage gae",
     )
     need(
         warmup == 0 or warmup < iterations,
@@ -163,9 +165,9 @@ def validate(config: Config, *, files: bool = True) -> None:
         f"mesh.fsdp x mesh.tensor is {fsdp} x {tensor}, which does not divide devices {config.devices}; use a divisor",
     )
     need(
-        algo.logprobs != "strict" or (tensor == 1 and config.mesh.rollout == "rows"),
-        f"algo.logprobs is strict, but mesh.tensor is {tensor} and mesh.rollout {config.mesh.rollout}: learner and "
-        "rollout would compute in different shapes; use 1 and rows, or algo.logprobs truncated",
+        algo.mismatch.kind != "replay" or (tensor == 1 and config.mesh.rollout == "rows"),
+        f"algo.mismatch is replay, but mesh.tensor is {tensor} and mesh.rollout {config.mesh.rollout}: learner and "
+        "rollout would compute in different shapes; use 1 and rows, or algo.mismatch tis",
     )
     # With 0 devices their number is not known yet; a run checks again when it is.
     learners = max(config.devices // tensor, 1)
@@ -201,7 +203,7 @@ def validate(config: Config, *, files: bool = True) -> None:
     )
 
 
-def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:
+def _check_services(config: Config, need: Need) -> None:
     words = config.prompt.style in ("chat", "bare")
     need(
         words == config.served,
@@ -245,7 +247,7 @@ def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:
     )
     need(
         not config.served or config.prompt.encoder == "pieces",
-        "prompt.encoder is canonical, but services write any text, of which the tokeniser is asked by itself; use "
+        "prompt.encoder is canonical, but services write any text, of which the tokenizer is asked by itself; use "
         "pieces",
     )
     need(
@@ -253,6 +255,150 @@ def _check_services(config: Config, need: Callable[[bool, str], None]) -> None:
         "prompt.stop_at_answer is true, but replies to services have no answer block; use false",
     )
     need(
-        not config.served or config.algo.max_rollouts == 1,
-        f"algo.max_rollouts is {config.algo.max_rollouts}, but services play one round of episodes; use 1",
+        not config.served or config.algo.dynamic_sampling == 1,
+        f"algo.dynamic_sampling is {config.algo.dynamic_sampling}, but services play one round of episodes; use 1",
     )
+
+
+def _check_rule(config: Config, need: Need) -> None:
+    algo, members, turns = config.algo, config.rollout.members, config.prompt.max_turns
+    advantage, kl, kept, horizon = algo.advantage, algo.kl, algo.filter, algo.horizon
+    this = f"algo.advantage is {advantage.kind}"
+    need(
+        not advantage.per_group or members > 1,
+        f"{this}, which compares the members of a group, but rollout.members is 1; use at least 2 members or "
+        "algo.advantage gae",
+    )
+    method = advantage.reward_normalization
+    need(
+        method == "identity" or getattr(advantage, "reward_grouping", "") != "state" or members > 1,
+        f"algo.advantage.reward_normalization is {method}, which compares the members of a group, but rollout.members "
+        "is 1; use at least 2 members, or identity",
+    )
+    need(
+        not advantage.spread_weighted or (members > 1 and algo.filter_members != 1),
+        "algo.advantage.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.members (and "
+        "algo.filter_members), or false",
+    )
+    need(
+        algo.overlong_buffer > 0.0 or algo.overlong_penalty == AlgoConfig().overlong_penalty,
+        f"algo.overlong_penalty is {algo.overlong_penalty:g}, which algo.overlong_buffer 0 does not read; leave it out",
+    )
+    if turns == 1:
+        _check_single_turn(config, need)
+    need(
+        kept.kind == "none" or members > 1 or kept.by not in ("std", "entropy_std"),
+        f"algo.filter is {kept.kind} by {getattr(kept, 'by', '')}, which ranks groups by the spread of their members, "
+        "but rollout.members is 1; use at least 2 members or algo.filter none",
+    )
+    need(
+        kept.kind in ("none", "fraction") or config.train.max_bad_updates > 1,
+        f"algo.filter is {kept.kind}, which may keep nothing, and that counts as a skipped update, but "
+        "train.max_bad_updates is 1, so that the run would stop; raise it",
+    )
+    least = 2 if advantage.per_group else 1
+    need(
+        algo.filter_members == 0 or least <= algo.filter_members < members,
+        f"algo.filter_members is {algo.filter_members}; expected at least {least} and fewer than rollout.members = "
+        f"{members}, or 0 for all",
+    )
+    rounds = f"algo.dynamic_sampling is {algo.dynamic_sampling}"
+    need(
+        algo.dynamic_sampling == 1 or members > 1,
+        f"{rounds}, which resamples groups without a spread of returns, but rollout.members is 1; use at least 2 "
+        "members, or 1",
+    )
+    need(
+        algo.dynamic_sampling == 1 or algo.mismatch.kind != "replay",
+        f"{rounds}, which puts groups of several rollouts side by side, but algo.mismatch replay replays one; use 1, "
+        "or algo.mismatch none",
+    )
+    need(
+        algo.objective.kind != "policy_gradient"
+        or algo.mismatch != NoCorrection(ratio_from="rollout")
+        or kl.apply_to == "reward",
+        "algo.mismatch.ratio_from is rollout, from which ratios start, but algo.objective policy_gradient has none; "
+        "use learner",
+    )
+    if kl.kind != "none":
+        need(
+            kl.coef > 0.0 or "kl_coef" in algo.schedules,
+            f"algo.kl.coef is {kl.coef:g} and stays so, so that it has no effect; set it above 0, or use algo.kl none",
+        )
+        need(
+            kl.apply_to != "reward" or not advantage.per_episode,
+            f"algo.kl.apply_to is reward, but algo.advantage {advantage.kind} compares returns and would not see it; "
+            "use loss, or algo.advantage gae or reward_to_go",
+        )
+    if kl.kind == "adaptive":
+        episodes = members * sum(task.groups for task in config.tasks)
+        need(
+            "kl_coef" not in algo.schedules,
+            "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one of them "
+            "out",
+        )
+        need(
+            episodes < 5 * kl.horizon,
+            f"algo.kl.horizon is {kl.horizon:g} for {episodes} episodes an iteration, so that one step could turn the "
+            f"coefficient negative; use more than {episodes / 5:g}",
+        )
+    if horizon.kind != "fixed":
+        given = f"algo.horizon.turns is {list(horizon.turns)}"
+        need(
+            horizon.turns[-1] <= turns,
+            f"{given}; expected at most prompt.max_turns = {turns}: raise that, or lower these",
+        )
+        need(
+            horizon.turns != (turns,),
+            f"{given}, which is prompt.max_turns from the start, as with algo.horizon fixed; use that, or give a "
+            "smaller number of turns",
+        )
+    _check_schedules(config, need)
+
+
+def _check_single_turn(config: Config, need: Need) -> None:
+    """Refuses what tells the turns of an episode apart where there is one."""
+    advantage = config.algo.advantage
+    need(
+        advantage.reward_placement == "episode",
+        "algo.advantage.reward_placement is turn, which prompt.max_turns 1 does not read; leave it at episode",
+    )
+    need(
+        advantage.kind != "bi_level_gae",
+        "algo.advantage is bi_level_gae, which is gae where prompt.max_turns is 1; use gae, or more turns",
+    )
+    for name in ("turn_gamma", "history"):
+        value = getattr(advantage, name, None)
+        usual = type(advantage).model_fields[name].default if value is not None else None
+        need(
+            value == usual,
+            f"algo.advantage.{name} is {value}, which prompt.max_turns 1 does not read; leave it at {usual}",
+        )
+    need(
+        config.rollout.context == "full",
+        f"rollout.context is {config.rollout.context}, but prompt.max_turns is 1, so that nothing is left out of the "
+        "context; use full, or more turns",
+    )
+
+
+_RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
+"""Where a value that moves has to end; the others anywhere from 0."""
+
+
+def _check_schedules(config: Config, need: Need) -> None:
+    algo = config.algo
+    starts = algo.starts()
+    starts |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
+    for name, schedule in algo.schedules.items():
+        given = f"algo.schedules.{name}.end is {schedule.end:g}"
+        need(
+            name in starts,
+            f"{given}, but algo.advantage {algo.advantage.kind}, algo.objective {algo.objective.kind} and algo.kl "
+            f"{algo.kl.kind} do not read {name}; leave it out",
+        )
+        low, high = _RANGES.get(name, (0.0, float("inf")))
+        need(
+            schedule.end != starts[name],
+            f"{given}, where {name} starts from, so that nothing moves; give another end, or leave it out",
+        )
+        need(low <= schedule.end <= high, f"{given}; expected {low:g} to {high:g}")
