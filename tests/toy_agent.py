@@ -105,7 +105,7 @@ def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
 def make_world(**changes: Any) -> CompiledWorld:
     """The two tasks, with changes to the prompt's configuration; `shared_noise` goes to the world."""
     shared_noise = changes.pop("shared_noise", False)
-    prompt = dataclasses.replace(CONFIG.prompt, **changes)
+    prompt = CONFIG.prompt.replace(**changes)
     tasks = (make_task("Short", 1, prompt), make_task("Long", 100, prompt))
     return CompiledWorld(tasks=tasks, shared_noise=shared_noise)
 

@@ -309,15 +309,19 @@ class _Ranked(_Filter):
     """The best groups have the largest scores; false: the smallest."""
 
 
+class _Masked(_Ranked):
+    """What filters have whose number of groups is not known before. An iteration that keeps none skips its step."""
+
+    include_zero: bool = True
+    """Groups whose score is 0 may be kept."""
+
+
 class FractionFilter(_Ranked):
     """The best share of the groups (StarPO-S)."""
 
     kind: Literal["fraction"] = "fraction"
     ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.25
     """Share of the groups that is kept."""
-
-
-# The number of groups that the following keep is not known before. An iteration that keeps none skips its step.
 
 
 class TopPFilter(Section):
@@ -343,27 +347,23 @@ class TopPFilter(Section):
         return self
 
 
-class TopPSoftmaxFilter(_Ranked):
+class TopPSoftmaxFilter(_Masked):
     """The best groups that make up a share of the softmax of all scores."""
 
     kind: Literal["top_p_softmax"] = "top_p_softmax"
     p: Annotated[AboveZero, TRACED] = 0.9
     """Share of the softmax."""
-    include_zero: bool = True
-    """Groups whose score is 0 may be kept."""
 
 
-class TopKFilter(_Ranked):
+class TopKFilter(_Masked):
     """The best groups, a number of them."""
 
     kind: Literal["top_k"] = "top_k"
     k: Annotated[Positive, TRACED] = 8
     """Groups that are kept."""
-    include_zero: bool = True
-    """Groups whose score is 0 may be kept."""
 
 
-class MinPFilter(_Ranked):
+class MinPFilter(_Masked):
     """Groups with at least a share of the best score."""
 
     kind: Literal["min_p"] = "min_p"
@@ -371,8 +371,6 @@ class MinPFilter(_Ranked):
     """What groups are ranked by, a number of at least 0, so that returns have no mean here; else as for fraction."""
     p: Annotated[Share, TRACED] = 0.9
     """Share of the best score that a group needs."""
-    include_zero: bool = True
-    """Groups whose score is 0 may be kept."""
 
 
 Filter = Annotated[

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_jax.algos.schedules import AdaptiveHorizon, AdaptiveRule, stepwise
+from agentrl_jax.algos.schedules import AdaptiveHorizon, stepwise
 from agentrl_jax.config import Config
 
 
@@ -25,8 +25,7 @@ class Horizon:
         """Takes the metrics of an iteration into account, unless every environment of it broke."""
         plan = self.plan
         if plan.kind == "adaptive" and metrics["train/failed"] < 1.0:
-            rule = AdaptiveRule(plan.turns, plan.every, plan.min_gain, plan.min_spread)
-            self.state = self.state.after(rule, metrics["train/success"], metrics["rollout/in_group_std"])
+            self.state = self.state.after(plan, metrics["train/success"], metrics["rollout/in_group_std"])
 
     def saved(self) -> dict[str, Any]:
         """The state as JSON keeps it."""

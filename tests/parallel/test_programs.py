@@ -186,7 +186,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
 
 # Rollouts
 
-CONFIG = dataclasses.replace(toy_agent.CONFIG, model=dataclasses.replace(toy_agent.CONFIG.model, heads=4, kv_heads=2))
+CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
 TOKENIZER = padded(toy_agent.TOKENIZER, 480)
 """Its vocabulary can be parted; 473 tokens could not."""
 

@@ -21,7 +21,7 @@ from agentrl_jax.train.dependence import DependenceConfig
 from agentrl_jax.train.programs import Programs
 
 GROUPS, MEMBERS = 6, toy_agent.MEMBERS
-CONFIG = dataclasses.replace(toy_agent.CONFIG, model=dataclasses.replace(toy_agent.CONFIG.model, heads=4, kv_heads=2))
+CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
 MODEL = build.build_model(CONFIG, padded(toy_agent.TOKENIZER, 480))
 PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]

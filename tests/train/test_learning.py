@@ -1,6 +1,5 @@
 """Rollout and update together make an agent better."""
 
-import dataclasses
 import functools
 
 import jax
@@ -16,8 +15,7 @@ from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build, learner, state
 
 ITERATIONS = 20
-CONFIG = dataclasses.replace(
-    toy_agent.CONFIG,
+CONFIG = toy_agent.CONFIG.replace(
     tasks=(TaskConfig(env="Climb", groups=16),),
     optim=OptimConfig(lr=0.01, critic_lr=0.01),
 )

@@ -1,6 +1,5 @@
 """Whole runs in this process: what they leave behind, how they repeat, and how they end when something is wrong."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -65,8 +64,8 @@ def test_what_a_run_leaves_behind(finished):
     records = {"config.yaml", "metrics.jsonl", "levels.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
     assert names == records | {"checkpoints", "tensorboard", ".lock"}
     assert tiny_run.checkpoints(finished.folder) == [5, 7]
-    assert load_config(finished.folder / "config.yaml") == dataclasses.replace(
-        load_config(finished.file), run_dir=str(finished.folder)
+    assert load_config(finished.folder / "config.yaml") == load_config(finished.file).replace(
+        run_dir=str(finished.folder)
     )
     for part in ("after imitation", "after RL", "optimal", str(finished.folder)[-20:]):
         assert part in finished.output
