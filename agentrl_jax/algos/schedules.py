@@ -39,7 +39,8 @@ class AdaptiveHorizon:
         """The state after an iteration with this success rate and in-group standard deviation.
 
         The mean over the latest `every` iterations is compared with that over those before them, so that a stage lasts
-        at least twice as long. Measurements that are not finite (an iteration in which every environment broke) change nothing.
+        at least twice as long. Measurements that are not finite (an iteration in which every environment broke) change
+        nothing.
         """
         if not (math.isfinite(success) and math.isfinite(spread)):
             return self
