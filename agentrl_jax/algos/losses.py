@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from agentrl_jax.config.algo import Aggregation, Level
+
 Objective = Literal["ppo", "gspo", "cispo", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
-Level = Literal["token", "sequence"]
-Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this, far outside any clip range, so that no ratio overflows."""

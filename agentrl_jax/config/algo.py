@@ -8,9 +8,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from agentrl_jax.algos.filters import ScoreKind
-from agentrl_jax.algos.losses import Aggregation, Level
-from agentrl_jax.algos.rewards import Normalisation, Placement
 from agentrl_jax.config.fields import (
     LARGEST,
     TRACED,
@@ -25,6 +22,11 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.config.presets import check_name
 
+Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
+Level = Literal["token", "sequence"]
+Normalisation = Literal["identity", "mean", "mean_std", "asym_clip"]
+Placement = Literal["episode", "turn"]
+ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
 Moving = Literal["clip_low", "clip_high", "entropy_coef", "kl_coef", "value_coef", "temperature", "format_penalty"]
 
 
@@ -322,6 +324,10 @@ class FractionFilter(_Ranked):
     kind: Literal["fraction"] = "fraction"
     ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.25
     """Share of the groups that is kept."""
+
+    def kept(self, groups: int) -> int:
+        """How many of these are kept: the whole part of the share."""
+        return int(self.ratio * groups + 1e-9)  # 0.29 * 100 is 28.999999999999996 in floating point and means 29
 
 
 class TopPFilter(Section):

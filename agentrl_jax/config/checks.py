@@ -6,7 +6,6 @@ What a part can check by itself is checked where it is declared. Each check belo
 import os
 from collections.abc import Iterator
 
-from agentrl_jax.algos.filters import kept_groups
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.schema import Config, ModelConfig
 from agentrl_jax.config.sizes import check_sizes
@@ -279,7 +278,7 @@ def _schedules(config: Config) -> Iterator[str]:
 def _kept(config: Config) -> tuple[int, int]:
     """Groups and rows that are trained on, as far as their number is known."""
     kept, groups = config.algo.filter, _groups(config)
-    number = kept_groups(groups, kept.ratio) if kept.kind == "fraction" else groups
+    number = kept.kept(groups) if kept.kind == "fraction" else groups
     turns = config.prompt.max_turns if config.rollout.context == "single_turn" else 1
     return number, number * config.rollout.members * turns
 

@@ -3,13 +3,12 @@
 Every field carries its explanation below it, which `agentrl train --help` shows. The learning rule is in `algo`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.fields import AboveZero, Count, Decay, NonNegative, Positive, Section, Seed, Share, Size
-from agentrl_jax.models.lora import TARGETS, Target
 from agentrl_jax.services.catalogue import TEXT_SERVICES
 
 
@@ -95,6 +94,11 @@ class ServiceConfig(Section):
     """Instances that an episode may lose in a turn: it is played again on fresh ones as far as it was."""
     max_failed: Annotated[float, Field(ge=0.0, le=1.0)] = 0.25
     """Share of failed episodes in an iteration above which the run ends."""
+
+
+Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+"""Matrices of a decoder that can have an adapter."""
 
 
 class LoraSettings(Section):

@@ -178,7 +178,7 @@ def _chosen(
     if rule.kind != "none":
         scores = filters.group_scores(*_filtered_by(trajectory, groups, rule.by), rule.by)
         if rule.kind == "fraction":
-            kept = filters.top_groups(scores, filters.kept_groups(number, rule.ratio), largest=rule.largest)
+            kept = filters.top_groups(scores, rule.kept(number), largest=rule.largest)
         else:
             by_rule = filters.chosen_groups(
                 scores,

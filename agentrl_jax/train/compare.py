@@ -59,10 +59,10 @@ def _held(folder: Path, name: str, comparison: Comparison) -> Record | None:
         return None
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        held, seeds = decode(record["config"], source=f"{file}"), record["seeds"]
-    except (ValueError, KeyError, TypeError) as error:
+        held, seeds = decode(record["config"], source="config"), record["seeds"]
+    except (UserError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{file}: is no file of an arm ({error}); delete it, or give another folder with --out"
+            f"{file}: is no file of an arm of this version ({error}); delete it, or give another folder with --out"
         ) from error
     check_same(name, held, comparison.arms[name])
     if len(seeds) != comparison.seeds:
