@@ -73,7 +73,7 @@ def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, poli
     assert result.scale == pytest.approx(1.0, abs=1e-10)
 
 
-@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.advantage != "grpo"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.kind != "grpo"], ids=lambda c: c.name)
 def test_what_is_found_off_policy_belongs_to_the_drift(bench, case):
     assert not biased(bench("table", "none").measure(case, 2))
 
