@@ -264,7 +264,7 @@ class _Penalty(Section):
 
 
 class FixedKl(_Penalty):
-    """A penalty on the divergence from the policy that learning began with, of a given weight."""
+    """A penalty of a given weight on the divergence from the policy that learning began with."""
 
     adaptive: ClassVar[bool] = False
 
@@ -274,7 +274,7 @@ class FixedKl(_Penalty):
 
 
 class AdaptiveKl(_Penalty):
-    """The same with a weight that is moved so that a divergence is held (Ziegler et al. 2019)."""
+    """A penalty whose weight is moved so that a given divergence is held (Ziegler et al. 2019)."""
 
     adaptive: ClassVar[bool] = True
 
