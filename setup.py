@@ -9,7 +9,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["agentrl_jax", "agentrl_jax.*", "envs_jax", "envs_jax.*"]),
-    package_data={"agentrl_jax.text": ["data/*.json"]},
+    package_data={"agentrl_jax.text": ["data/*.json"], "agentrl_jax.config.presets": ["*.yaml"]},
     install_requires=[
         "jax>=0.10.2,<0.11",
         "flax>=0.12.8,<0.13",

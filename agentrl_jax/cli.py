@@ -20,6 +20,7 @@ from agentrl_jax import command_reports, stopping
 from agentrl_jax.command_checks import as_user_error, known, readable
 from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Serve, Train
 from agentrl_jax.config import Config, load_config
+from agentrl_jax.config.listing import listing
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
 from agentrl_jax.whole_files import FULL
 
@@ -156,15 +157,8 @@ def _train(words: list[str]) -> None:
     file = words[0] if not words[0].startswith("-") else None
     if "--help" in words or "-h" in words:
         default = load_config(file, [word for word in words[1:] if word not in ("--help", "-h")]) if file else Config()
-        tyro.cli(
-            Config,
-            prog="agentrl train FILE.yaml",
-            description=_TRAIN_HELP,
-            default=default,
-            args=["--help"],
-            use_underscores=True,
-            config=(tyro.conf.FlagConversionOff,),
-        )
+        print(f"{_TRAIN_HELP}\n{listing(default)}")
+        return
     if file is None:
         raise UserError(
             f"{words[0]!r} stands where the YAML file is expected; write `agentrl train FILE.yaml --key value`"

@@ -23,31 +23,36 @@ from agentrl_jax.services.catalogue import NAMES
 
 def presets(command: Presets) -> None:
     """Prints the learning rules that have a name, or one of them."""
-    from agentrl_jax.algos.presets import PRESETS
-    from agentrl_jax.config import decode, to_dict
+    from agentrl_jax.config.load import decode, leaves, to_dict
+    from agentrl_jax.config.presets import NAMES, read_preset
 
     if command.name is None:
+        about = {name: read_preset(name).about for name in NAMES}
         if command.json:
-            print(json.dumps({name: rule.about for name, rule in PRESETS.items()}))
+            print(json.dumps(about))
             return
         table = Table(title="Presets", title_justify="left", show_header=False)
-        for name, rule in PRESETS.items():
-            table.add_row(name, rule.about)
+        for name, line in about.items():
+            table.add_row(name, line)
         Console().print(table)
         return
-    if command.name not in PRESETS:
-        raise UserError(f"{command.name!r} is no preset; known are {', '.join(PRESETS)}")
-    rule = PRESETS[command.name]
-    values = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
-    rows = {name: (value, rule.sources.get(name, "default")) for name, value in values.items() if name != "preset"}
+    if command.name not in NAMES:
+        raise UserError(f"{command.name!r} is no preset; known are {', '.join(NAMES)}")
+    preset = read_preset(command.name)
+    algo = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
+    values = {key: value for key, value in leaves(algo, lists=False) if key != "preset"}
+    # A part of which a preset gives the kind alone stands under its own name there. What it sets comes first.
+    sources = {key if key in values else f"{key}.kind": source for key, source in preset.sources.items()}
+    rows = [*sources, *(key for key in values if key not in sources)]
     if command.json:
-        print(json.dumps({name: {"value": value, "source": source} for name, (value, source) in rows.items()}))
+        print(json.dumps({key: {"value": values[key], "source": sources.get(key, "default")} for key in rows}))
         return
-    table = Table(title=f"{command.name}: {rule.about}", title_justify="left")
+    table = Table(title=f"{command.name}: {preset.about}", title_justify="left")
     for title in ("algo.", "value", "source"):
         table.add_column(title, overflow="fold")
-    for name, (value, source) in rows.items():
-        table.add_row(name, json.dumps(value), source, style=None if name in rule.sources else "dim")
+    for key in rows:
+        source = sources.get(key, "default")
+        table.add_row(key, json.dumps(values[key]), source, style=None if key in sources else "dim")
     Console().print(table)
 
 
@@ -76,7 +81,7 @@ def bench(command: Bench) -> None:
 
 def compare(command: Compare) -> None:
     """Plays the arms of a comparison and writes its report."""
-    from agentrl_jax.comparison_file import load_comparison
+    from agentrl_jax.config.comparison import load_comparison
     from agentrl_jax.evaluate import comparison as reports
     from agentrl_jax.train.compare import compare
 

@@ -1,14 +1,13 @@
-"""What strict log-probabilities cost and change: the updates side by side, measured in one run.
+"""What replayed log-probabilities cost and change: the updates side by side, measured in one run.
 
     python benchmarks/replay.py experiments/demo.yaml
     python benchmarks/replay.py experiments/demo.yaml --tasks.0.groups 16 --model.precision mixed
 
 A fresh agent of the given configuration plays one batch; each update learns from it at unchanged parameters. Temporary
-memory is what the compiled program asks for; the gradient, that of the last minibatch, is compared with the parallel
-one.
+memory is what the compiled program asks for; the gradient, that of the last minibatch, is compared with that of
+mismatch none.
 """
 
-import dataclasses
 import sys
 import time
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import optax
 
 from agentrl_jax.config import load_config
+from agentrl_jax.config.algo import IcePop, NoCorrection, Replay, Tis
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.world import common_prefix
 from agentrl_jax.train import build
@@ -26,7 +26,7 @@ from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.state import init_state, with_reference
 
 REPEATS = 5
-MODES = ("parallel", "strict", "truncated", "masked")
+MODES = {"none": NoCorrection(), "replay": Replay(), "tis": Tis(), "icepop": IcePop()}
 
 
 def main(path: str, *overrides: str) -> None:
@@ -48,7 +48,7 @@ def main(path: str, *overrides: str) -> None:
     trajectory, _ = compiled["rollout"](*playing)
     learning = trajectory, settings.temperature, key, numbers
     for mode in MODES:
-        rule = dataclasses.replace(build.learner_config(config), logprobs=mode)
+        rule = build.learner_config(config).replace(mismatch=MODES[mode])
         program = programs.update(model, rule, keep_gradient(), engine)
         compiled[mode] = program.lower(state, *learning).compile()
 
@@ -70,10 +70,10 @@ def main(path: str, *overrides: str) -> None:
         f"{'':10s} {'seconds':>8s} {'times':>6s} {'temp MiB':>9s} {'bit-equal':>9s} {'gap mean':>9s} {'gap max':>9s}"
     )
     print(f"{names} {'gradient change':>16s} {'1 - cosine':>11s}")
-    plain = gradient_of(results["parallel"])
+    plain = gradient_of(results["none"])
     for name, program in compiled.items():
         took, memory = min(times[name]), program.memory_analysis().temp_size_in_bytes / 2**20
-        cells = f"{name:10s} {took:8.2f} {took / min(times['parallel']):6.2f} {memory:9.1f}"
+        cells = f"{name:10s} {took:8.2f} {took / min(times['none']):6.2f} {memory:9.1f}"
         if name in MODES:
             gradient, metrics = gradient_of(results[name]), results[name][1]
             change = np.linalg.norm(gradient - plain) / np.linalg.norm(plain)

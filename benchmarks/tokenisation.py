@@ -137,8 +137,8 @@ def play(
     programs = Programs(make_mesh(1))
     panels = []
     for encoder in ("pieces", "canonical"):
-        prompt = dataclasses.replace(config.prompt, encoder=encoder)
-        world = build.build_world(dataclasses.replace(config, prompt=prompt), tokenizer)
+        prompt = config.prompt.replace(encoder=encoder)
+        world = build.build_world(config.replace(prompt=prompt), tokenizer)
         program = programs.rollout(encoder, model, world, engine)
         levels = level_splits(world).tasks[0]
         panels.append(Panel(program, min(episodes, 64), world, config, 0, levels, Split.TEST, config.evaluation.seed))
@@ -245,7 +245,7 @@ def main() -> None:
         print_row(*SUCCESS)
         print_row(*["---"] * len(SUCCESS))
         for name, config, _ in wanted:
-            config = dataclasses.replace(config, tasks=config.tasks[:1])
+            config = config.replace(tasks=config.tasks[:1])
             for how, success, formatted in play(config, params, model, tokenizer, chosen.episodes):
                 report_play(f"{name}, {how}", success, formatted)
 

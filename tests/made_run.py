@@ -33,7 +33,7 @@ RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
 prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
 rollout: {members: 2}
-algo: {preset: starpo, filter_ratio: 1.0}
+algo: {preset: starpo}
 """
 
 

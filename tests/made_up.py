@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from agentrl_jax.config.algo import Grpo, NoCorrection, NoFilter
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, unplayed
@@ -21,41 +22,11 @@ KEY = jax.random.key(0)
 BASE = LearnerConfig(
     task_names=("toy",),
     members=MEMBERS,
-    context="full",
-    advantage="gae",
-    grpo_std=True,
-    anchor="state",
-    anchor_history=0,
-    spread_weighted=False,
-    length_weighted=False,
-    whiten=True,
-    objective="clip",
-    dual_clip=3.0,
-    value_clip=0.5,
-    kl_kind="k3",
-    kl_where="none",
-    kl_adaptive=False,
+    filter=NoFilter(),
+    mismatch=NoCorrection(ratio_from="rollout"),
     aggregation="token_mean",
-    reward_placement="episode",
-    bootstrap_truncated=False,
-    reward_normalisation="identity",
-    reward_grouping="state",
-    filter_rule="fraction",
-    filter_ratio=1.0,
-    filter_kind="std",
-    filter_largest=True,
-    filter_zero=True,
-    filter_members=0,
-    epochs=1,
-    minibatches=1,
-    accumulation=1,
-    row_lengths=1,
-    context_tokens=0,
-    logprobs="rollout",
-    importance_cap=2.0,
-    importance_level="token",
 )
-GRPO = {"advantage": "grpo", "whiten": False}
+GRPO = {"advantage": Grpo()}
 
 
 def settings(**changes):

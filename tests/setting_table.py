@@ -10,8 +10,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from agentrl_jax.algos.estimate import WITH_CRITIC
+from agentrl_jax.config import Config
+from agentrl_jax.config.load import sections_of
 
+WITH_CRITIC = ("gae", "turn_gae", "bi_level_gae")
 BASE: dict[str, Any] = {
     "tasks": [
         {"env": "SimpleSokoban", "groups": 2, "name": "a"},
@@ -19,7 +21,11 @@ BASE: dict[str, Any] = {
     ],
     "prompt": {"max_turns": 2, "reply_tokens": 5},
     "rollout": {"members": 4},
-    "algo": {"preset": "starpo", "dual_clip": None, "clip_high": 0.28, "minibatches": 2},
+    "algo": {
+        "preset": "starpo",
+        "objective": {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None},
+        "minibatches": 2,
+    },
     "optim": {"lr": 0.05, "max_grad_norm": 1e4},
     "train": {"iterations": 4},
 }
@@ -38,73 +44,82 @@ class Setting:
         return f"{self.name}={str(self.value).replace(' ', '')}"
 
 
-def _algo(name: str, *values: Any, **needs: Any) -> list[Setting]:
-    return [Setting(f"algo.{name}", value, {f"algo.{key}": x for key, x in needs.items()}) for value in values]
+def _algo(name: str, *values: Any, needs: dict[str, Any] | None = None) -> list[Setting]:
+    return [Setting(f"algo.{name}", value, {f"algo.{key}": x for key, x in (needs or {}).items()}) for value in values]
 
 
-def _moves(name: str, end: float, **needs: Any) -> list[Setting]:
-    return _algo(f"schedules.{name}", {"end": end, "iterations": 1}, **needs)
+def _moves(name: str, end: float, needs: dict[str, Any] | None = None) -> list[Setting]:
+    return _algo(f"schedules.{name}", {"end": end, "iterations": 1}, needs=needs)
 
 
-_LOSS = {"kl_where": "loss", "kl_kind": "k2", "kl_coef": 1.0}
-_GIGPO = {"advantage": "gigpo"}
-_HISTORY = {**_GIGPO, "anchor_history": 1}
+_LOSS = {"kl.kind": "fixed", "kl.estimator": "k2", "kl.coef": 1.0}
+_HELD = {"kl.kind": "adaptive", "kl.estimator": "k2", "kl.coef": 1.0, "kl.target": 0.01, "kl.horizon": 100.0}
+_GIGPO = {"advantage.kind": "gigpo", "advantage.whiten": True}
+_WHITE = {"advantage.whiten": True}
+_KEPT = {"filter.kind": "fraction", "filter.ratio": 0.75}
+_TIS = {"mismatch.kind": "tis"}
 
 TRIED: tuple[Setting, ...] = (
-    *_algo("advantage", "turn_gae", "bi_level_gae", "reward_to_go", "grpo", "rloo", "remax", "gigpo"),
-    *_algo("grpo_std", False, advantage="grpo"),
-    *_algo("gamma", 0.5),
-    *_algo("lam", 0.5),
-    *_algo("turn_gamma", 0.3, advantage="bi_level_gae"),
-    *_algo("turn_gamma", 0.3, **_GIGPO),
-    *_algo("step_weight", 0.3, **_GIGPO),
-    *_algo("anchor", "observation", **_GIGPO),
-    *_algo("anchor_history", 1, **_GIGPO),
-    *_algo("history_power", 3.0, **_HISTORY),
-    *_algo("spread_weighted", True),
-    *_algo("length_weighted", True),
-    *_algo("objective", "gspo", "cispo", "policy_gradient"),
-    *_algo("clip_low", 0.001),
-    *_algo("clip_high", 0.01),
-    *_algo("dual_clip", 1.05),
-    *_algo("value_clip", 0.001),
-    *_algo("value_coef", 5.0),
+    *_algo(
+        "advantage.kind", "turn_gae", "bi_level_gae", "reward_to_go", "grpo", "rloo", "remax", "gigpo", needs=_WHITE
+    ),
+    *_algo("advantage.normalize_by_std", False, needs={"advantage.kind": "grpo", **_WHITE}),
+    *_algo("advantage.gamma", 0.5),
+    *_algo("advantage.lam", 0.5),
+    *_algo("advantage.turn_gamma", 0.3, needs={"advantage.kind": "bi_level_gae"}),
+    *_algo("advantage.turn_gamma", 0.3, needs=_GIGPO),
+    *_algo("advantage.step_weight", 0.3, needs=_GIGPO),
+    *_algo("advantage.anchor", "observation", needs=_GIGPO),
+    *_algo("advantage.history", 1, needs=_GIGPO),
+    *_algo("advantage.history_power", 3.0, needs={**_GIGPO, "advantage.history": 1}),
+    *_algo("advantage.spread_weighted", True),
+    *_algo("advantage.length_weighted", True),
+    *_algo("objective.kind", "gspo", "cispo", "policy_gradient"),
+    *_algo("objective.clip_low", 0.001),
+    *_algo("objective.clip_high", 0.01),
+    *_algo("objective.dual_clip", 1.05),
+    *_algo("advantage.value_clip", 0.001),
+    *_algo("advantage.value_coef", 5.0),
     *_algo("entropy_coef", 1.0),
-    *_algo("kl_kind", "k2", "k3", "full", kl_where="loss", kl_coef=1.0),
-    *_algo("kl_coef", 1.0, kl_where="loss", kl_kind="k2"),
-    *_algo("kl_where", "loss", kl_coef=1.0, kl_kind="k2"),
-    *_algo("kl_where", "reward", kl_coef=1.0),
-    *_algo("kl_target", 0.01, kl_horizon=100.0, **_LOSS),
-    *_algo("kl_horizon", 100.0, kl_target=0.01, **_LOSS),
+    *_algo("kl.kind", "fixed", needs=_LOSS),
+    *_algo("kl.kind", "adaptive", needs=_HELD),
+    *_algo("kl.estimator", "k2", "k3", "full", needs={"kl.kind": "fixed", "kl.coef": 1.0}),
+    *_algo("kl.coef", 1.0, needs=_LOSS),
+    *_algo("kl.apply_to", "reward", needs={"kl.kind": "fixed", "kl.coef": 1.0}),
+    *_algo("kl.target", 0.01, needs=_HELD),
+    *_algo("kl.horizon", 100.0, needs=_HELD),
     *_algo("aggregation", "token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"),
-    *_algo("whiten", False),
-    *_algo("reward_placement", "turn"),
-    *_algo("bootstrap_truncated", True),
-    *_algo("reward_normalisation", "mean", "asym_clip"),
-    *_algo("reward_grouping", "batch", reward_normalisation="mean_std"),
+    *_algo("advantage.whiten", False),
+    *_algo("advantage.reward_placement", "turn"),
+    *_algo("advantage.bootstrap_truncated", True),
+    *_algo("advantage.reward_normalization", "mean", "asym_clip"),
+    *_algo("advantage.reward_grouping", "batch", needs={"advantage.reward_normalization": "mean_std"}),
     *_algo("overlong_buffer", 0.6),
-    *_algo("overlong_penalty", 3.0, overlong_buffer=0.6),
-    *_algo("filter_rule", "top_p", "top_p_softmax"),
-    *_algo("filter_rule", "min_p", filter_value=0.3),
-    *_algo("filter_rule", "top_k", filter_value=2.0),
-    *_algo("filter_ratio", 0.75),
-    *_algo("filter_value", 0.3, filter_rule="min_p"),
-    *_algo("filter_kind", "mean", "entropy_std", filter_ratio=0.75),
-    *_algo("filter_largest", False, filter_ratio=0.75),
-    *_algo("filter_zero", False, filter_rule="top_p", filter_value=1.0),
+    *_algo("overlong_penalty", 3.0, needs={"overlong_buffer": 0.6}),
+    *_algo("filter.kind", "top_p", "top_p_softmax"),
+    *_algo("filter.kind", "fraction", needs={"filter.ratio": 0.75}),
+    *_algo("filter.kind", "min_p", needs={"filter.p": 0.3}),
+    *_algo("filter.kind", "top_k", needs={"filter.k": 2}),
+    *_algo("filter.ratio", 0.75, needs={"filter.kind": "fraction"}),
+    *_algo("filter.p", 0.3, needs={"filter.kind": "min_p"}),
+    *_algo("filter.k", 2, needs={"filter.kind": "top_k"}),
+    *_algo("filter.by", "mean", "entropy_std", needs=_KEPT),
+    *_algo("filter.largest", False, needs=_KEPT),
+    *_algo("filter.include_zero", False, needs={"filter.kind": "top_p", "filter.p": 1.0}),
     *_algo("filter_members", 2),
     *_moves("clip_low", 0.0),
     *_moves("clip_high", 0.0),
     *_moves("entropy_coef", 1.0),
-    *_moves("kl_coef", 0.0, **_LOSS),
+    *_moves("kl_coef", 0.0, needs=_LOSS),
     *_moves("value_coef", 5.0),
     *_moves("temperature", 0.5),
     *_moves("format_penalty", -2.0),
     *_algo("epochs", 2),
     *_algo("minibatches", 1, 4),
-    *_algo("logprobs", "rollout", "truncated", "masked"),
-    *_algo("importance_cap", 1.05, logprobs="truncated"),
-    *_algo("importance_level", "sequence", logprobs="truncated"),
+    *_algo("mismatch.kind", "tis", "icepop"),
+    *_algo("mismatch.ratio_from", "rollout"),
+    *_algo("mismatch.cap", 1.05, needs=_TIS),
+    *_algo("mismatch.level", "sequence", needs=_TIS),
     Setting("rollout.members", 1),
     Setting("rollout.temperature", 0.5),
     Setting("rollout.context", "single_turn"),
@@ -126,15 +141,26 @@ TRIED: tuple[Setting, ...] = (
 )
 
 
+def _part(path: list[str]) -> Any:
+    kind: Any = Config
+    for name in path:
+        kind = kind.model_fields[name].annotation
+    return kind
+
+
 def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of plain data with values by dotted name."""
+    """A copy of plain data with values by dotted name; what another kind does not have is left out."""
     data = copy.deepcopy(data)
-    for name, value in values.items():
+    for name in sorted(values, key=lambda name: not name.endswith(".kind")):
         *path, last = name.split(".")
         node = data
         for step in path:
             node = node.setdefault(step, {})
-        node[last] = value
+        if last == "kind":
+            kinds = {kind.model_fields["kind"].default: kind for kind in sections_of(_part(path))}
+            for key in node.keys() - kinds[values[name]].model_fields.keys():
+                del node[key]
+        node[last] = values[name]
     return data
 
 
@@ -154,16 +180,16 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "time alone, not the result",
         "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
     ),
-    "algo.max_rollouts": ("rounds of a rollout", "rollout/test_resampling.py::test_places_are_filled_as_by_hand"),
+    "algo.dynamic_sampling": ("rounds of a rollout", "rollout/test_resampling.py::test_places_are_filled_as_by_hand"),
     **dict.fromkeys(
-        ("algo.horizon", "algo.horizons", "algo.horizon_every"),
+        ("algo.horizon.kind", "algo.horizon.turns", "algo.horizon.every"),
         ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
     ),
-    "algo.horizon_gain": (
+    "algo.horizon.min_gain": (
         "turns of a rollout",
         "algos/test_schedules.py::test_a_rising_success_keeps_the_horizon_and_a_level_one_moves_it",
     ),
-    "algo.horizon_spread": (
+    "algo.horizon.min_spread": (
         "turns of a rollout",
         "algos/test_schedules.py::test_a_spread_that_is_used_up_moves_it_though_success_rises",
     ),
@@ -253,24 +279,21 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
 
 IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
     (
-        frozenset(
-            f"algo.{name}"
-            for name in ("objective", "clip_low", "clip_high", "dual_clip", "value_clip", "schedules.clip_low")
-        )
-        | {"algo.schedules.clip_high"},
+        frozenset(f"algo.objective.{name}" for name in ("kind", "clip_low", "clip_high", "dual_clip"))
+        | {"algo.advantage.value_clip", "algo.schedules.clip_low", "algo.schedules.clip_high"},
         lambda other: other.name == "algo.minibatches" and other.value == 1,
         "one step an iteration, as some published presets have it: nothing has moved that could be clipped, and all "
         "objectives have the same gradient; said at the start of a run (start.notes), not refused",
     ),
     (
-        frozenset({"algo.value_coef"}),
+        frozenset({"algo.advantage.value_coef"}),
         lambda other: other.name == "model.critic",
         "a decoder of its own learns from the value loss alone, whose scale Adam divides out; the coefficient matters "
         "where optim.max_grad_norm binds, which it does not here",
     ),
     (
         frozenset({"model.critic"}),
-        lambda other: (other.needs | {other.name: other.value}).get("algo.advantage", "gae") not in WITH_CRITIC,
+        lambda other: (other.needs | {other.name: other.value}).get("algo.advantage.kind", "gae") not in WITH_CRITIC,
         "a rule without a critic: the arms of a comparison share their model and differ in their rules; said at the "
         "start of a run (start.notes), not refused",
     ),

@@ -48,7 +48,10 @@ def one_line(code, err):
     [
         ([], ["train", "eval", "envs", "play", "chat", "export"]),
         (["--help"], ["train", "eval", "envs", "play", "chat", "export"]),
-        (["train", "--help"], ["FILE.yaml", "--algo.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"]),
+        (
+            ["train", "--help"],
+            ["FILE.yaml", "--algo.objective.clip_high", "Highest ratio", "--tasks.0.env", "starpo_grpo"],
+        ),
         (["eval", "--help"], ["RUN", "--levels", "XSB", "--json"]),
         (["envs", "--help"], ["--levels", "--json"]),
         (["play", "--help"], ["ENV", "--style", "compact"]),
@@ -62,10 +65,10 @@ def test_help(run, words, parts):
 
 
 def test_help_of_a_file_shows_its_values(run, tmp_path):
-    (tmp_path / "a.yaml").write_text("algo: {clip_high: 0.31}")
+    (tmp_path / "a.yaml").write_text("algo: {objective: {clip_high: 0.31}}")
     _, out, _ = run("train", str(tmp_path / "a.yaml"), "--optim.lr", "0.125", "--help")
-    assert "(default: 0.31)" in out
-    assert "(default: 0.125)" in out
+    assert "--algo.objective.clip_high 0.31\n" in out
+    assert "--optim.lr 0.125\n" in out
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_help_of_a_file_shows_its_values(run, tmp_path):
     [
         (["trian"], ["trian", "train"]),
         (["train"], ["FILE.yaml"]),
-        (["train", "--algo.clip_high", "1"], ["YAML file is expected"]),
+        (["train", "--algo.objective.clip_high", "1"], ["YAML file is expected"]),
         (["train", "absent.yaml"], ["absent.yaml", "no such file"]),
         (["eval"], ["RUN"]),
         (["eval", "run", "--epsodes", "3"], ["--epsodes", "--episodes"]),
@@ -106,7 +109,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, words, parts):
     ("text", "words", "parts"),
     [
         ("sead: 1", [], ["unknown key sead", "seed"]),
-        ("", ["--algo.clip_high", "wide"], ["algo.clip_high", '"wide"', "a number"]),
+        ("", ["--algo.objective.clip_high", "wide"], ["algo.objective.clip_high", '"wide"', "a number"]),
         ("tasks: [{env: Sokban, groups: 4}]", [], ["tasks.0", "'Sokban'", "SimpleSokoban"]),
         ("tasks: [{env: FrozenLake, groups: 4, options: {slipp: 1}}]", [], ["tasks.0", "'slipp'"]),
         ("tasks: [{env: SimpleSokoban, groups: 4, options: {height: big}}]", [], ["tasks.0", "height: 'big'"]),
@@ -210,7 +213,7 @@ def test_the_module_is_the_command():
         text=True,
         check=True,
     )
-    assert (reader.stdout.startswith("usage"), reader.stderr) == (True, "")
+    assert (reader.stdout.startswith("Train an agent"), reader.stderr) == (True, "")
 
 
 def test_importing_everything_leaves_out_what_only_pretrained_models_need():

@@ -1,11 +1,8 @@
-import dataclasses
-import inspect
 import os
 
 import pytest
 import yaml
 
-from agentrl_jax.algos.presets import PRESETS
 from agentrl_jax.config import (
     AlgoConfig,
     Config,
@@ -16,12 +13,17 @@ from agentrl_jax.config import (
     decode,
     differences,
     load_config,
+    load_resolved,
     save_resolved,
     to_dict,
     validate,
 )
+from agentrl_jax.config.algo import FractionFilter, Gae, Grpo
+from agentrl_jax.config.fields import Section
+from agentrl_jax.config.listing import explanations, listing
+from agentrl_jax.config.load import leaves, sections_of
+from agentrl_jax.config.rates import with_rates
 from agentrl_jax.errors import UserError
-from agentrl_jax.rates import with_rates
 from agentrl_jax.train.build import learning_rates
 
 
@@ -45,14 +47,20 @@ def refused(path, *overrides):
 
 def test_an_empty_file_gives_the_defaults_and_a_folder_named_after_it(write):
     config = load_config(write("", "first.yaml"))
-    assert config == dataclasses.replace(with_rates(Config()), run_dir=os.path.join("runs", "first"))
+    assert config == with_rates(Config()).replace(run_dir=os.path.join("runs", "first"))
 
 
 def test_values_of_the_file_and_of_the_command_line(write):
-    path = write("seed: 3\ntasks: [{env: Bandit, groups: 4}, {env: FrozenLake, groups: 8}]\nalgo: {clip_high: 0.3}\n")
-    words = ["--algo.clip_high", "0.25", "--tasks.1.groups=4", "--prompt.max-turns", "3", "--run_dir", "2026"]
+    tasks = "tasks: [{env: Bandit, groups: 4}, {env: FrozenLake, groups: 8}]"
+    path = write(f"seed: 3\n{tasks}\nalgo: {{objective: {{clip_high: 0.3}}}}\n")
+    words = ["--algo.objective.clip_high", "0.25", "--tasks.1.groups=4", "--prompt.max-turns", "3", "--run_dir", "2026"]
     config = load_config(path, [*words, "--tasks.1.options.success_rate", "1", "--prompt.format_penalty", "-0.5"])
-    assert (config.seed, config.algo.clip_high, config.prompt.max_turns, config.run_dir) == (3, 0.25, 3, "2026")
+    assert (config.seed, config.algo.objective.clip_high, config.prompt.max_turns, config.run_dir) == (
+        3,
+        0.25,
+        3,
+        "2026",
+    )
     assert [task.groups for task in config.tasks] == [4, 4]
     assert config.tasks[1].options == {"success_rate": 1}
     assert config.prompt.format_penalty == -0.5
@@ -74,7 +82,8 @@ def test_types_of_options_are_kept(write):
 
 
 def test_the_resolved_file_reads_back_as_the_same_tree(write, tmp_path):
-    text = "tasks: [{env: X, groups: 4, options: {slip: 0.3}}]\nalgo: {preset: starpo, dual_clip: null, minibatches: 2}"
+    algo = "algo: {preset: starpo, objective: {dual_clip: null}, minibatches: 2}"
+    text = f"tasks: [{{env: X, groups: 4, options: {{slip: 0.3}}}}]\n{algo}"
     config = load_config(write(text), ["--optim.lr", "1e-6"])
     save_resolved(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
@@ -83,23 +92,35 @@ def test_the_resolved_file_reads_back_as_the_same_tree(write, tmp_path):
 
 
 def test_presets_fill_what_is_not_given(write):
-    path = write("algo: {preset: starpo, clip_low: 0.1}\ntasks: [{env: X, groups: 8}]")
+    path = write("algo: {preset: starpo, objective: {clip_low: 0.1}}\ntasks: [{env: X, groups: 8}]")
     algo = load_config(path).algo
-    assert algo.clip_low == 0.1
-    assert {key: getattr(algo, key) for key in PRESETS["starpo"].values if key != "clip_low"} == {
-        key: value for key, value in PRESETS["starpo"].values.items() if key != "clip_low"
-    }
+    plain = decode({"algo": {"preset": "starpo"}}).algo
+    assert algo == plain.replace(objective=plain.objective.replace(clip_low=0.1))
     overridden = load_config(path, ["--algo.preset", "starpo_grpo"]).algo
-    assert (overridden.advantage, overridden.kl_where, overridden.clip_low) == ("grpo", "loss", 0.1)
+    assert (overridden.advantage, overridden.kl.kind, overridden.objective.clip_low) == (Grpo(), "fixed", 0.1)
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_every_preset_is_a_valid_configuration(preset):
-    config = decode({"algo": {"preset": preset}, "prompt": {"max_turns": 10}})
-    validate(config)
-    assert {key: getattr(config.algo, key) for key in PRESETS[preset].values} == PRESETS[preset].values
-    assert AlgoConfig.from_preset(preset) == config.algo
-    assert AlgoConfig.from_preset(preset, clip_low=0.1).clip_low == 0.1
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("grpo", Grpo()),
+        ({"kind": "grpo"}, Grpo()),
+        ({"kind": "grpo", "normalize_by_std": False}, Grpo(normalize_by_std=False)),
+        ({"kind": "gae", "lam": 0.9}, Gae(lam=0.9)),
+        ({"lam": 0.9}, Gae(lam=0.9)),
+    ],
+)
+def test_a_kind_of_its_own_replaces_the_preset_s_and_the_same_one_keeps_its_numbers(given, found):
+    assert decode({"algo": {"advantage": given}}).algo.advantage == found
+
+
+def test_a_part_with_kinds_on_the_command_line(write):
+    path = write("algo: {advantage: grpo, filter: {ratio: 0.5}}")
+    words = ["--algo.advantage.whiten", "true", "--algo.filter", "none", "--algo.kl.kind", "none"]
+    algo = load_config(path, words).algo
+    assert (algo.advantage, algo.filter.kind, algo.kl.kind) == (Grpo(whiten=True), "none", "none")
+    assert load_config(path, ["--algo.filter", "{kind: top_k, k: 2}"]).algo.filter.k == 2
+    assert load_config(path, ["--model.remat", "none"]).model.remat == "none"
 
 
 def test_defaults_are_those_of_the_default_preset():
@@ -109,17 +130,23 @@ def test_defaults_are_those_of_the_default_preset():
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("algo: {clip_hihg: 1}", ["unknown key algo.clip_hihg", "algo.clip_high"]),
-        ("clip_high: 0.28", ["unknown key clip_high", "algo.clip_high"]),
+        ("algo: {clip_hihg: 1}", ["unknown key algo.clip_hihg", "did you mean algo.objective.clip_high?"]),
+        ("clip_high: 0.28", ["unknown key clip_high", "did you mean algo.objective.clip_high?"]),
+        ("algo: {kl_coef: 1}", ["unknown key algo.kl_coef", "did you mean algo.kl.coef?"]),
+        ("algo: {objective: {clip_hihg: 1}}", ["algo.objective.clip_hihg", "did you mean algo.objective.clip_high?"]),
+        ("algo: {kl: {zzz: 1}}", ["unknown key algo.kl.zzz", "known keys here: kind"]),
         ("zzz: 1", ["unknown key zzz", "known keys here", "seed"]),
         ("seed: 1.5", ["seed is 1.5", "a whole number"]),
         ("seed: true", ["seed is true", "a whole number"]),
         ("seed: -1", ["seed is -1", "at least 0"]),
         ("seed: '1'", ['seed is "1"', "a whole number"]),
-        ("algo: {gamma: 1.5}", ["algo.gamma is 1.5", "at most 1"]),
-        ("algo: {gamma: .nan}", ["algo.gamma"]),
-        ("algo: {dual_clip: high}", ['algo.dual_clip is "high"', "a number"]),
-        ("algo: {advantage: ppo}", ['algo.advantage is "ppo"', "'grpo', 'rloo'"]),
+        ("algo: {advantage: {gamma: 1.5}}", ["algo.advantage.gamma is 1.5", "at most 1"]),
+        ("algo: {advantage: {gamma: .nan}}", ["algo.advantage.gamma"]),
+        ("algo: {objective: {dual_clip: high}}", ['algo.objective.dual_clip is "high"', "a number"]),
+        ("algo: {advantage: ppo}", ['algo.advantage.kind is "ppo"', "'grpo', 'rloo'"]),
+        ("algo: {advantage: {kind: [1]}}", ["algo.advantage.kind is"]),
+        ("algo: {advantage: 3}", ["algo.advantage is 3", "a kind, or keys with values"]),
+        ("algo: {filter: [1]}", ["algo.filter is [1]", "a kind, or keys with values"]),
         ("algo: {preset: best}", ['algo.preset is "best"', "starpo_s"]),
         ("algo: {preset: [1]}", ["algo.preset is [1]"]),
         ("algo: 3", ["algo is 3", "keys with values"]),
@@ -157,12 +184,12 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_key(write, text, par
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--algo.clip_hihg", "1"], ["algo.clip_hihg", "algo.clip_high"]),
+        (["--algo.clip_hihg", "1"], ["algo.clip_hihg", "algo.objective.clip_high"]),
         (["--tasks.4.groups", "1"], ["tasks has 1 entries"]),
         (["--seed.x", "1"], ["unknown key seed.x", "no keys below"]),
         (["--seed"], ["--seed", "no value"]),
-        (["--seed", "--algo.gamma", "1"], ["--seed", "no value"]),
-        (["seed", "1"], ["'seed'", "--algo.clip_high"]),
+        (["--seed", "--algo.epochs", "1"], ["--seed", "no value"]),
+        (["seed", "1"], ["'seed'", "--algo.objective.clip_high"]),
         (["--seed", "[1"], ["--seed", "not a value"]),
         (["--seed", "x"], ['seed is "x"', "a whole number"]),
     ],
@@ -180,88 +207,100 @@ def test_a_missing_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--algo.advantage", "grpo", "--rollout.members", "1", "--algo.filter_ratio", "1"], ["rollout.members is 1"]),
-        (["--rollout.members", "1"], ["algo.filter_ratio", "rollout.members is 1"]),
-        (["--algo.filter_ratio", "0.1"], ["keeps none", "0.125"]),
-        (["--algo.kl_coef", "0.1"], ["algo.kl_coef is 0.1", "algo.kl_where"]),
-        (["--algo.importance_cap", "3"], ["algo.importance_cap is 3", "parallel does not read"]),
+        (["--algo.advantage", "grpo", "--rollout.members", "1", "--algo.filter", "none"], ["rollout.members is 1"]),
+        (["--rollout.members", "1"], ["algo.filter is fraction by std", "rollout.members is 1"]),
+        (["--algo.filter.ratio", "0.1"], ["keeps none", "0.125"]),
+        (["--algo.filter.ratio", "1"], ["algo.filter.ratio is 1", "below 1"]),
+        (["--algo.filter", "none", "--algo.filter.by", "mean"], ["algo.filter.by is", "kind none does not have"]),
+        (["--algo.kl.coef", "0.1"], ["algo.kl.coef is 0.1", "kind none does not have", "fixed or adaptive"]),
+        (["--algo.mismatch.cap", "3"], ["algo.mismatch.cap is 3", "kind none does not have", "tis or icepop"]),
         (["--algo.minibatches", "5"], ["does not divide the 32 rows"]),
-        (["--algo.advantage", "grpo", "--algo.reward_placement", "turn"], ["algo.reward_placement is turn"]),
-        (["--algo.advantage", "grpo", "--algo.reward_normalisation", "mean"], ["algo.reward_normalisation is mean"]),
-        (["--algo.reward_placement", "turn", "--algo.reward_normalisation", "mean"], ["reward_placement turn"]),
-        (["--algo.advantage", "grpo", "--algo.gamma", "0.9"], ["algo.gamma is 0.9", "does not read"]),
-        (["--algo.advantage", "rloo", "--algo.lam", "0.9"], ["algo.lam is 0.9", "does not read"]),
-        (["--algo.turn_gamma", "0.9"], ["algo.turn_gamma is 0.9", "gae does not read"]),
+        (["--algo.advantage", "grpo", "--algo.advantage.reward_placement", "turn"], ["reward_placement is"]),
+        (["--algo.advantage", "grpo", "--algo.advantage.reward_normalization", "mean"], ["reward_normalization is"]),
         (
-            ["--algo.preset", "grpo", "--algo.bootstrap_truncated", "true"],
-            ["algo.bootstrap_truncated is true", "no critic"],
+            ["--algo.advantage.reward_placement", "turn", "--algo.advantage.reward_normalization", "mean"],
+            ["algo.advantage.reward_normalization is mean", "reward_placement is turn"],
         ),
-        (["--algo.anchor_history", "2"], ["algo.anchor_history is 2"]),
-        (["--algo.advantage", "gigpo", "--algo.history_power", "2"], ["algo.history_power is 2", "anchor_history 0"]),
+        (["--algo.advantage", "grpo", "--algo.advantage.gamma", "0.9"], ["gamma is 0.9", "kind grpo does not have"]),
+        (["--algo.advantage", "rloo", "--algo.advantage.lam", "0.9"], ["lam is 0.9", "kind rloo does not have"]),
+        (["--algo.advantage.turn_gamma", "0.9"], ["turn_gamma is 0.9", "kind gae does not have", "or gigpo"]),
         (
-            ["--algo.advantage", "bi_level_gae", "--model.critic", "separate", "--algo.step_weight", "2"],
-            ["step_weight"],
+            ["--algo.preset", "grpo", "--algo.advantage.bootstrap_truncated", "true"],
+            ["algo.advantage.bootstrap_truncated is true", "kind grpo does not have"],
         ),
-        (["--algo.objective", "gspo"], ["algo.dual_clip is 3", "gspo does not read"]),
-        (["--algo.filter_rule", "top_p"], ["algo.filter_ratio is 0.25", "top_p does not read"]),
-        (["--algo.filter_value", "0.5"], ["algo.filter_value is 0.5", "fraction does not read"]),
+        (["--algo.advantage.history", "2"], ["algo.advantage.history is 2"]),
         (
-            ["--algo.filter_rule", "top_p", "--algo.filter_ratio", "1", "--algo.filter_largest", "false"],
-            ["algo.filter_largest is false"],
+            ["--algo.advantage", "gigpo", "--algo.advantage.history_power", "2"],
+            ["algo.advantage.history_power is 2", "history 0 does not read"],
+        ),
+        (["--algo.advantage", "bi_level_gae", "--algo.advantage.step_weight", "2"], ["step_weight is 2", "gigpo"]),
+        (["--algo.objective", "gspo", "--algo.objective.dual_clip", "3"], ["dual_clip is 3", "gspo does not have"]),
+        (["--algo.filter", "top_p", "--algo.filter.ratio", "0.25"], ["ratio is 0.25", "kind top_p does not have"]),
+        (["--algo.filter.p", "0.5"], ["algo.filter.p is 0.5", "kind fraction does not have"]),
+        (["--algo.filter", "top_p", "--algo.filter.largest", "false"], ["algo.filter.largest is false"]),
+        (
+            ["--algo.dynamic_sampling", "2", "--rollout.members", "1", "--algo.filter", "none"],
+            ["algo.dynamic_sampling is 2", "at least 2 members"],
         ),
         (
-            ["--algo.max_rollouts", "2", "--rollout.members", "1", "--algo.filter_ratio", "1"],
-            ["algo.max_rollouts is 2", "at least 2 members"],
+            ["--algo.dynamic_sampling", "2", "--algo.mismatch", "replay"],
+            ["algo.dynamic_sampling is 2", "replay replays one"],
         ),
-        (["--algo.max_rollouts", "2", "--algo.logprobs", "strict"], ["algo.max_rollouts is 2", "strict replays one"]),
         (["--algo.filter_members", "17"], ["algo.filter_members is 17", "rollout.members = 16"]),
         (["--algo.preset", "grpo", "--algo.filter_members", "1"], ["expected at least 2"]),
-        (["--algo.preset", "scaling_inter"], ["algo.horizons is [5, 8, 10]", "prompt.max_turns = 5"]),
-        (["--algo.kl_target", "0.1"], ["algo.kl_target is 0.1", "algo.kl_coef is 0"]),
-        (["--algo.kl_horizon", "5"], ["algo.kl_horizon is 5"]),
+        (["--algo.preset", "scaling_inter"], ["algo.horizon.turns is [5, 8, 10]", "prompt.max_turns = 5"]),
+        (["--algo.kl.target", "0.1"], ["algo.kl.target is 0.1", "use kind adaptive"]),
+        (["--algo.kl.horizon", "5"], ["algo.kl.horizon is 5", "use kind adaptive"]),
+        (["--algo.kl", "{kind: adaptive, coef: 0}"], ["algo.kl.coef is 0", "above 0"]),
         (
-            ["--algo.preset", "grpo", "--algo.kl_target", "0.1", "--algo.kl_horizon", "10"],
-            ["algo.kl_horizon is 10", "25.6"],
+            ["--algo.preset", "grpo", "--algo.kl", "{kind: adaptive, target: 0.1, horizon: 10}"],
+            ["algo.kl.horizon is 10", "25.6"],
         ),
-        (
-            ["--algo.preset", "starpo_s2", "--algo.filter_rule", "min_p", "--algo.filter_kind", "mean"],
-            ["algo.filter_kind is mean"],
-        ),
-        (["--algo.preset", "dapo", "--algo.filter_rule", "min_p", "--algo.filter_value", "2"], ["use at most 1"]),
-        (["--algo.preset", "dapo", "--algo.filter_rule", "top_k", "--algo.filter_value", "0.9"], ["a whole number"]),
+        (["--algo.filter", "{kind: min_p, by: mean}"], ["algo.filter.by is", "'std', 'entropy'"]),
+        (["--algo.filter", "{kind: top_p, by: mean}"], ["algo.filter.by is", "'std', 'entropy'"]),
+        (["--algo.filter", "{kind: min_p, p: 2}"], ["algo.filter.p is 2", "at most 1"]),
+        (["--algo.filter", "{kind: top_k, k: 0.9}"], ["algo.filter.k is 0.9", "a whole number"]),
         (["--algo.preset", "dapo", "--train.max_bad_updates", "1"], ["train.max_bad_updates is 1"]),
         (
-            ["--algo.preset", "ppo", "--algo.kl_kind", "k2"],
-            ["algo.kl_where is reward and algo.kl_kind k2", "use algo.kl_kind k1"],
+            ["--algo.preset", "ppo", "--algo.kl.estimator", "k2"],
+            ["algo.kl.apply_to is reward and algo.kl.estimator k2", "use algo.kl.estimator k1"],
         ),
-        (["--algo.preset", "ppo", "--algo.kl_kind", "full"], ["algo.kl_kind full"]),
+        (["--algo.preset", "ppo", "--algo.kl.estimator", "full"], ["algo.kl.estimator full"]),
         (
-            ["--algo.preset", "rloo", "--algo.clip_high", "0.2"],
-            ["algo.clip_high is 0.2", "policy_gradient does not read"],
+            ["--algo.preset", "grpo", "--algo.kl", "{kind: fixed, apply_to: reward, estimator: k1}"],
+            ["algo.kl.apply_to is reward", "grpo compares returns"],
+        ),
+        (
+            ["--algo.preset", "rloo", "--algo.objective.clip_high", "0.2"],
+            ["algo.objective.clip_high is 0.2", "kind policy_gradient does not have"],
         ),
         (
             ["--algo.preset", "rloo", "--algo.schedules", "{clip_high: {end: 1, iterations: 5}}"],
-            ["algo.schedules.clip_high.end is 1, which"],
+            ["algo.schedules.clip_high.end is 1", "policy_gradient"],
         ),
-        (["--algo.preset", "rloo", "--algo.dual_clip", "3"], ["algo.dual_clip is 3", "policy_gradient does not read"]),
+        (
+            ["--algo.preset", "grpo", "--algo.schedules", "{value_coef: {end: 1, iterations: 5}}"],
+            ["algo.schedules.value_coef.end is 1", "algo.advantage grpo"],
+        ),
+        (["--algo.preset", "rloo", "--algo.objective.dual_clip", "3"], ["dual_clip is 3", "policy_gradient"]),
         (["--algo.overlong_penalty", "2"], ["algo.overlong_penalty is 2", "overlong_buffer 0 does not read"]),
         (["--algo.overlong_buffer", "0.5", "--algo.overlong_penalty", "0"], ["algo.overlong_penalty is 0"]),
         (["--algo.preset", "grpo", "--optim.critic_lr", "1e-3"], ["optim.critic_lr is 0.001", "has no critic"]),
         (["--optim.decay", "all", "--optim.weight_decay", "0"], ["optim.decay is all", "optim.weight_decay is 0"]),
         (["--algo.preset", "grpo", "--train.critic_warmup", "2"], ["train.critic_warmup is 2", "has no critic"]),
         (["--train.critic_warmup", "200"], ["train.critic_warmup is 200", "train.iterations 200"]),
-        (["--algo.preset", "grpo", "--algo.value_clip", "0.1"], ["algo.value_clip is 0.1"]),
-        (["--algo.grpo_std", "false"], ["algo.grpo_std is false"]),
-        (["--algo.horizon_every", "5"], ["algo.horizon_every is 5"]),
-        (["--algo.horizons", "[2, 3]"], ["horizon fixed does not read"]),
-        (["--algo.horizon", "stepwise"], ["algo.horizons is []"]),
-        (["--algo.horizon", "stepwise", "--algo.horizons", "[3, 2]"], ["algo.horizons is [3, 2]"]),
-        (["--algo.horizon_gain", "0.1"], ["algo.horizon_gain is 0.1"]),
-        (["--algo.schedules", "{kl_coef: {end: 0.1, iterations: 5}}"], ["algo.kl_where is none"]),
+        (["--algo.preset", "grpo", "--algo.advantage.value_clip", "0.1"], ["algo.advantage.value_clip is 0.1"]),
+        (["--algo.advantage.normalize_by_std", "false"], ["algo.advantage.normalize_by_std is false"]),
+        (["--algo.horizon.every", "5"], ["algo.horizon.every is 5", "kind fixed does not have"]),
+        (["--algo.horizon.turns", "[2, 3]"], ["algo.horizon.turns is [2, 3]", "kind fixed does not have"]),
+        (["--algo.horizon", "{kind: stepwise, turns: []}"], ["algo.horizon.turns is []", "at least one"]),
+        (["--algo.horizon", "{kind: stepwise, turns: [3, 2]}"], ["algo.horizon.turns is [3, 2]", "growing"]),
+        (["--algo.horizon", "{kind: stepwise, turns: [2], min_gain: 0.1}"], ["min_gain is 0.1", "kind adaptive"]),
+        (["--algo.schedules", "{kl_coef: {end: 0.1, iterations: 5}}"], ["algo.kl none"]),
         (["--algo.schedules", "{clip_low: {end: 1.5, iterations: 5}}"], ["clip_low.end is 1.5"]),
         (["--algo.schedules", "{temperature: {end: 0, iterations: 5}}"], ["temperature.end is 0"]),
         (["--algo.schedules", "{lr: {end: 0, iterations: 5}}"], ["algo.schedules"]),
-        (["--algo.reward_grouping", "batch"], ["algo.reward_grouping is batch"]),
+        (["--algo.advantage.reward_grouping", "batch"], ["algo.advantage.reward_grouping is batch"]),
         (["--tasks", "[{env: X, groups: 4}, {env: X, groups: 4}]"], ["called X", "tasks.1.name X-2"]),
         (["--model.heads", "3"], ["model.heads is 3"]),
         (["--model.kv_heads", "3"], ["model.kv_heads is 3"]),
@@ -280,7 +319,11 @@ def test_fields_that_do_not_fit_together_are_refused(write, words, parts):
 
 
 def test_a_ratio_is_not_rounded_below_its_meaning():
-    validate(Config(tasks=(TaskConfig(env="X", groups=100),), algo=AlgoConfig(filter_ratio=0.29, minibatches=29)))
+    validate(
+        Config(
+            tasks=(TaskConfig(env="X", groups=100),), algo=AlgoConfig(filter=FractionFilter(ratio=0.29), minibatches=29)
+        )
+    )
 
 
 def test_a_name_tells_two_tasks_of_one_environment_apart(write):
@@ -301,26 +344,61 @@ def test_learning_rates_rise_and_fall(schedule, factors):
 
 def test_differences_names_every_key_that_differs():
     a = Config(tasks=(TaskConfig(env="X", groups=4),))
-    b = dataclasses.replace(
-        a,
+    b = a.replace(
         seed=1,
         tasks=(TaskConfig(env="X", groups=4, options={"slip": 0.1}), TaskConfig(env="Y", groups=2)),
         rollout=RolloutConfig(members=8),
     )
     assert differences(a, a) == []
     changed = {"seed", "rollout.members", "tasks.0.options", "tasks.0.options.slip"}
-    added = {f"tasks.1.{field.name}" for field in dataclasses.fields(TaskConfig)}
+    added = {f"tasks.1.{name}" for name in TaskConfig.model_fields}
     assert set(differences(a, b)) == set(differences(b, a)) == changed | added
 
 
-def test_every_field_has_an_explanation_and_a_default():
-    for section in (Config, *(type(getattr(Config(), field.name)) for field in dataclasses.fields(Config))):
-        if not dataclasses.is_dataclass(section):
-            continue
-        source = inspect.getsource(inspect.getmodule(section))
-        for field in dataclasses.fields(section):
-            after = source.split(f"class {section.__name__}:")[1].split(f"    {field.name}: ")[1]
-            statement, explanation = after.split('"""')[:2]
-            assert len(explanation) > 5
-            assert ": " not in statement.split("\n    ")[-1]
-            assert field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+def sections(kind=Config):
+    """Every section of the tree, of all kinds."""
+    yield kind
+    for field in kind.model_fields.values():
+        for part in sections_of(field.annotation):
+            yield from sections(part)
+
+
+@pytest.mark.parametrize("section", dict.fromkeys(sections()))
+def test_every_field_has_an_explanation_and_a_default(section):
+    told = explanations(section)
+    required = {"env", "groups", "end", "iterations"} if section.__name__ in ("TaskConfig", "ScheduleConfig") else set()
+    for name, field in section.model_fields.items():
+        assert name == "kind" or len(told[name]) > 5
+        assert not field.is_required() or name in required
+
+
+def test_the_listing_holds_every_key_with_its_value_and_every_other_kind():
+    config = decode({"algo": {"preset": "dapo"}})
+    text = listing(config)
+    for key, value in leaves(to_dict(config)):
+        if not key[-1].isdigit():
+            assert f"--{key} {'none' if value is None else value if isinstance(value, str) and value else ''}" in text
+    flat = " ".join(text.split())
+    kinds = [field.default for field in AlgoConfig.model_fields.values() if isinstance(field.default, Section)]
+    assert len(kinds) == 6
+    for part in sections(AlgoConfig):
+        names = set(part.model_fields) - {"kind"}
+        if "kind" in part.model_fields and names:
+            kind = part.model_fields["kind"].default
+            assert f"(kind {kind} has" in flat or any(f"kind {kind}" in line for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "old", ["algo: {kl_where: none}", "algo: {kl: {kind: none}, logprobs: parallel}", "model: {dtype: float32}"]
+)
+def test_the_folder_of_an_older_version_is_refused_with_what_to_do(old, tmp_path):
+    save_resolved(Config(run_dir="x"), tmp_path / "config.yaml")
+    held = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    for section, values in yaml.safe_load(old).items():
+        held[section] |= values
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(held))
+    with pytest.raises(UserError) as caught:
+        load_resolved(tmp_path / "config.yaml")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"if {tmp_path} was written by another version of agentrl, use that version, or a new run folder" in message

@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
+from agentrl_jax.config.algo import FractionFilter, Gae
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.world import CompiledWorld, Task
@@ -91,7 +92,7 @@ CONFIG = Config(
     prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=5, reply_tokens=REPLY_TOKENS),
     model=ModelConfig(layers=2, width=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
     rollout=RolloutConfig(members=MEMBERS),
-    algo=AlgoConfig(filter_ratio=0.5, whiten=False),
+    algo=AlgoConfig(filter=FractionFilter(ratio=0.5), advantage=Gae(whiten=False)),
 )
 
 
@@ -104,7 +105,7 @@ def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
 def make_world(**changes: Any) -> CompiledWorld:
     """The two tasks, with changes to the prompt's configuration; `shared_noise` goes to the world."""
     shared_noise = changes.pop("shared_noise", False)
-    prompt = dataclasses.replace(CONFIG.prompt, **changes)
+    prompt = CONFIG.prompt.replace(**changes)
     tasks = (make_task("Short", 1, prompt), make_task("Long", 100, prompt))
     return CompiledWorld(tasks=tasks, shared_noise=shared_noise)
 

@@ -5,7 +5,6 @@ by one and kept by the fields of `LearnerConfig` that each has read while it was
 what only the one half reads share the other. Numbers that are static in a run but have no part in shapes are traced.
 """
 
-import dataclasses
 import functools
 import json
 from typing import Any
@@ -18,10 +17,10 @@ from made_up import EPISODES, GROUPS, MEMBERS, SAID, SEEN, SHAPE, TURNS
 from setting_table import Setting, with_settings
 
 from agentrl_jax.config import Config, decode, validate
+from agentrl_jax.config.fields import Section
 from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rates import has_critic
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train import build, learner, state
 from agentrl_jax.train.settings import LearnerConfig
@@ -30,7 +29,7 @@ UPDATES = 2
 """The adaptive controller, schedules and Adam's moments show in the second one."""
 MOST_PROGRAMS = 200
 """Programs kept at a time; Linux gives a process 65,530 mappings of memory, and each program takes many."""
-_BOUNDS = ("dual_clip", "value_clip", "importance_cap")
+_BOUNDS = ("objective.dual_clip", "advantage.value_clip", "mismatch.cap")
 
 
 def read(data: dict[str, Any]) -> Config:
@@ -127,31 +126,41 @@ class _Compared(str):
 
 
 class _Recorded:
-    """A `LearnerConfig` that keeps account of what is read of it; some of its numbers are traced.
+    """A `LearnerConfig`, or a part of it, that keeps account of what is read of it; some of its numbers are traced.
 
     Properties count as read, not what they are worked out from; of a name, whether it is this or that.
     """
 
-    def __init__(self, config: LearnerConfig, traced: dict[str, jax.Array], reads: dict[Any, Any]):
-        self.__dict__.update(_config=config, _traced=traced, _reads=reads)
+    def __init__(self, part: Section, traced: dict[str, jax.Array], reads: dict[Any, Any], prefix: str = ""):
+        self.__dict__.update(_part=part, _traced=traced, _reads=reads, _prefix=prefix)
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._traced:
-            return self._traced[name]
-        value = getattr(self._config, name)
+        key = self._prefix + name
+        if key in self._traced:
+            return self._traced[key]
+        value = getattr(self._part, name)
+        if isinstance(value, Section):
+            return _Recorded(value, self._traced, self._reads, f"{key}.")
         if not isinstance(value, str) or isinstance(getattr(LearnerConfig, name, None), property):
-            self._reads[name, None] = value
+            self._reads[key, None] = value
             return value
         compared = _Compared(value)
-        compared.reads, compared.field = self._reads, name
+        compared.reads, compared.field = self._reads, key
         return compared
+
+
+_ABSENT = object()
+
+
+def _value(config: LearnerConfig, key: str) -> Any:
+    return functools.reduce(lambda part, name: getattr(part, name, _ABSENT), key.split("."), config)
 
 
 def _agrees(config: LearnerConfig, reads: dict[Any, Any]) -> bool:
     """Whether a config would be read as another one was."""
     for (name, other), found in reads.items():
-        value = getattr(config, name)
-        if (value if other is None else str.__eq__(value, other)) != found:
+        value = _value(config, name)
+        if (value if other is None else value == other) != found:
             return False
     return True
 
@@ -165,8 +174,8 @@ class _Half:
 
     def __call__(self, function, config: LearnerConfig, arguments: tuple[Any, ...], key: Any) -> Any:
         """`function` of a config and arguments, compiled for the shapes of these and for `key`."""
-        traced = {name: getattr(config, name) for name in _BOUNDS}
-        traced = {n: jnp.float32(jnp.inf if x is None else x) for n, x in traced.items()}
+        traced = {name: _value(config, name) for name in _BOUNDS}
+        traced = {n: jnp.float32(jnp.inf if x in (None, _ABSENT) else x) for n, x in traced.items()}
         shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arguments))
         place = (key, shapes, jax.tree.structure(arguments))
         for reads, program in self.programs.get(place, ()):
@@ -225,12 +234,12 @@ def _start(model: ActorCritic, decay: str, reference: bool) -> state.TrainState:
 
 def updated(config: Config) -> tuple[Any, Any]:
     """Parameters before the first update of a configuration and after the second one."""
-    critic = config.model.critic if has_critic(config) else "none"
+    critic = config.model.critic if config.algo.advantage.has_critic else "none"
     model, rule, optim = ActorCritic(decoder=SHAPE, critic=critic), build.learner_config(config), config.optim
     numbers = tuple(jnp.float32(x) for x in (optim.b1, optim.b2, optim.weight_decay))
     now = start = _start(model, optim.decay, build.needs_reference(config))
     played = shortened(TRAJECTORY, config.rollout.members, config.prompt.max_turns)
-    greedy = shortened(GREEDY, MEMBERS, config.prompt.max_turns) if rule.advantage == "remax" else None
+    greedy = shortened(GREEDY, MEMBERS, config.prompt.max_turns) if rule.advantage.kind == "remax" else None
     factor, moving = build.learning_rates(config), build.moving(config)
     learner.make_batch, learner._learn = _making, _learning
     try:
@@ -262,7 +271,7 @@ class Results:
 
     def of(self, config: Config) -> tuple[Any, Any]:
         """As `updated`."""
-        key = json.dumps(dataclasses.asdict(config), sort_keys=True)
+        key = config.model_dump_json()
         if key not in self.known:
             self.known[key] = updated(config)
         return self.known[key]

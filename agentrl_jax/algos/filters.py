@@ -10,13 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos.groups import group_mean, group_spread
+from agentrl_jax.config.algo import ScoreKind
 
-ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
 Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 
 _ZERO_SCORE = 1e-10
-# 0.29 * 100 is 28.999999999999996 in floating point and means 29.
-_RATIO_ROUNDING = 1e-9
 
 
 def group_scores(values: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.Array:
@@ -33,11 +31,6 @@ def group_scores(values: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.A
         f32[Gr]
     """
     return group_spread(values, intact)[1] if kind in ("std", "entropy_std") else group_mean(values, intact)
-
-
-def kept_groups(num_groups: int, ratio: float) -> int:
-    """How many groups a filter ratio keeps: the whole part of ratio * num_groups; 0 is for the caller to refuse."""
-    return int(ratio * num_groups + _RATIO_ROUNDING)
 
 
 def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:

@@ -44,7 +44,7 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
     if kind == "k3":
         backward = jnp.clip(-difference, -_MAX_LOG_RATIO, _MAX_LOG_RATIO)
         return jnp.clip(jnp.expm1(backward) - backward, -_MAX_K3, _MAX_K3)
-    raise ValueError(f"kl_kind is {kind!r}; expected k1, k2, k3, abs or mse")
+    raise ValueError(f"the estimator is {kind!r}; expected k1, k2, k3, abs or mse")
 
 
 def full(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:

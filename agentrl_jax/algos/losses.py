@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-Objective = Literal["clip", "gspo", "cispo", "policy_gradient"]
+from agentrl_jax.config.algo import Aggregation, Level
+
+Objective = Literal["ppo", "gspo", "cispo", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
-Level = Literal["token", "sequence"]
-Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this, far outside any clip range, so that no ratio overflows."""
@@ -174,7 +174,7 @@ def objective(
     clip_high: jax.Array | float,
     dual_clip: jax.Array | float | None,
 ) -> tuple[jax.Array, PolicyStats]:
-    """The policy loss of a name: `policy_loss` (clip), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
+    """The policy loss of a name: `policy_loss` (ppo), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
 
     Args:
         name: of the four; policy_gradient reads no bound.
@@ -184,12 +184,12 @@ def objective(
         mask: bool[N, S] sampled tokens; only gspo reads it.
         clip_low: lowest ratio or weight is 1 - clip_low.
         clip_high: highest ratio or weight is 1 + clip_high.
-        dual_clip: as for `policy_loss`; only clip reads it.
+        dual_clip: as for `policy_loss`; only ppo reads it.
 
     Returns:
         Loss per token f32[N, S] and PolicyStats.
     """
-    if name == "clip":
+    if name == "ppo":
         return policy_loss(
             logprob, old_logprob, advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip
         )

@@ -3,15 +3,11 @@
 Letters: `E` episodes, `N` rows of `S` positions, `T` turns.
 """
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos.groups import STD_FLOOR
-
-Normalisation = Literal["identity", "mean", "mean_std", "asym_clip"]
-Placement = Literal["episode", "turn"]
+from agentrl_jax.config.algo import Normalisation, Placement
 
 _ASYMMETRIC_RANGE = (-1.0, 3.0)
 

@@ -7,6 +7,8 @@ entropy coefficient, temperature) is an `optax.Schedule` of the iteration.
 import dataclasses
 import math
 
+from agentrl_jax.config import algo as config
+
 
 def stepwise(iteration: int, horizons: tuple[int, ...], every: int) -> int:
     """The horizon of an iteration, counted from 0: each of `horizons` for `every` iterations, the last one for ever.
@@ -18,32 +20,14 @@ def stepwise(iteration: int, horizons: tuple[int, ...], every: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaptiveRule:
-    """When the adaptive horizon moves on.
-
-    Attributes:
-        horizons: increasing.
-        window: iterations of a mean; two windows side by side are compared, so that a stage lasts at least twice this.
-        least_gain: the success rate has to have risen by so much from one window to the next, or
-        least_spread: the in-group standard deviation of returns has to have stayed above this share of what it was in
-            the first window of the stage; the horizon moves on when success stands still or the spread is used up.
-    """
-
-    horizons: tuple[int, ...]
-    window: int
-    least_gain: float
-    least_spread: float
-
-
-@dataclasses.dataclass(frozen=True)
 class AdaptiveHorizon:
     """State of an adaptive horizon, plain numbers for a checkpoint.
 
     Attributes:
         stage: index of the present horizon.
-        success: of the iterations of this stage, the latest 2 windows.
+        success: of the iterations of this stage, the latest two stretches.
         spread: in-group standard deviation likewise.
-        first_spread: mean of the stage's first window; None before it is full.
+        first_spread: mean of the stage's first stretch; None before it is full.
     """
 
     stage: int = 0
@@ -51,23 +35,25 @@ class AdaptiveHorizon:
     spread: tuple[float, ...] = ()
     first_spread: float | None = None
 
-    def after(self, rule: AdaptiveRule, success: float, spread: float) -> "AdaptiveHorizon":
+    def after(self, rule: config.AdaptiveHorizon, success: float, spread: float) -> "AdaptiveHorizon":
         """The state after an iteration with this success rate and in-group standard deviation.
 
-        Measurements that are not finite (an iteration in which every environment broke) change nothing.
+        The mean over the latest `every` iterations is compared with that over those before them, so that a stage lasts
+        at least twice as long. Measurements that are not finite (an iteration in which every environment broke) change
+        nothing.
         """
         if not (math.isfinite(success) and math.isfinite(spread)):
             return self
-        kept = 2 * rule.window
+        kept = 2 * rule.every
         successes, spreads = (*self.success, success)[-kept:], (*self.spread, spread)[-kept:]
         first = self.first_spread
-        if first is None and len(spreads) == rule.window:
+        if first is None and len(spreads) == rule.every:
             first = _mean(spreads)
-        if len(successes) < kept or self.stage == len(rule.horizons) - 1:
+        if len(successes) < kept or self.stage == len(rule.turns) - 1:
             return AdaptiveHorizon(self.stage, successes, spreads, first)
-        gain = _mean(successes[rule.window :]) - _mean(successes[: rule.window])
-        used_up = first is not None and _mean(spreads[rule.window :]) < rule.least_spread * first
-        if gain < rule.least_gain or used_up:
+        gain = _mean(successes[rule.every :]) - _mean(successes[: rule.every])
+        used_up = first is not None and _mean(spreads[rule.every :]) < rule.min_spread * first
+        if gain < rule.min_gain or used_up:
             return AdaptiveHorizon(self.stage + 1)
         return AdaptiveHorizon(self.stage, successes, spreads, first)
 

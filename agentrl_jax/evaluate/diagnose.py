@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved
-from agentrl_jax.config_types import LARGEST
+from agentrl_jax.config.fields import LARGEST
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.train.curves import Panel, plot_curves
 from agentrl_jax.train.run_folder import read_config, read_rows

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config.sizes import check_sizes
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.lines import episode_budget, null_success
 from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
@@ -26,7 +27,6 @@ from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld
-from agentrl_jax.size_checks import check_sizes
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
@@ -185,10 +185,7 @@ def evaluate_run(
     config = read_config(run)
     if episodes is not None and episodes < 1:
         raise UserError(f"--episodes is {episodes}, expected at least 1")
-    config = dataclasses.replace(
-        config,
-        evaluation=dataclasses.replace(config.evaluation, episodes=episodes or config.evaluation.episodes),
-    )
+    config = config.replace(evaluation=config.evaluation.replace(episodes=episodes or config.evaluation.episodes))
     check_sizes(config)
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
@@ -268,10 +265,10 @@ def _panel_of_run(
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt
     if task.env not in tasks:
-        prompt = dataclasses.replace(prompt, max_actions=registry.spec(task.env).max_actions)
+        prompt = prompt.replace(max_actions=registry.spec(task.env).max_actions)
     if levels is not None:
-        task = dataclasses.replace(task, levels=levels)
-    config = dataclasses.replace(config, tasks=(task,), prompt=prompt)
+        task = task.replace(levels=levels)
+    config = config.replace(tasks=(task,), prompt=prompt)
     services = None
     if config.served:
         services = Services(config, lambda: Path(run))

@@ -6,19 +6,15 @@ The adapted product is x W + (alpha / r) (x a) b, so the base with its adapter o
 """
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.config.schema import TARGETS
 from agentrl_jax.models.shape import DecoderConfig
 
 Adapter = dict[str, dict[str, jax.Array]]
-
-Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
-
-TARGETS: tuple[Target, ...] = get_args(Target)
-"""Matrices that can have an adapter."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

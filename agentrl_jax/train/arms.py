@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 
 from agentrl_jax.algos import collapse
-from agentrl_jax.comparison_file import Comparison
 from agentrl_jax.config import Config, to_dict
+from agentrl_jax.config.comparison import Comparison
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.lines import optimal_label
@@ -60,13 +60,13 @@ class Arms:
             self.pretrained.config if self.pretrained else None,
             self.world,
             self.engine,
-            bootstrap=any(arm.algo.bootstrap_truncated for arm in comparison.arms.values()),
+            bootstrap=any(arm.algo.advantage.bootstrap_truncated for arm in comparison.arms.values()),
         )
         if config.imitation.levels:
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
         self.ids = build.training_ids(config)
         single = build.engine_config(config, self.tokenizer, members=1, slots=0)
-        rounds = {arm.algo.max_rollouts for arm in comparison.arms.values()}
+        rounds = {arm.algo.dynamic_sampling for arm in comparison.arms.values()}
         self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
         self.greedy = self._rollout(single)
         self.episode = self.alone.rollout("evaluation", self.model, self.world, single)
@@ -205,13 +205,13 @@ class Arms:
         episodes, split = self.ids.group.shape[0], self.splits.of(Split.TRAIN)
         settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration, split=split)
         policies = states.params["policy"]
-        rollout = self.rollouts[config.algo.max_rollouts]
+        rollout = self.rollouts[config.algo.dynamic_sampling]
         ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
         trajectories, stats = rollout(policies, (keys, turns, ids), (self.base, settings))
         hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.members, 0])
         steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
-        if config.algo.advantage == "remax":
+        if config.algo.advantage.kind == "remax":
             # Those of the trajectories: resampling may have put groups on other levels.
             ids = jax.tree.map(lambda x: x[:, :: config.rollout.members], trajectories.ids)
             alone = build.rollout_settings(config, self.world, ids.group.shape[1], 0.0, split=split)

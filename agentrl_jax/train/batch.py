@@ -15,7 +15,7 @@ from flax import struct
 from agentrl_jax.algos import anchors, diagnostics, filters, kl, losses, masked
 from agentrl_jax.algos import rewards as reward_rules
 from agentrl_jax.algos.advantages import whiten
-from agentrl_jax.algos.estimate import EstimatorSettings, Evidence, estimate
+from agentrl_jax.algos.estimate import Evidence, estimate
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
@@ -118,7 +118,7 @@ def make_batch(
     baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
     earned = _normalised(rewards, kept, groups.intact, config)
     final = None
-    if config.bootstrap_truncated:
+    if config.advantage.bootstrap_truncated:
         final = final_states(kept, config.context, config.context_tokens)
         final = final._replace(known=final.known & groups.intact.reshape(-1, 1))
     played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order, final)
@@ -135,7 +135,7 @@ def _baseline(greedy: Trajectory, settings: UpdateSettings) -> jax.Array:
 
 def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
     """What gigpo takes for the state of each turn, u32[E, T, 2]."""
-    if config.advantage == "gigpo" and config.anchor == "observation":
+    if config.advantage.kind == "gigpo" and config.advantage.anchor == "observation":
         seen = jnp.arange(trajectory.observation.shape[-1]) < trajectory.observation_length[..., None]
         return anchors.hash_tokens(trajectory.observation, seen)
     return trajectory.turn.state_hash
@@ -170,20 +170,19 @@ def _chosen(
 
     Where the number of kept groups is known before, only they are made rows of; otherwise all of them.
     """
-    number = groups.scores.shape[0]
+    number, rule = groups.scores.shape[0], config.filter
     chosen, kept = jnp.ones(groups.scores.shape, bool), jnp.arange(number)
-    most = filters.kept_groups(number, config.filter_ratio)
-    if config.filter_rule != "fraction" or most < number:
-        scores = filters.group_scores(*_filtered_by(trajectory, groups, config), config.filter_kind)
-        if config.filter_rule == "fraction":
-            kept = filters.top_groups(scores, most, largest=config.filter_largest)
+    if rule.kind != "none":
+        scores = filters.group_scores(*_filtered_by(trajectory, groups, rule.by), rule.by)
+        if rule.kind == "fraction":
+            kept = filters.top_groups(scores, rule.kept(number), largest=rule.largest)
         else:
             by_rule = filters.chosen_groups(
                 scores,
-                config.filter_rule,
+                rule.kind,
                 value=settings.filter_value,
-                largest=config.filter_largest,
-                include_zero=config.filter_zero,
+                largest=rule.largest,
+                include_zero=rule.include_zero,
             )
             chosen &= by_rule[:, None]
     if config.filter_members:
@@ -191,12 +190,12 @@ def _chosen(
     return chosen, (kept[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
 
 
-def _filtered_by(trajectory: Trajectory, groups: Groups, config: LearnerConfig) -> tuple[jax.Array, jax.Array]:
+def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind) -> tuple[jax.Array, jax.Array]:
     """What groups are ranked by, f32[Gr, M], and which members count."""
-    if config.filter_kind in ("std", "mean"):
+    if kind in ("std", "mean"):
         return groups
     tokens = jnp.sum(trajectory.reply.length, axis=1)
-    if config.filter_kind == "length":
+    if kind == "length":
         value = tokens.astype(jnp.float32)
     else:
         # The mean of -log p over tokens that were drawn with p has the mean entropy as its expectation.
@@ -219,18 +218,19 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, c
         counts: bool[Gr, M] episodes that are learned from.
         config: how.
     """
-    if config.reward_normalisation == "identity":
+    rule = config.advantage
+    if rule.reward_normalization == "identity":
         return rewards
     groups = rewards.shape[0] // config.members
     compared = {
         "state": jnp.repeat(jnp.arange(groups), config.members),
         "task": trajectory.ids.task,
         "batch": jnp.zeros(rewards.shape[0], jnp.int32),
-    }[config.reward_grouping]
+    }[rule.reward_grouping]
     # The others stand in a group of their own, where none that counts is compared with them.
     segments = max(groups, len(config.task_names)) + 1
     group = jnp.where(counts.reshape(-1), compared, segments - 1)
-    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, segments, config.reward_normalisation)
+    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, segments, rule.reward_normalization)
     last = jnp.arange(rewards.shape[1]) == trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)
 
@@ -253,7 +253,7 @@ def _prepare(
     in_parts = functools.partial(_in_parts, parts=config.minibatches * config.accumulation, shards=shards)
     params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
-    if config.has_critic:
+    if config.advantage.has_critic:
         value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
         params, reference = shards.after(value, (params, reference))
     final_value = jnp.zeros(played.length.shape[0])
@@ -271,22 +271,22 @@ def _prepare(
         )
 
     # The divergence over the whole vocabulary reads both policies at once, in the loss.
-    estimated = config.kl_where != "none" and config.kl_kind != "full"
+    estimated = config.kl.kind != "none" and config.kl.estimator != "full"
     if estimated:
         ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
         params = shards.after(ref_logprob, params)
     old_logprob, importance = None if config.old_logprobs == "same_pass" else rows.logprob, None
     if config.old_logprobs == "learner":
         old_logprob = by_forward(params["policy"])
-    if config.logprobs == "truncated" or config.logprobs == "masked":
+    if config.mismatch.kind == "tis" or config.mismatch.kind == "icepop":
         assert old_logprob is not None
         importance, truncated = losses.importance_weights(
             old_logprob,
             rows.logprob,
             mask,
-            cap=config.importance_cap,
-            correction=config.logprobs,
-            level=config.importance_level,
+            cap=config.mismatch.cap,
+            correction="truncated" if config.mismatch.kind == "tis" else "masked",
+            level=config.mismatch.level,
         )
 
     has_tokens = jnp.any(mask, axis=1)
@@ -314,10 +314,10 @@ def _prepare(
     slots = jnp.arange(of_episode.shape[1])
     last = jnp.arange(turns) * (len(slots) // turns) + played.length - 1
     last = jnp.where(played.length > 0, last, -1)
-    rewards = reward_rules.place_rewards(played.earned, last, len(slots), config.reward_placement)
-    if config.kl_where == "reward":
+    rewards = reward_rules.place_rewards(played.earned, last, len(slots), config.advantage.reward_placement)
+    if config.kl.apply_to == "reward":
         assert old_logprob is not None
-        divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl_kind), 0.0)
+        divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl.estimator), 0.0)
         rewards -= settings.kl_coef * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
     evidence = Evidence(
@@ -334,20 +334,17 @@ def _prepare(
         played=played.played,
         final_value=final_value,
     )
-    numbers = EstimatorSettings(
-        **{name: getattr(settings, name) for name in ("gamma", "lam", "turn_gamma", "step_weight", "history_power")}
-    )
-    advantage, target = (by_row(x) for x in estimate(evidence, config.estimator, numbers))
+    advantage, target = (by_row(x) for x in estimate(evidence, config.advantage, settings))
     earned, trained = jnp.sum(rewards, axis=1), jnp.any(of_episode, axis=1)
     metrics |= {f"critic/reward_{k}": x for k, x in diagnostics.masked_stats(earned, trained).items()}
     metrics |= {f"critic/advantage_{k}": x for k, x in diagnostics.masked_stats(advantage, mask).items()}
     if played.final is not None:
         metrics["critic/final_value_mean"] = masked.mean(final_value, played.final.known[:, 0]).value
-    if config.has_critic:
+    if config.advantage.has_critic:
         metrics |= {f"critic/value_{k}": x for k, x in diagnostics.masked_stats(value, mask).items()}
         metrics |= {f"critic/return_{k}": x for k, x in diagnostics.masked_stats(target, mask).items()}
         metrics["critic/explained_variance"] = diagnostics.explained_variance(value, target, mask)
-    if config.whiten:
+    if config.advantage.whiten:
         advantage = whiten(advantage, mask)
     batch = Batch(
         tokens=rows.tokens,

@@ -3,15 +3,17 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agentrl_jax.algos.estimate import WITH_CRITIC
-from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, TaskConfig
+from agentrl_jax.config import Config, ModelConfig, PromptConfig, TaskConfig
+from agentrl_jax.config.algo import UpdateRule
+from agentrl_jax.config.fields import Section
+from agentrl_jax.config.rates import rates
 from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
@@ -20,12 +22,10 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
-from agentrl_jax.rates import rates
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task, World
-from agentrl_jax.rule_tree import Moving
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
@@ -141,7 +141,7 @@ def build_model(
     lora = LoraConfig(rank=c.lora.rank, alpha=c.lora.alpha, targets=c.lora.targets) if c.lora.rank else None
     return ActorCritic(
         decoder=dataclasses.replace(shape, dtype=activations, cache_dtype="" if c.cache == "activations" else c.cache),
-        critic=c.critic if config.algo.advantage in WITH_CRITIC else "none",
+        critic=c.critic if config.algo.advantage.has_critic else "none",
         common=common,
         lora=lora,
         frozen_layers=c.frozen_layers,
@@ -225,9 +225,9 @@ def check_positions(
         pretrained: the model's configuration; None for a fresh decoder, which has no limit.
         world: what is played.
         engine: how.
-        bootstrap: a critic reads truncated episodes up to their final observation (`algo.bootstrap_truncated`), which
-            follows the longest context of a whole conversation. In a context of single turns it stands where the
-            observation of a turn does.
+        bootstrap: a critic reads truncated episodes up to their final observation (`bootstrap_truncated` of
+            `algo.advantage`), which follows the longest context of a whole conversation. In a context of single turns
+            it stands where the observation of a turn does.
 
     Raises:
         UserError: the longest context of a rollout does not fit.
@@ -236,7 +236,7 @@ def check_positions(
     final = world.observation_tokens if bootstrap and engine.context == "full" else 0
     if pretrained is not None and longest + final > pretrained.max_positions:
         shorter = ", set rollout.context to single_turn" if engine.context == "full" and engine.max_turns > 1 else ""
-        beyond = f", and algo.bootstrap_truncated reads a final observation of {final} behind it" if final else ""
+        beyond = f", and bootstrap_truncated reads a final observation of {final} behind it" if final else ""
         raise UserError(
             f"the longest context of a rollout has {longest} tokens{beyond}, but the pretrained model has only "
             f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
@@ -246,22 +246,20 @@ def check_positions(
 
 def needs_reference(config: Config) -> bool:
     """Whether the state carries a frozen policy that the KL divergence is measured from."""
-    return config.algo.kl_where != "none" or config.train.mutual_information_every > 0
+    return config.algo.kl.kind != "none" or config.train.mutual_information_every > 0
 
 
 def learner_config(config: Config) -> LearnerConfig:
     """The static part of the learning rule."""
-    names = {field.name for field in dataclasses.fields(LearnerConfig)} & {
-        field.name for field in dataclasses.fields(AlgoConfig)
-    }
-    shared: dict[str, Any] = {name: getattr(config.algo, name) for name in names}
-    return LearnerConfig(
+    parts: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
+    parts = {name: part.static() if isinstance(part, Section) else part for name, part in parts.items()}
+    return LearnerConfig.model_construct(
+        None,
         task_names=tuple(task.label for task in config.tasks),
         members=config.rollout.members,
         context=config.rollout.context,
         context_tokens=config.rollout.context_tokens,
-        kl_adaptive=config.algo.kl_target is not None,
-        **shared,
+        **parts,
     )
 
 
@@ -338,7 +336,7 @@ def learning_rates(config: Config) -> optax.Schedule:
 
 def moving(config: Config) -> dict[str, optax.Schedule]:
     """What may move besides the learning rates, by its name in `algo.schedules`: each value by iteration."""
-    start = {name: getattr(config.algo, name) for name in get_args(Moving) if hasattr(config.algo, name)}
+    start = config.algo.starts()
     start |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
     schedules: dict[str, optax.Schedule] = {name: optax.constant_schedule(value) for name, value in start.items()}
     for name, change in config.algo.schedules.items():
@@ -353,22 +351,15 @@ def moving(config: Config) -> dict[str, optax.Schedule]:
 def update_settings(config: Config, factor: float, iteration: int = 0) -> UpdateSettings:
     """Traced numbers of the update of an iteration; `factor` is that of `learning_rates`."""
     algo, chosen = config.algo, rates(config)
-    moved = {name: schedule(iteration) for name, schedule in moving(config).items() if name != "temperature"}
-    values = dict(
-        lr=chosen.policy * factor,
-        critic_lr=chosen.critic * factor,
-        max_grad_norm=config.optim.max_grad_norm,
-        gamma=algo.gamma,
-        lam=algo.lam,
-        turn_gamma=algo.turn_gamma,
-        step_weight=algo.step_weight,
-        history_power=algo.history_power,
-        filter_value=algo.filter_value,
-        kl_target=1.0 if algo.kl_target is None else algo.kl_target,
-        kl_horizon=algo.kl_horizon,
-        hold_policy=iteration < config.train.critic_warmup,
-        overlong_buffer=algo.overlong_buffer,
-        overlong_penalty=algo.overlong_penalty,
-        **moved,
-    )
+    values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 0.0)
+    values["filter_value"] = next(iter(algo.filter.traced().values()), 0.0)
+    values |= {name: schedule(iteration) for name, schedule in moving(config).items() if name != "temperature"}
+    values |= {
+        "lr": chosen.policy * factor,
+        "critic_lr": chosen.critic * factor,
+        "max_grad_norm": config.optim.max_grad_norm,
+        "hold_policy": iteration < config.train.critic_warmup,
+        "overlong_buffer": algo.overlong_buffer,
+        "overlong_penalty": algo.overlong_penalty,
+    }
     return UpdateSettings(**{name: jnp.float32(value) for name, value in values.items()})

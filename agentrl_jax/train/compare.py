@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from agentrl_jax.comparison_file import Comparison, check_same
 from agentrl_jax.config import decode
+from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.train.arms import Arms, Record
 from agentrl_jax.whole_files import replacing
@@ -59,10 +59,10 @@ def _held(folder: Path, name: str, comparison: Comparison) -> Record | None:
         return None
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        held, seeds = decode(record["config"], source=f"{file}"), record["seeds"]
-    except (ValueError, KeyError, TypeError) as error:
+        held, seeds = decode(record["config"], source="config"), record["seeds"]
+    except (UserError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{file}: is no file of an arm ({error}); delete it, or give another folder with --out"
+            f"{file}: is no file of an arm of this version ({error}); delete it, or give another folder with --out"
         ) from error
     check_same(name, held, comparison.arms[name])
     if len(seeds) != comparison.seeds:

@@ -62,14 +62,14 @@ def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> N
     if limit is not None and gap > limit:
         raise UserError(
             f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
-            f"algo.logprob_gap_limit is {limit:g}; {kept}; use model.precision float32, algo.logprobs strict, "
+            f"algo.logprob_gap_limit is {limit:g}; {kept}; use model.precision float32, algo.mismatch replay, "
             "or a higher limit (none for no limit), and a new run folder"
         )
     equal = metrics["rollout/logprob_bit_equal"]
-    if algo.logprobs == "strict" and equal < 1.0 and metrics["update/trained_tokens"]:
+    if algo.mismatch.kind == "replay" and equal < 1.0 and metrics["update/trained_tokens"]:
         raise UserError(
-            f"algo.logprobs is strict, but only {equal:.4%} of the replay's log-probabilities are those of the "
+            f"algo.mismatch is replay, but only {equal:.4%} of the replay's log-probabilities are those of the "
             f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
-            f"machine computes the same steps in different ways; {kept}; use algo.logprobs parallel or "
+            f"machine computes the same steps in different ways; {kept}; use algo.mismatch none or "
             "truncated and a new run folder"
         )

@@ -66,10 +66,10 @@ def update(
     batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
     state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards, replay)
     metrics |= of_steps
-    if config.kl_where != "none":
+    if config.kl.kind != "none":
         metrics["actor/kl_coef"] = settings.kl_coef
-    if config.kl_adaptive:
-        seen = metrics["actor/kl" if config.kl_where == "loss" else "actor/reward_kl_penalty"]
+    if config.kl.adaptive:
+        seen = metrics["actor/kl" if config.kl.apply_to == "loss" else "actor/reward_kl_penalty"]
         seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # which changes nothing
         episodes = trajectory.num_turns.shape[0]
         state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
@@ -125,7 +125,7 @@ def _learn(
         )
         metrics["loss"] = loss
         metrics["actor/grad_norm"] = norms["policy"]
-        if config.has_critic:
+        if config.advantage.has_critic:
             metrics["critic/grad_norm"] = norms["critic"]
         # A filter may keep fewer rows than there are minibatches; the first one is empty only where the batch is, and
         # that counts as one skipped update.
@@ -206,7 +206,7 @@ def _loss(
     config: LearnerConfig,
 ) -> tuple[jax.Array, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
     """A part's share of the loss, and for the metrics sums over its tokens and the greatest of them."""
-    compared = (reference, kl.full) if config.kl_kind == "full" and config.kl_where == "loss" else None
+    compared = (reference, kl.full) if config.kl.estimator == "full" else None
     scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature, compared)
     mask = batch.mask
     logprob = scores.logprob
@@ -214,14 +214,14 @@ def _loss(
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
     policy, stats = losses.objective(
-        config.objective,
+        config.objective.kind,
         logprob,
         jax.lax.stop_gradient(logprob) if batch.old_logprob is None else batch.old_logprob,
         batch.advantage,
         mask,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
-        dual_clip=config.dual_clip,
+        dual_clip=config.objective.dual_clip,
     )
     if batch.importance is not None:
         policy = policy * batch.importance
@@ -239,19 +239,21 @@ def _loss(
     _compare("rollout/logprob", logprob, batch, sums, peaks)
     if batch.replayed_logprob is not None:
         _compare("rollout/parallel", scores.logprob, batch, sums, peaks)
-    if config.has_critic:
-        value, clipped = losses.value_loss(scores.value, batch.old_value, batch.target, clip=config.value_clip)
+    if config.advantage.has_critic:
+        value, clipped = losses.value_loss(
+            scores.value, batch.old_value, batch.target, clip=config.advantage.value_clip
+        )
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
         loss += settings.value_coef * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
-    if config.kl_where != "none":
+    if config.kl.kind != "none":
         if scores.distance is None:
-            divergence = kl.estimate(logprob, batch.ref_logprob, config.kl_kind)
+            divergence = kl.estimate(logprob, batch.ref_logprob, config.kl.estimator)
         else:
             divergence = scores.distance
         sums["actor/kl"] = masked.total(divergence, mask)
-        if config.kl_where == "loss":
+        if config.kl.apply_to == "loss":
             loss += settings.kl_coef * jnp.sum(divergence * weights)
     return loss, (sums, peaks)
 

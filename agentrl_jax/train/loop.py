@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from agentrl_jax import rates
 from agentrl_jax.algos import mutual_information
-from agentrl_jax.config import Config, validate
+from agentrl_jax.config import Config, rates, validate
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.lines import optimal_label
@@ -97,7 +96,7 @@ class _Run:
 
     def __init__(self, config: Config):
         mesh = make_mesh(config.devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
-        validate(dataclasses.replace(config, devices=mesh.size))
+        validate(config.replace(devices=mesh.size))
         self.config = config
         self.key = jax.random.key(config.seed)
         self.started = time.monotonic()
@@ -125,14 +124,14 @@ class _Run:
             self.pretrained.config if self.pretrained else None,
             self.world,
             engine,
-            bootstrap=config.algo.bootstrap_truncated,
+            bootstrap=config.algo.advantage.bootstrap_truncated,
         )
         self.rollout = self.programs.rollout(
-            "rollout", self.model, self.world, engine, rounds=config.algo.max_rollouts, task_names=self.names
+            "rollout", self.model, self.world, engine, rounds=config.algo.dynamic_sampling, task_names=self.names
         )
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
-        remax = config.algo.advantage == "remax"
+        remax = config.algo.advantage.kind == "remax"
         self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
         self.dependence = None
         if config.train.mutual_information_every:
@@ -326,7 +325,7 @@ class _Run:
             **of_services,
             **of_prompts,
             "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
-            **({"critic/lr": chosen.critic * factor} if rates.has_critic(config) else {}),
+            **({"critic/lr": chosen.critic * factor} if config.algo.advantage.has_critic else {}),
             "rollout/horizon": turns,
             "rollout/temperature": temperature,
             "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
@@ -404,7 +403,7 @@ class _Run:
             return {}
         key = run_keys.of_iteration(self.key, run_keys.MEASUREMENT, iteration)
         # With a KL term the update measures the divergence itself.
-        reference = state.reference if self.config.algo.kl_where == "none" else None
+        reference = state.reference if self.config.algo.kl.kind == "none" else None
         found = _plain(self.dependence(state.whole(), reference, trajectory, temperature, key))
         before: dict[str, Any] = next((r for r in reversed(self.watch.rows) if found.keys() <= r.keys()), {})
         return found | mutual_information.smoothed(found, before)

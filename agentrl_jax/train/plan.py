@@ -117,7 +117,7 @@ def make_plan(
         ValueError: likewise, or the model is unknown.
     """
     mesh = make_mesh(devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
-    config = dataclasses.replace(config, devices=mesh.size)
+    config = config.replace(devices=mesh.size)
     validate(config)
     shape, tokenizer, source = _model(config, model)
     world = build.build_world(config, tokenizer)
@@ -217,7 +217,7 @@ class _Parts:
         temperature = self._at(jax.ShapeDtypeStruct((self.episodes,), jnp.float32), Spec())
         settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
         arguments = [self._placed(self.state), trajectory, temperature, self._key(), settings]
-        if self.config.algo.advantage == "remax":
+        if self.config.algo.advantage.kind == "remax":
             members = self.config.rollout.members
             greedy = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((len(x) // members, *x.shape[1:]), x.dtype), trajectory

@@ -96,7 +96,9 @@ class Programs:
             ValueError: host environments on a mesh where several devices make one player, or in several rounds.
         """
         if isinstance(world, HostWorld) and rounds > 1:
-            raise ValueError(f"host environments play one round of episodes, but algo.max_rollouts is {rounds}; use 1")
+            raise ValueError(
+                f"host environments play one round of episodes, but algo.dynamic_sampling is {rounds}; use 1"
+            )
         if isinstance(world, HostWorld) and self.players < self.mesh.size:
             raise ValueError(
                 f"host environments need one device a player, but a mesh {dict(self.mesh.shape)} has {self.players} "
@@ -155,9 +157,9 @@ class Programs:
         Raises:
             ValueError: strict where learner and rollout compute in different shapes.
         """
-        if config.logprobs == "strict" and (self.mesh.shape[TENSOR] > 1 or self.players != self.shards.count):
+        if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.players != self.shards.count):
             raise ValueError(
-                f"logprobs is strict on a mesh {dict(self.mesh.shape)}, whose {self.players} players and "
+                f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.players} players and "
                 f"{self.shards.count} learners compute in different shapes; use 1 for tensor, and the layout rows"
             )
         return self._learning("update", update, model, config=config, optimise=optimise, engine=engine)

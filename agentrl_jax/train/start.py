@@ -3,8 +3,8 @@
 import jax
 import optax
 
-from agentrl_jax import rates
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, rates
+from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import demonstrations
@@ -65,21 +65,22 @@ def demonstration_rows(
 def notes(config: Config) -> list[str]:
     """What is said at the start of a run that learns: its learning rates, and what does nothing in it."""
     algo, lines = config.algo, [rates.note(config)]
-    if config.model.critic != "shared" and not rates.has_critic(config):
+    if config.model.critic != "shared" and not algo.advantage.has_critic:
         # The arms of a comparison share their model, so that this is no error.
         lines.append(
-            f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage} has no "
-            "critic"
+            f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage.kind} has "
+            "no critic"
         )
     if algo.epochs * algo.minibatches > 1:
         return lines
     keys = []
-    if algo.logprobs != "rollout" and algo.objective != "policy_gradient":
-        keys = ["clip_low", "clip_high", *(["dual_clip"] if algo.dual_clip is not None else [])]
-        if algo.objective != "clip":
-            keys.append(f"objective {algo.objective}")
-    if rates.has_critic(config) and algo.value_clip is not None:
-        keys.append("value_clip")
+    if algo.mismatch != NoCorrection(ratio_from="rollout") and algo.objective.kind != "policy_gradient":
+        bounds = ["clip_low", "clip_high", *(["dual_clip"] if algo.objective.dual_clip is not None else [])]
+        keys = [f"objective.{name}" for name in bounds]
+        if algo.objective.kind != "ppo":
+            keys.append(f"objective {algo.objective.kind}")
+    if algo.advantage.has_critic and algo.advantage.value_clip is not None:
+        keys.append("advantage.value_clip")
     if keys:
         names = ", ".join(f"algo.{key}" for key in keys)
         lines.append(

@@ -69,14 +69,14 @@ def replayer(
     Raises:
         ValueError: strict without `engine`, or with one that is not that of the rollout.
     """
-    if config.logprobs != "strict":
+    if config.mismatch.kind != "replay":
         return None
     if engine is None:
-        raise ValueError("logprobs is strict, which replays the rollout; give the rollout's EngineConfig")
+        raise ValueError("mismatch is replay, which replays the rollout; give the rollout's EngineConfig")
     rule, played = (config.context, config.members), (engine.context, engine.members)
     if rule != played:
         raise ValueError(
-            f"logprobs is strict and the learner's context and members are {rule}, but those of the rollout {played}; "
+            f"mismatch is replay and the learner's context and members are {rule}, but those of the rollout {played}; "
             "use the same"
         )
     return Replayer(trajectory, temperature, model, engine, len(config.task_names), shards)

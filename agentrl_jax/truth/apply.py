@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos import losses
-from agentrl_jax.algos.estimate import EstimatorSettings, Evidence, estimate
+from agentrl_jax.algos.advantages import whiten
+from agentrl_jax.algos.estimate import Evidence, estimate
 from agentrl_jax.algos.groups import group_spread
 from agentrl_jax.algos.rewards import place_rewards
 from agentrl_jax.truth import task
@@ -119,9 +120,8 @@ def advantages(case: Case, rows: Rows, members: int, baseline: jax.Array) -> jax
         state=jnp.stack([state, state], axis=-1).astype(jnp.uint32),
         played=rows.last >= 0,
     )
-    numbers = {"gamma": 1.0, "lam": case.lam, "turn_gamma": case.turn_gamma, "step_weight": case.step_weight}
-    settings = EstimatorSettings(history_power=jnp.float64(1.0), **{k: jnp.float64(v) for k, v in numbers.items()})
-    return estimate(evidence, case.rule, settings)[0]
+    found, _ = estimate(evidence, case.rule, case.rule)
+    return whiten(found, rows.mask) if case.rule.whiten else found
 
 
 def _importance(case: Case, rows: Rows) -> jax.Array:

@@ -1,10 +1,10 @@
 """The estimators that are measured, and what is known about each."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from agentrl_jax.algos import losses
-from agentrl_jax.algos.estimate import EstimatorRule
+from agentrl_jax.config.algo import Advantage
 
 Critic = Literal["none", "true", "wrong"]
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
@@ -18,8 +18,7 @@ class Case:
 
     Attributes:
         name: shown, unique.
-        rule: the estimator.
-        lam, turn_gamma, step_weight: its numbers; the discount of tokens is 1.
+        rule: the estimator and its numbers; the discount of tokens is 1.
         aggregation: of the loss.
         objective: of the loss; on policy they differ in weights only.
         clip_low, clip_high, dual_clip: bounds of the objective, see `losses.objective`; a `clip_low` of 1 and None are
@@ -44,12 +43,9 @@ class Case:
     """
 
     name: str
-    rule: EstimatorRule
-    lam: float = 1.0
-    turn_gamma: float = 1.0
-    step_weight: float = 1.0
+    rule: Advantage
     aggregation: losses.Aggregation = "seq_mean_token_sum"
-    objective: losses.Objective = "clip"
+    objective: losses.Objective = "ppo"
     clip_low: float = 0.2
     clip_high: float | None = 0.28
     dual_clip: float | None = 3.0
@@ -64,11 +60,15 @@ class Case:
     note: str = ""
 
 
-def _case(name: str, advantage: Any, *, rule: dict[str, Any] | None = None, **options: Any) -> Case:
-    return Case(name=name, rule=EstimatorRule(advantage=advantage, **(rule or {})), **options)
+_RULES = {rule.model_fields["kind"].default: rule for rule in get_args(get_args(Advantage)[0])}
 
 
-_NO_STD = {"normalise_std": False}
+def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options: Any) -> Case:
+    plain = {"whiten": False} | ({"turn_gamma": 1.0} if "turn_gamma" in _RULES[kind].model_fields else {})
+    return Case(name=name, rule=_RULES[kind](**plain | (rule or {})), **options)
+
+
+_NO_STD = {"normalize_by_std": False}
 _TURNS: dict[str, Any] = {"placement": "turn"}
 
 CASES: tuple[Case, ...] = (
@@ -81,14 +81,21 @@ CASES: tuple[Case, ...] = (
     # A critic of the history is a baseline too, as long as lambda is 1 or its values are right.
     _case("gae, true critic", "gae", critic="true", **_TURNS, unbiased=True),
     _case("gae, wrong critic", "gae", critic="wrong", **_TURNS, unbiased=True, note="lambda 1"),
-    _case("gae 0.9, true critic", "gae", lam=0.9, critic="true", **_TURNS, unbiased=True),
-    _case("gae 0.9, wrong critic", "gae", lam=0.9, critic="wrong", **_TURNS),
+    _case("gae 0.9, true critic", "gae", rule={"lam": 0.9}, critic="true", **_TURNS, unbiased=True),
+    _case("gae 0.9, wrong critic", "gae", rule={"lam": 0.9}, critic="wrong", **_TURNS),
     _case("turn_gae, true critic", "turn_gae", critic="true", **_TURNS, unbiased=True),
     _case("turn_gae, wrong critic", "turn_gae", critic="wrong", **_TURNS, unbiased=True, note="lambda 1"),
-    _case("turn_gae 0.9, wrong critic", "turn_gae", lam=0.9, critic="wrong", **_TURNS),
+    _case("turn_gae 0.9, wrong critic", "turn_gae", rule={"lam": 0.9}, critic="wrong", **_TURNS),
     _case("bi_level_gae, true critic", "bi_level_gae", critic="true", **_TURNS, unbiased=True),
     _case("bi_level_gae, wrong critic", "bi_level_gae", critic="wrong", **_TURNS, unbiased=True, note="lambda 1"),
-    _case("bi_level_gae, turns 0.95", "bi_level_gae", turn_gamma=0.95, critic="true", **_TURNS, note="discounts turns"),
+    _case(
+        "bi_level_gae, turns 0.95",
+        "bi_level_gae",
+        rule={"turn_gamma": 0.95},
+        critic="true",
+        **_TURNS,
+        note="discounts turns",
+    ),
     # What is popular and is not the gradient of the return.
     _case("grpo", "grpo"),
     _case("whitened reinforce (reinforce_pp)", "reward_to_go", rule={"whiten": True}),

@@ -68,34 +68,36 @@ class Level:
     def population(self, case: Case) -> np.ndarray:
         """Advantages f64[J, S] that compare with the policy that draws itself instead of a few members."""
         returns, mean = self.t.returns, self.chance @ self.t.returns
-        name = case.rule.advantage
-        if name == "gigpo":
+        rule = case.rule
+        if rule.kind == "gigpo":
             return self._gigpo(case) * self.t.mask
-        if name in ("grpo", "rloo", "remax"):
-            baseline = sum(p * r for p, r in self.baselines) if name == "remax" else mean
+        if rule.kind == "grpo" or rule.kind == "rloo" or rule.kind == "remax":
+            baseline = sum(p * r for p, r in self.baselines) if rule.kind == "remax" else mean
             std = math.sqrt(self.chance @ np.square(returns - mean))
-            divided = std if name == "grpo" and case.rule.normalise_std else 1.0
+            divided = std if rule.kind == "grpo" and rule.normalize_by_std else 1.0
             return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape) * self.t.mask
-        plain = dataclasses.replace(case, rule=dataclasses.replace(case.rule, whiten=False))
+        plain = dataclasses.replace(case, rule=rule.replace(whiten=False))
         # Each of them a group, which these estimators do not look at.
         return np.asarray(apply.advantages(plain, self.rows(case), 1, jnp.float64(0.0)))
 
     def _gigpo(self, case: Case) -> np.ndarray:
         """Advantages f64[J, S] of gigpo's two comparisons: episodes of the level, and turns in the same state of it."""
+        rule = case.rule
+        assert rule.kind == "gigpo"
         t, of_turns = self.t, np.zeros(self.t.played.shape)
         if case.anchor == "state":
-            of_turns += _standing(t.returns, np.zeros(len(t), int), self.chance, case.rule.normalise_std)[:, None]
-        returns = np.asarray(anchors.returns_to_go(jnp.asarray(t.reward), case.turn_gamma))
+            of_turns += _standing(t.returns, np.zeros(len(t), int), self.chance, rule.normalize_by_std)[:, None]
+        returns = np.asarray(anchors.returns_to_go(jnp.asarray(t.reward), rule.turn_gamma))
         state = t.state if case.anchor == "state" else np.broadcast_to(np.arange(task.TURNS), t.state.shape)
         code = jnp.asarray(np.stack([state, state], axis=-1), jnp.uint32)
         # The bench's cases weigh the levels of a history by the power 1.
-        shares = np.arange(1.0, case.rule.history + 2)
+        shares = np.arange(1.0, rule.history + 2)
         for steps, share in enumerate(shares / shares.sum()):
             alike = anchors.same_state(anchors.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.played))
             chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.played
             number = np.asarray(alike).reshape(-1)
-            compared = _standing(returns.reshape(-1), number, chance.reshape(-1), case.rule.normalise_std)
-            of_turns += case.step_weight * share * np.where(t.played, compared.reshape(returns.shape), 0.0)
+            compared = _standing(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)
+            of_turns += rule.step_weight * share * np.where(t.played, compared.reshape(returns.shape), 0.0)
         return of_turns[:, np.arange(task.ROW) // (task.REPLY + 1)]
 
     def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:
@@ -128,7 +130,7 @@ class Level:
             spreads, gradients = (np.concatenate(part)[: len(index)] for part in zip(*parts))
             return spreads, gradients
 
-        baselines = self.baselines if case.rule.advantage == "remax" else [(1.0, 0.0)]
+        baselines = self.baselines if case.rule.kind == "remax" else [(1.0, 0.0)]
         parts = [(chance * weight, *everywhere(value)) for weight, value in baselines]
         chances, spreads, gradients = (np.concatenate(x) for x in zip(*parts))
         return chances, spreads, gradients

@@ -130,6 +130,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
         {name: value for name, value in vars(r).items() if name not in ("case", "apart")}
         | r.apart._asdict()
         | dataclasses.asdict(r.case)
+        | {"rule": r.case.rule.model_dump()}
         for r in results
     ]
 

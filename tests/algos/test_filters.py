@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_jax.algos import filters
+from agentrl_jax.config.algo import FractionFilter
 
 GROUPS = 8
 STDS = np.array([0.1, 2, 0, 1, 3, 0.5, 0, 0.2], np.float32)
@@ -23,7 +24,7 @@ few = st.integers(0, 12).map(lambda n: n / 16)
 
 
 def test_the_uncertainty_filter_keeps_a_quarter_in_the_original_order():
-    assert filters.kept_groups(8, 0.25) == 2
+    assert FractionFilter(ratio=0.25).kept(8) == 2
     np.testing.assert_array_equal(top_groups(STDS, 2), [1, 4])
     np.testing.assert_array_equal(top_groups(STDS, 2, largest=False), [2, 6])
 
@@ -35,8 +36,8 @@ def test_the_nucleus_keeps_four_groups():
 
 def test_a_ratio_means_the_number_it_is_written_as():
     for groups in (1, 7, 10, 100, 128):
-        for percent in range(101):
-            assert filters.kept_groups(groups, percent / 100) == percent * groups // 100
+        for percent in range(1, 100):
+            assert FractionFilter(ratio=percent / 100).kept(groups) == percent * groups // 100
 
 
 @pytest.mark.parametrize("largest", [True, False])

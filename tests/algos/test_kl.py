@@ -73,5 +73,5 @@ def test_a_batch_without_a_divergence_leaves_the_coefficient():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="kl_kind is 'k4'"):
+    with pytest.raises(ValueError, match="the estimator is 'k4'"):
         kl.estimate(np.zeros(1), np.zeros(1), "k4")

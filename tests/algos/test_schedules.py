@@ -2,9 +2,10 @@ import math
 
 import pytest
 
-from agentrl_jax.algos.schedules import AdaptiveHorizon, AdaptiveRule, stepwise
+from agentrl_jax.algos.schedules import AdaptiveHorizon, stepwise
+from agentrl_jax.config import algo
 
-RULE = AdaptiveRule(horizons=(2, 4, 8), window=3, least_gain=0.02, least_spread=0.3)
+RULE = algo.AdaptiveHorizon(turns=(2, 4, 8), every=3, min_gain=0.02, min_spread=0.3)
 
 
 def test_a_stage_lasts_as_long_as_it_says():

@@ -1,6 +1,5 @@
 """The parts of benchmarks/tokenisation.py, with a tiny random model and the shipped tokeniser."""
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def test_situations_hold_the_prompt_and_an_optimal_reply(scripts, small):
         assert f"{board}\n" in text
         assert text.endswith("<answer>")
         assert small.decode(s.reply).endswith("</answer>")
-    once = dataclasses.replace(CONFIG.prompt, max_actions=1)
+    once = CONFIG.prompt.replace(max_actions=1)
     arms = situations.situations(two_arms, small, jax.random.key(0), 6, once)
     assert [small.decode(s.reply) for s in arms] == ["Teacher</answer>"] * 2  # both orders of display
 
@@ -106,7 +105,7 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
 def test_play_pairs_levels_noise_and_sampling(scripts, small, params):
     """The shipped tokeniser draws the same borders in a lake's messages, so both must play the same."""
     tokenisation, _ = scripts
-    config = dataclasses.replace(CONFIG, tasks=CONFIG.tasks[:1])
+    config = CONFIG.replace(tasks=CONFIG.tasks[:1])
     for how, success, formatted in tokenisation.play(config, params, MODEL, small, 16):
         assert how in ("sampled", "greedy")
         assert success.shape == formatted.shape == (16, 2)

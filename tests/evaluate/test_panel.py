@@ -1,6 +1,5 @@
 """`agentrl eval` on the checkpoint of a tiny run, and episodes that do not depend on how many are played."""
 
-import dataclasses
 import json
 import shutil
 
@@ -183,7 +182,7 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
 def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     """Also not on how many are played at once, up to ties of the sampled token."""
     config = load_config(finished.file)
-    config = dataclasses.replace(config, tasks=config.tasks[1:])
+    config = config.replace(tasks=config.tasks[1:])
     tokenizer = build.load_tokenizer(config.model)
     model, world = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
     params = actor_critic.init_params(jax.random.key(3), model)

@@ -10,8 +10,8 @@ import yaml
 from damage import ODD, damaged, ends_in_one_line, with_odd_values
 
 from agentrl_jax import cli, safe_yaml
-from agentrl_jax.comparison_file import load_comparison
 from agentrl_jax.config import Config, load_config, save_resolved, to_dict
+from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import MAX_ERROR, UserError
 from agentrl_jax.evaluate.diagnose import diagnose
 from agentrl_jax.train.run_folder import read_config
@@ -19,7 +19,7 @@ from agentrl_jax.train.run_folder import read_config
 RUN = tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''")
 COMPARISON = {
     "seeds": 2,
-    "run": yaml.safe_load(RUN) | {"algo": {"filter_ratio": 1.0}},
+    "run": yaml.safe_load(RUN) | {"algo": {"filter": "none"}},
     "arms": {
         "grpo": {"algo": {"preset": "grpo", "minibatches": 1, "epochs": 1}},
         "rloo": {"algo": {"preset": "rloo"}, "optim": {"lr": 0.001}},

@@ -13,6 +13,7 @@ import toy_agent
 from jax.sharding import PartitionSpec as Spec
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 
+from agentrl_jax.config.algo import FixedKl, Replay
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
@@ -63,13 +64,13 @@ def drawn_state(model, optimise=PLAIN, reference=False):
 @functools.cache
 def programs_on(devices, fsdp, tensor, model, optimise, **changes):
     programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
-    return programs, programs.update(model, dataclasses.replace(BASE, **changes), optimise)
+    return programs, programs.update(model, BASE.replace(**changes), optimise)
 
 
 def step_on(devices, fsdp, tensor, model, optimise=PLAIN, trajectory=TRAJECTORY, **changes):
     """What one update adds to the parameters, its metrics, and the state that it leaves."""
     programs, program = programs_on(devices, fsdp, tensor, model, optimise, **changes)
-    before = drawn_state(model, optimise, "kl_where" in changes)
+    before = drawn_state(model, optimise, "kl" in changes)
     state = jax.device_put(jax.tree.map(jnp.copy, before), programs.placement(before, model.decoder))
     after, metrics = program(state, trajectory, ONES, KEY, made_up.settings())
     step = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), after.params, before.params)
@@ -112,7 +113,7 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
 
 def test_the_whole_divergence_is_that_of_one_device():
     """Two policies that both lie in parts, put together one after the other."""
-    changes = {"kl_kind": "full", "kl_where": "loss"}
+    changes = {"kl": FixedKl(estimator="full")}
     one, spread = (step_on(*mesh, WHOLE, **changes) for mesh in ((1, 1, 1), (8, 2, 2)))
     assert_same_update(one, spread)
     assert float(one[1]["actor/kl"]) > 1e-4
@@ -185,7 +186,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
 
 # Rollouts
 
-CONFIG = dataclasses.replace(toy_agent.CONFIG, model=dataclasses.replace(toy_agent.CONFIG.model, heads=4, kv_heads=2))
+CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
 TOKENIZER = padded(toy_agent.TOKENIZER, 480)
 """Its vocabulary can be parted; 473 tokens could not."""
 
@@ -245,4 +246,4 @@ def test_devices_that_do_not_fit_are_refused():
 def test_a_strict_learner_refuses_parted_matrices():
     programs = Programs(make_mesh(2, tensor=2))
     with pytest.raises(ValueError, match=r"strict on a mesh .*'tensor': 2.*; use 1"):
-        programs.update(WHOLE, dataclasses.replace(BASE, logprobs="strict"), optax.sgd(1.0))
+        programs.update(WHOLE, BASE.replace(mismatch=Replay()), optax.sgd(1.0))

@@ -318,7 +318,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
 def test_the_learner_takes_such_a_trajectory(troubled):
     _, trajectory = troubled
     config = toy_agent.CONFIG
-    rule = dataclasses.replace(build.learner_config(config), members=MEMBERS, task_names=("Courier",), minibatches=1)
+    rule = build.learner_config(config).replace(members=MEMBERS, task_names=("Courier",), minibatches=1)
     optimise = build.build_optimiser(config)
     start = state.init_state(jax.random.key(0), toy_agent.MODEL, optimise, reference=False)
     start = dataclasses.replace(start, params=start.params | {"policy": policy()})

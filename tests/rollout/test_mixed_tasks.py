@@ -19,7 +19,7 @@ GROUPS = 16
 
 def play(*names):
     """One trajectory of GROUPS episodes a task; the key of an episode depends on its place in its own task only."""
-    config = dataclasses.replace(toy_agent.CONFIG, tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
+    config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
     world = build.build_world(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
     task = np.repeat(np.arange(len(names)), GROUPS)
@@ -52,7 +52,7 @@ def test_a_task_plays_as_if_alone(mixed, task, name):
 def test_the_prefix_in_common_is_what_all_tasks_begin_with():
     def world(*names):
         tasks = tuple(TaskConfig(env=name, groups=1) for name in names)
-        return build.build_world(dataclasses.replace(toy_agent.CONFIG, tasks=tasks), toy_agent.TOKENIZER)
+        return build.build_world(toy_agent.CONFIG.replace(tasks=tasks), toy_agent.TOKENIZER)
 
     alone, mixed = world("SimpleSokoban"), world("SimpleSokoban", "FrozenLake", "Bandit")
     assert common_prefix(alone) == alone.prefix.shape[1]

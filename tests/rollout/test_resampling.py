@@ -163,5 +163,5 @@ def test_rounds_end_when_all_is_full_or_at_the_bound(batch, good_from, bound, pl
 
 def test_host_environments_play_one_round():
     programs, world = Programs(make_mesh(1)), object.__new__(HostWorld)
-    with pytest.raises(ValueError, match="max_rollouts is 2"):
+    with pytest.raises(ValueError, match="dynamic_sampling is 2"):
         programs.rollout("rollout", toy_agent.MODEL, world, toy_agent.engine_config(), rounds=2)

@@ -19,8 +19,8 @@ from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.world import CompiledWorld
 
 TURNS, REPLY_TOKENS, ACTIONS = 5, 14, 5
-PROMPT = dataclasses.replace(
-    toy_agent.CONFIG.prompt, max_turns=TURNS, reply_tokens=REPLY_TOKENS, max_actions_per_turn=ACTIONS, max_actions=10
+PROMPT = toy_agent.CONFIG.prompt.replace(
+    max_turns=TURNS, reply_tokens=REPLY_TOKENS, max_actions_per_turn=ACTIONS, max_actions=10
 )
 
 
@@ -49,7 +49,7 @@ def play_script(policy):
     """Function (replies of each episode, forced, stop_at_answer, changes of the engine's configuration) -> `Play`."""
 
     def play(episodes, *, forced, stop_at_answer, **changes):
-        prompt = dataclasses.replace(PROMPT, forced_tag=forced)
+        prompt = PROMPT.replace(forced_tag=forced)
         world = CompiledWorld((toy_agent.make_task("Long", 100, prompt),))
         table = jnp.asarray(script(episodes))
         count = len(episodes)

@@ -8,7 +8,7 @@ import pytest
 import tiny_run
 import yaml
 
-from agentrl_jax.comparison_file import load_comparison
+from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import UserError
 from agentrl_jax.train import start
 
@@ -20,8 +20,8 @@ RUN |= {
     "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
 }
 ARMS = {
-    "starpo_s": {"algo": {"preset": "starpo_s", "filter_ratio": 0.5}},
-    "dapo": {"algo": {"preset": "dapo", "max_rollouts": 2}, "optim": {"lr": 0.02}},
+    "starpo_s": {"algo": {"preset": "starpo_s", "filter": {"ratio": 0.5}}},
+    "dapo": {"algo": {"preset": "dapo", "dynamic_sampling": 2}, "optim": {"lr": 0.02}},
 }
 
 
@@ -95,7 +95,7 @@ def test_an_arm_of_another_configuration_is_refused(played, tmp_path):
     changed = write(tmp_path, arms=ARMS | {"dapo": {"algo": {"preset": "dapo"}}})
     code, _, err = tiny_run.command("compare", changed, "--out", str(out))
     assert code == 2
-    assert "dapo was played with another configuration (algo.max_rollouts" in err
+    assert "dapo was played with another configuration (algo.dynamic_sampling" in err
     code, _, err = tiny_run.command("compare", changed, "--out", str(out), "--only", "ppo")
     assert code == 2
     assert "--only names 'ppo'" in err
@@ -125,7 +125,7 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
         ({"arms": {"../a": {}}}, "names a file"),
         ({"arms": ARMS | {"ppo": {"algo": {"preset": "ppo", "minibatches": 2}}}}, "arms.ppo takes 2 gradient steps"),
         ({"arms": {"a": {"algo": {"preset": "nothing"}}}}, "arms.a: algo.preset"),
-        ({"arms": {"a": {"algo": {"preset": "grpo", "lam": 0.5}}}}, "arms.a: algo.lam"),
+        ({"arms": {"a": {"algo": {"preset": "grpo", "advantage": {"lam": 0.5}}}}}, "arms.a: algo.advantage.lam"),
         ({"pairs": [["dapo", "ppo"]]}, "pairs names 'ppo'"),
         ({"run": RUN | {"devices": 2}}, "run.devices"),
         ({"run": RUN | {"train": {"iterations": 0}}}, "run.train.iterations is 0"),

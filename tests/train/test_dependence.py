@@ -21,7 +21,7 @@ from agentrl_jax.train.dependence import DependenceConfig
 from agentrl_jax.train.programs import Programs
 
 GROUPS, MEMBERS = 6, toy_agent.MEMBERS
-CONFIG = dataclasses.replace(toy_agent.CONFIG, model=dataclasses.replace(toy_agent.CONFIG.model, heads=4, kv_heads=2))
+CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
 MODEL = build.build_model(CONFIG, padded(toy_agent.TOKENIZER, 480))
 PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]
@@ -34,7 +34,7 @@ tasks: [{env: FrozenLake, groups: 4}]
 prompt: {think: true, max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 9}
 model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {members: 2}
-algo: {preset: starpo_s, filter_ratio: 0.5}
+algo: {preset: starpo_s, filter: {ratio: 0.5}}
 train: {iterations: 4, checkpoint_every: 3, validate_every: 0, validation_episodes: 8, mutual_information_every: 2}
 evaluation: {episodes: 8}
 """
@@ -220,7 +220,7 @@ def test_a_run_measures_and_goes_on_with_the_same_bits(tmp_path):
 
 def test_one_group_is_refused(tmp_path):
     file = tiny_run.write_config(tmp_path)
-    words = ("--tasks", '[{"env": "FrozenLake", "groups": 1}]', "--algo.filter_ratio", "1")
+    words = ("--tasks", '[{"env": "FrozenLake", "groups": 1}]', "--algo.filter", "none")
     code, _, err = tiny_run.command("train", file, *words, "--train.mutual_information_every", "5")
     assert code == 2
     assert "single group" in err

@@ -28,6 +28,7 @@ from made_up import (
     settings,
 )
 
+from agentrl_jax.config.algo import FixedKl, FractionFilter, Gae, Rloo
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
@@ -58,7 +59,7 @@ def learn():
     def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, optimise=PLAIN, **changes):
         state = fresh_state(model, optimise=optimise) if state is None else state
         numbers = settings() if numbers is None else numbers
-        return program(model, optimise, dataclasses.replace(BASE, **changes))(state, trajectory, ONES, key, numbers)
+        return program(model, optimise, BASE.replace(**changes))(state, trajectory, ONES, key, numbers)
 
     run.program = program
     return run
@@ -242,7 +243,9 @@ def test_normalised_returns_do_not_see_broken_episodes(learn, method):
     lost = jnp.arange(EPISODES) % 5 == 0
     turn = TRAJECTORY.turn.replace(failed=jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost))
     spoiled = turn.replace(reward=jnp.where(lost[:, None], 1e3, turn.reward))
-    one, other = (learn(TRAJECTORY.replace(turn=t), reward_normalisation=method)[0] for t in (turn, spoiled))
+    one, other = (
+        learn(TRAJECTORY.replace(turn=t), advantage=Gae(reward_normalization=method))[0] for t in (turn, spoiled)
+    )
     assert_close(step_of(one), step_of(other), 0.0)
 
 
@@ -258,13 +261,13 @@ def test_filter_trains_on_the_groups_that_differ_most(learn):
         tokens = jnp.where(rows, 1, trajectory.reply.tokens)
         return trajectory.replace(reply=trajectory.reply.replace(tokens=tokens))
 
-    kept, metrics = learn(trajectory, filter_ratio=0.5)
+    kept, metrics = learn(trajectory, filter=FractionFilter(ratio=0.5))
     assert metrics["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.reply.length)[~other[:, 0, 0]])
-    untouched, _ = learn(garbled(other), filter_ratio=0.5)
+    untouched, _ = learn(garbled(other), filter=FractionFilter(ratio=0.5))
     assert_close(step_of(kept), step_of(untouched), 0.0)
-    touched, _ = learn(garbled(~other), filter_ratio=0.5)
+    touched, _ = learn(garbled(~other), filter=FractionFilter(ratio=0.5))
     assert float(optax.tree.norm(jax.tree.map(jnp.subtract, kept.params, touched.params))) > 1e-4
-    _, reverse = learn(trajectory, filter_ratio=0.5, filter_largest=False)
+    _, reverse = learn(trajectory, filter=FractionFilter(ratio=0.5, largest=False))
     assert reverse["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.reply.length)[other[:, 0, 0]])
 
 
@@ -310,8 +313,8 @@ def test_no_distance_from_the_reference_is_no_kl(learn):
     start = fresh_state(reference=True)
     trajectory = on_policy(TRAJECTORY, start.params)
     for where, kind in (("loss", "k3"), ("reward", "k1")):
-        free, _ = learn(trajectory, start, settings(kl_coef=0.0), kl_where=where, kl_kind=kind)
-        held, metrics = learn(trajectory, start, settings(kl_coef=5.0), kl_where=where, kl_kind=kind)
+        free, _ = learn(trajectory, start, settings(kl_coef=0.0), kl=FixedKl(apply_to=where, estimator=kind))
+        held, metrics = learn(trajectory, start, settings(kl_coef=5.0), kl=FixedKl(apply_to=where, estimator=kind))
         assert abs(float(metrics["actor/kl"])) < 1e-6
         assert_close(step_of(free), step_of(held), 1e-3)
 
@@ -322,8 +325,8 @@ def test_kl_holds_the_policy_back(learn, where, kind):
     far = jax.tree.map(lambda x: 1.3 * x, start.params["policy"])
     moved = start.replace(params=start.params | {"policy": far})
     trajectory = on_policy(TRAJECTORY, moved.params)
-    free, _ = learn(trajectory, moved, settings(kl_coef=0.0), kl_where=where, kl_kind=kind)
-    held, metrics = learn(trajectory, moved, settings(kl_coef=2.0), kl_where=where, kl_kind=kind)
+    free, _ = learn(trajectory, moved, settings(kl_coef=0.0), kl=FixedKl(apply_to=where, estimator=kind))
+    held, metrics = learn(trajectory, moved, settings(kl_coef=2.0), kl=FixedKl(apply_to=where, estimator=kind))
     assert abs(float(metrics["actor/kl"])) > 0.01  # an estimate by k1 has either sign
     assert float(optax.tree.norm(jax.tree.map(jnp.subtract, free.params, held.params))) > 1e-3
 
@@ -390,7 +393,7 @@ def speaking(episodes):
 def test_fewer_rows_than_minibatches_are_as_many_steps(learn):
     """Rows are dealt out evenly, empty minibatches are left out and count neither as skipped nor in the means."""
     model = dataclasses.replace(MODEL, critic="none")
-    few = {"model": model, "minibatches": 8, "advantage": "rloo", "whiten": False}
+    few = {"model": model, "minibatches": 8, "advantage": Rloo()}
     state, metrics = learn(speaking(5), fresh_state(model), **few)
     assert int(state.gradient_steps) == 5
     assert (np.asarray(metrics["grad_norm"]) > 0).tolist() == [True] * 5 + [False] * 3

@@ -1,6 +1,5 @@
 """Rollout and update together make an agent better."""
 
-import dataclasses
 import functools
 
 import jax
@@ -16,8 +15,7 @@ from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build, learner, state
 
 ITERATIONS = 20
-CONFIG = dataclasses.replace(
-    toy_agent.CONFIG,
+CONFIG = toy_agent.CONFIG.replace(
     tasks=(TaskConfig(env="Climb", groups=16),),
     optim=OptimConfig(lr=0.01, critic_lr=0.01),
 )
@@ -48,8 +46,8 @@ def play():
 @pytest.mark.parametrize("preset", ["starpo_s", "starpo_grpo"])
 def test_returns_rise(play, preset):
     """Climbing is a matter of saying Up; an agent with drawn parameters has to find that out."""
-    algo = decode({"algo": {"preset": preset, "minibatches": 1, "kl_coef": 0.0, "kl_where": "none"}}).algo
-    config = dataclasses.replace(CONFIG, algo=algo)
+    algo = decode({"algo": {"preset": preset, "minibatches": 1, "kl": "none"}}).algo
+    config = CONFIG.replace(algo=algo)
     model, optimise = build.build_model(config, toy_agent.TOKENIZER), build.build_optimiser(config)
     agent = state.init_state(jax.random.key(1), model, optimise, reference=False)
     policy = toy_agent.talkative_params(0)["policy"]

@@ -1,6 +1,5 @@
 """Whole runs in this process: what they leave behind, how they repeat, and how they end when something is wrong."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ tasks: [{env: FrozenLake-deterministic, groups: 4}]
 prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, reply_tokens: 8}
 model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {members: 2, context: single_turn}
-algo: {preset: starpo_grpo, minibatches: 2, kl_coef: 0.5}
+algo: {preset: starpo_grpo, minibatches: 2, kl: {coef: 0.5}}
 optim: {lr: 0.03, schedule: linear}
 imitation: {levels: 8, steps: 25, batch: 4, lr: 0.03}
 train: {iterations: 3, checkpoint_every: 1, keep: 9, validate_every: 2, validation_episodes: 3, trajectories_every: 0}
@@ -65,8 +64,8 @@ def test_what_a_run_leaves_behind(finished):
     records = {"config.yaml", "metrics.jsonl", "levels.jsonl", "trajectories.jsonl", "summary.json", "curves.png"}
     assert names == records | {"checkpoints", "tensorboard", ".lock"}
     assert tiny_run.checkpoints(finished.folder) == [5, 7]
-    assert load_config(finished.folder / "config.yaml") == dataclasses.replace(
-        load_config(finished.file), run_dir=str(finished.folder)
+    assert load_config(finished.folder / "config.yaml") == load_config(finished.file).replace(
+        run_dir=str(finished.folder)
     )
     for part in ("after imitation", "after RL", "optimal", str(finished.folder)[-20:]):
         assert part in finished.output
@@ -202,7 +201,7 @@ def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finish
     """The gate, set below rounding: the iteration is recorded, and its state is not saved."""
     run = tmp_path / "run"
     message = refused(run, finished.file, "--algo.logprob_gap_limit", "1e-12", "--train.checkpoint_every", "1")
-    for part in ("differ by", "algo.logprob_gap_limit is 1e-12", "step 3, is kept", "algo.logprobs strict"):
+    for part in ("differ by", "algo.logprob_gap_limit is 1e-12", "step 3, is kept", "algo.mismatch replay"):
         assert part in message
     assert tiny_run.checkpoints(run) == [2, 3]
     rows = tiny_run.metrics(run)
@@ -232,7 +231,7 @@ def test_another_configuration_in_the_same_folder(finished):
 
 def test_a_folder_in_use(finished, tmp_path):
     shutil.copytree(finished.folder, tmp_path / "run")
-    config = dataclasses.replace(load_config(finished.file), run_dir=str(tmp_path / "run"))
+    config = load_config(finished.file).replace(run_dir=str(tmp_path / "run"))
     with RunFolder(config):
         assert "another process" in refused(tmp_path / "run", finished.file)
 
@@ -330,9 +329,9 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
         "--model.critic",
         "separate",
     ]
-    ratio = "0.5" if preset == "starpo_s" else "1.0"
+    words += [] if preset == "starpo_s" else ["--algo.filter", "none"]
     run = tmp_path / "run"
-    code, _, err = train(run, file, *words, "--algo.filter_ratio", ratio, "--devices", "2", "--rollout.slots", "4")
+    code, _, err = train(run, file, *words, "--devices", "2", "--rollout.slots", "4")
     assert (code, err) == (0, "")
     rows = tiny_run.metrics(run)
     assert [row["step"] for row in rows] == list(range(1, 8))
@@ -350,7 +349,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Programs, "_keep", keep)
     file = tiny_run.write_config(tmp_path)
-    words = ("--algo.logprobs", "strict", "--devices", "2", "--rollout.slots", "4", "--rollout.wait_share", "0.5")
+    words = ("--algo.mismatch", "replay", "--devices", "2", "--rollout.slots", "4", "--rollout.wait_share", "0.5")
     run = tmp_path / "run"
     code, _, err = train(run, file, *words)
     assert (code, err) == (0, "")

@@ -10,6 +10,7 @@ import pytest
 import toy_agent
 from toy_agent import MEMBERS
 
+from agentrl_jax.config.algo import FixedKl, Gspo, NoCorrection, NoFilter, Ppo, RewardToGo
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.train import build
@@ -21,15 +22,14 @@ KEY = jax.random.key(7)
 MODEL = dataclasses.replace(
     toy_agent.MODEL, critic="none", decoder=dataclasses.replace(toy_agent.MODEL.decoder, dtype="bfloat16")
 )
-RULE = dataclasses.replace(
-    build.learner_config(toy_agent.CONFIG),
+RULE = build.learner_config(toy_agent.CONFIG).replace(
     **made_up.GRPO,
     task_names=("short", "long"),
-    filter_ratio=1.0,
-    objective="gspo",
-    dual_clip=None,
+    filter=NoFilter(),
+    objective=Gspo(),
     aggregation="seq_mean_token_mean",
 )
+ROLLOUT = NoCorrection(ratio_from="rollout")
 NUMBERS = build.update_settings(toy_agent.CONFIG, 1.0).replace(
     lr=jnp.float32(0.0), clip_low=jnp.float32(3e-4), clip_high=jnp.float32(4e-4)
 )
@@ -50,7 +50,7 @@ def learn():
     trajectory, _ = rollout(state.params, KEY, ids, toy_agent.settings(episodes))
 
     def run(**changes):
-        program = programs.update(MODEL, dataclasses.replace(RULE, **changes), made_up.PLAIN, engine)
+        program = programs.update(MODEL, RULE.replace(**changes), made_up.PLAIN, engine)
         _, metrics = program(jax.tree.map(jnp.copy, state), trajectory, jnp.ones(episodes), KEY, NUMBERS)
         return jax.tree.map(np.asarray, metrics)
 
@@ -59,7 +59,7 @@ def learn():
 
 def test_the_rollout_s_log_probabilities_are_clipped_before_anything_has_moved(learn):
     """What the rule is for: rounding of bfloat16 alone leaves the range of gspo."""
-    metrics = learn(logprobs="rollout")
+    metrics = learn(mismatch=ROLLOUT)
     assert metrics["rollout/logprob_gap_mean"] > 1e-4
     assert metrics["actor/clip_fraction"] > 0.1
 
@@ -68,7 +68,7 @@ def test_the_rollout_s_log_probabilities_are_clipped_before_anything_has_moved(l
     "changes", [{}, {"minibatches": 2}, {"epochs": 2, "accumulation": 2, "row_lengths": 2}], ids=["one", "two", "parts"]
 )
 def test_nothing_is_clipped_before_anything_has_moved(learn, changes):
-    metrics = learn(logprobs="parallel", **changes)
+    metrics = learn(mismatch=NoCorrection(), **changes)
     assert metrics["rollout/logprob_gap_mean"] > 1e-4  # the two do differ
     assert metrics["actor/clip_fraction"] == 0.0
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-6)
@@ -76,6 +76,10 @@ def test_nothing_is_clipped_before_anything_has_moved(learn, changes):
 
 def test_the_penalty_in_the_reward_starts_from_the_learner_too(learn):
     """The policy is its own reference: by the rollout's log-probabilities k1 would be their difference."""
-    changes = {"kl_where": "reward", "kl_kind": "k1", "advantage": "reward_to_go", "objective": "clip"}
-    assert learn(logprobs="parallel", **changes)["actor/reward_kl_penalty"] == pytest.approx(0.0, abs=1e-6)
-    assert abs(learn(logprobs="rollout", **changes)["actor/reward_kl_penalty"]) > 1e-6
+    changes = {
+        "kl": FixedKl(apply_to="reward"),
+        "advantage": RewardToGo(whiten=False),
+        "objective": Ppo(dual_clip=None),
+    }
+    assert learn(mismatch=NoCorrection(), **changes)["actor/reward_kl_penalty"] == pytest.approx(0.0, abs=1e-6)
+    assert abs(learn(mismatch=ROLLOUT, **changes)["actor/reward_kl_penalty"]) > 1e-6

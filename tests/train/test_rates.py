@@ -56,13 +56,22 @@ def test_given_rates_win_and_a_rule_without_a_critic_has_none(load):
 @pytest.mark.parametrize(
     ("algo", "keys"),
     [
-        ({"preset": "starpo_s"}, "algo.clip_low, algo.clip_high, algo.dual_clip, algo.value_clip do nothing"),
-        ({"preset": "starpo_s", "value_clip": None}, "algo.clip_low, algo.clip_high, algo.dual_clip do nothing"),
-        ({"preset": "grpo", "minibatches": 1}, "algo.clip_low, algo.clip_high do nothing"),
+        (
+            {"preset": "starpo_s"},
+            "algo.objective.clip_low, algo.objective.clip_high, algo.objective.dual_clip, algo.advantage.value_clip do",
+        ),
+        (
+            {"preset": "starpo_s", "advantage": {"value_clip": None}},
+            "algo.objective.clip_low, algo.objective.clip_high, algo.objective.dual_clip do nothing",
+        ),
+        ({"preset": "grpo", "minibatches": 1}, "algo.objective.clip_low, algo.objective.clip_high do nothing"),
         ({"preset": "starpo"}, ""),
         ({"preset": "starpo_s", "epochs": 2}, ""),
-        ({"preset": "starpo_s", "logprobs": "rollout"}, "algo.value_clip does nothing"),
-        ({"preset": "cispo", "minibatches": 1}, "algo.clip_low, algo.clip_high, algo.objective cispo do nothing"),
+        ({"preset": "starpo_s", "mismatch": {"ratio_from": "rollout"}}, "algo.advantage.value_clip does nothing"),
+        (
+            {"preset": "cispo", "minibatches": 1},
+            "algo.objective.clip_low, algo.objective.clip_high, algo.objective cispo do nothing",
+        ),
         ({"preset": "dapo"}, ""),
         ({"preset": "rloo"}, ""),
     ],

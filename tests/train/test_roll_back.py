@@ -10,7 +10,7 @@ from agentrl_jax.algos import collapse
 from agentrl_jax.config import TrainConfig
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 
-RULE = "{preset: starpo_s, filter_ratio: 0.5, horizon: stepwise, horizons: [1, 2], horizon_every: 3}"
+RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
 WORDS = (
     *("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.iterations", "6"),
     *("--imitation.levels", "0", "--imitation.steps", "0"),
@@ -26,7 +26,7 @@ def sign(monkeypatch):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter_ratio: 0.5}", RULE)
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE)
     return tiny_run.write_config(tmp_path_factory.mktemp("rolling"), text)
 
 
@@ -81,7 +81,7 @@ def test_as_many_checkpoints_are_kept_as_reach_behind_an_alarm(monkeypatch):
     monkeypatch.setattr("agentrl_jax.train.roll_back.ALARMS", (SIGN, slow))
     config = TrainConfig(checkpoint_every=10, validate_every=10, keep=2)
     assert kept_checkpoints(config) == 2
-    assert kept_checkpoints(dataclasses.replace(config, on_collapse="roll_back")) == 6
+    assert kept_checkpoints(config.replace(on_collapse="roll_back")) == 6
 
 
 def test_a_record_that_cannot_be_read_is_an_error(tmp_path):

@@ -17,15 +17,15 @@ from agentrl_jax.train.programs import Programs
 
 SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 RULE = """{
-  preset: remax, kl_where: loss, kl_kind: k2, kl_coef: 0.1, kl_target: 1.0e-6, kl_horizon: 100, minibatches: 1,
+  preset: remax, kl: {kind: adaptive, estimator: k2, coef: 0.1, target: 1.0e-6, horizon: 100}, minibatches: 1,
   entropy_coef: 0.001,
-  horizon: adaptive, horizons: [1, 2], horizon_every: 1, horizon_gain: 2.0,
+  horizon: {kind: adaptive, turns: [1, 2], every: 1, min_gain: 2.0},
   schedules: {temperature: {end: 0.5, iterations: 2}, entropy_coef: {end: 0, iterations: 4, shape: cosine}}}"""
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter_ratio: 0.5}", RULE.replace("\n", " "))
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
     return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
 
 
@@ -58,7 +58,7 @@ def test_horizon_temperature_and_coefficient_move_and_survive_a_kill(file, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["gigpo", "dapo", "starpo_s2", "gspo", "reinforce_pp", "ppo", "rloo"])
 def test_presets_run_from_the_command_line(preset, tmp_path):
-    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter_ratio: 0.5}", f"{{preset: {preset}}}")
+    text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", f"{{preset: {preset}}}")
     file = tiny_run.write_config(tmp_path, text)
     code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "2")
     assert code == 0, err
@@ -71,7 +71,7 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
     """On the level that a group was played on, whichever round it is from; and metrics tell of all rounds."""
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
     run |= {
-        "algo": {"preset": "remax", "max_rollouts": 3, "minibatches": 1, "filter_ratio": 1.0},
+        "algo": {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1},
         "train": {"iterations": 2, "validation_episodes": 8},
     }
     arms = {"seeds": 2, "run": run, "arms": {"remax": {}, "again": {}}, "pairs": []}

@@ -1,6 +1,5 @@
 """Learning rules by name on made-up trajectories: what reaches the gradient, and what it must not depend on."""
 
-import dataclasses
 import functools
 
 import jax
@@ -25,8 +24,25 @@ from made_up import (
 )
 
 from agentrl_jax.algos import advantages, anchors, kl
-from agentrl_jax.algos.estimate import WITH_CRITIC
-from agentrl_jax.algos.presets import PRESETS
+from agentrl_jax.config import decode
+from agentrl_jax.config.algo import (
+    AdaptiveKl,
+    BiLevelGae,
+    FixedKl,
+    FractionFilter,
+    Gae,
+    Gigpo,
+    Grpo,
+    Gspo,
+    IcePop,
+    Remax,
+    RewardToGo,
+    Rloo,
+    TopKFilter,
+    TurnGae,
+    UpdateRule,
+)
+from agentrl_jax.config.presets import NAMES as PRESETS
 from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
@@ -38,7 +54,6 @@ from agentrl_jax.train.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
 GREEDY = jax.tree.map(lambda x: x[1::MEMBERS], TRAJECTORY)
-FIELDS = {field.name for field in dataclasses.fields(BASE)}
 # States of two kinds, so that turns of a group meet in them.
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
 MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
@@ -47,15 +62,16 @@ SEEN_MASK = jnp.arange(MET.observation.shape[-1]) < MET.observation_length[..., 
 
 
 def rule(**changes):
-    return dataclasses.replace(BASE, **changes)
+    return BASE.replace(**changes)
 
 
 def of_preset(name):
-    return rule(**{key: value for key, value in PRESETS[name].values.items() if key in FIELDS} | {"minibatches": 1})
+    algo = decode({"algo": {"preset": name, "minibatches": 1}}).algo
+    return rule(**{key: getattr(algo, key) for key in UpdateRule.model_fields if key != "mismatch"})
 
 
 def model_of(config):
-    return MODEL if config.advantage in WITH_CRITIC else NO_CRITIC
+    return MODEL if config.advantage.has_critic else NO_CRITIC
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +85,8 @@ def learn():
         )
 
     def run(config, trajectory=MET, numbers=None, greedy=None):
-        state = fresh_state(model_of(config), reference=config.kl_where != "none")
-        greedy = GREEDY if config.advantage == "remax" and greedy is None else greedy
+        state = fresh_state(model_of(config), reference=config.kl.kind != "none")
+        greedy = GREEDY if config.advantage.kind == "remax" and greedy is None else greedy
         after, metrics = program(config)(state, trajectory, ONES, KEY, numbers or settings(), greedy)
         return after, metrics, jax.tree.map(jnp.subtract, after.params, state.params)
 
@@ -110,19 +126,19 @@ def test_every_preset_makes_a_step(learn, name):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"objective": "gspo", "dual_clip": None, "advantage": "rloo"},
-        {"advantage": "gigpo", "length_weighted": True, "logprobs": "masked", "importance_level": "sequence"},
+        {"objective": Gspo(), "advantage": Rloo()},
+        {"advantage": Gigpo(length_weighted=True), "mismatch": IcePop(level="sequence")},
     ],
 )
 def test_parts_of_a_minibatch_change_nothing(learn, changes):
-    steps = [learn(rule(**changes, whiten=False, accumulation=parts))[2] for parts in (1, 4)]
+    steps = [learn(rule(**changes, accumulation=parts))[2] for parts in (1, 4)]
     assert_close(*steps, 1e-6)
 
 
 def test_a_mask_and_a_gather_of_the_same_groups_are_the_same(learn):
-    plain = {"advantage": "grpo", "whiten": True}
-    gathered = learn(rule(**plain, filter_ratio=0.5))
-    masked = learn(rule(**plain, filter_rule="top_k"), numbers=settings(filter_value=2.0))
+    plain = {"advantage": Grpo(whiten=True)}
+    gathered = learn(rule(**plain, filter=FractionFilter(ratio=0.5)))
+    masked = learn(rule(**plain, filter=TopKFilter()), numbers=settings(filter_value=2.0))
     assert gathered[1]["update/trained_tokens"] == masked[1]["update/trained_tokens"]
     assert masked[1]["rollout/filter_kept_groups"] == 2
     assert_close(gathered[2], masked[2], 1e-6)
@@ -139,7 +155,7 @@ def test_an_empty_filter_skips_the_step_and_counts_it(learn):
 
 @pytest.mark.parametrize("kind", ["entropy", "entropy_std", "length", "mean"])
 def test_what_groups_are_ranked_by(kind):
-    kept = batch_of(rule(advantage="grpo", filter_ratio=0.5, filter_kind=kind))
+    kept = batch_of(rule(advantage=Grpo(), filter=FractionFilter(ratio=0.5, by=kind)))
     reply = MET.reply
     sampled = np.asarray(MET.sampled)
     values = {
@@ -154,8 +170,8 @@ def test_what_groups_are_ranked_by(kind):
 
 
 def test_members_within_groups_are_chosen_by_their_returns(learn):
-    _, metrics, _ = learn(rule(advantage="rloo", filter_members=2))
-    batch = batch_of(rule(advantage="rloo", filter_members=2))
+    _, metrics, _ = learn(rule(advantage=Rloo(), filter_members=2))
+    batch = batch_of(rule(advantage=Rloo(), filter_members=2))
     trained = np.asarray(batch.source)[np.asarray(batch.mask).any(axis=1)]
     assert np.bincount(trained // MEMBERS, minlength=GROUPS).tolist() == [2] * GROUPS
     assert metrics["update/trained_tokens"] == np.asarray(MET.reply.length).sum(axis=1)[trained].sum()
@@ -181,9 +197,9 @@ def per_turn(config, trajectory=MET):
 
 @pytest.mark.parametrize("anchor", ["state", "observation"])
 def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
-    config = rule(advantage="gigpo", anchor=anchor, whiten=False)
+    config = rule(advantage=Gigpo(anchor=anchor))
     found = per_turn(config)
-    np.testing.assert_allclose(per_turn(dataclasses.replace(config, context="single_turn")), found, atol=1e-6)
+    np.testing.assert_allclose(per_turn(config.replace(context="single_turn")), found, atol=1e-6)
     rewards = jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0)
     state = STATES if anchor == "state" else anchors.hash_tokens(MET.observation, SEEN_MASK)
     of_turns = anchors.turn_advantages(
@@ -193,7 +209,7 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
         MET.played,
         normalise_std=True,
     )
-    plain = per_turn(rule(advantage="grpo", whiten=False))
+    plain = per_turn(rule(advantage=Grpo()))
     kept = np.isfinite(found)
     np.testing.assert_allclose(found[kept], (plain + np.asarray(of_turns))[kept], atol=1e-5)
     assert np.abs(np.asarray(of_turns)).max() > 0.1 or anchor == "observation"
@@ -224,7 +240,12 @@ CUT_OFF = MET.replace(
 @pytest.mark.parametrize("context", ["full", "single_turn"])
 def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_observation(context, monkeypatch):
     monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
-    config = rule(whiten=False, context=context, bootstrap_truncated=True, filter_ratio=0.5, accumulation=2)
+    config = rule(
+        advantage=Gae(whiten=False, bootstrap_truncated=True),
+        context=context,
+        filter=FractionFilter(ratio=0.5),
+        accumulation=2,
+    )
     program = jax.jit(
         lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, MODEL, config, Shards(), None, None)
     )
@@ -242,21 +263,25 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
     assert float(metrics["critic/final_value_mean"]) == pytest.approx(value[known].mean(), abs=1e-5)
 
 
+REWARD = FixedKl(apply_to="reward")
 CUT = {
-    "gae": {"advantage": "gae", "kl_where": "reward"},
-    "gae by turn": {"advantage": "gae", "reward_placement": "turn", "filter_ratio": 0.5},
-    "turn_gae": {"advantage": "turn_gae", "reward_placement": "turn", "kl_where": "reward"},
-    "turn_gae at the end": {"advantage": "turn_gae", "filter_members": 2},
-    "bi_level_gae": {"advantage": "bi_level_gae", "reward_placement": "turn", "kl_where": "reward"},
-    "bi_level_gae at the end": {"advantage": "bi_level_gae", "reward_normalisation": "mean_std"},
-    "gae that goes on": {"advantage": "gae", "bootstrap_truncated": True, "filter_members": 3},
-    "turn_gae that goes on": {"advantage": "turn_gae", "bootstrap_truncated": True, "kl_where": "reward"},
-    "reward_to_go": {"advantage": "reward_to_go", "reward_placement": "turn", "kl_where": "reward", "whiten": True},
-    "grpo": {"advantage": "grpo", "length_weighted": True},
-    "rloo": {"advantage": "rloo", "spread_weighted": True},
-    "remax": {"advantage": "remax"},
-    "gigpo": {"advantage": "gigpo"},
-    "hgpo": {"advantage": "gigpo", "anchor_history": 1},
+    "gae": {"advantage": Gae(whiten=False), "kl": REWARD},
+    "gae by turn": {
+        "advantage": Gae(whiten=False, reward_placement="turn"),
+        "filter": FractionFilter(ratio=0.5),
+    },
+    "turn_gae": {"advantage": TurnGae(whiten=False, reward_placement="turn"), "kl": REWARD},
+    "turn_gae at the end": {"advantage": TurnGae(whiten=False), "filter_members": 2},
+    "bi_level_gae": {"advantage": BiLevelGae(whiten=False, reward_placement="turn"), "kl": REWARD},
+    "bi_level_gae at the end": {"advantage": BiLevelGae(whiten=False, reward_normalization="mean_std")},
+    "gae that goes on": {"advantage": Gae(whiten=False, bootstrap_truncated=True), "filter_members": 3},
+    "turn_gae that goes on": {"advantage": TurnGae(whiten=False, bootstrap_truncated=True), "kl": REWARD},
+    "reward_to_go": {"advantage": RewardToGo(reward_placement="turn"), "kl": REWARD},
+    "grpo": {"advantage": Grpo(length_weighted=True)},
+    "rloo": {"advantage": Rloo(spread_weighted=True)},
+    "remax": {"advantage": Remax()},
+    "gigpo": {"advantage": Gigpo()},
+    "hgpo": {"advantage": Gigpo(history=1)},
 }
 
 
@@ -265,16 +290,16 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
     """Critic and reference that read a token alone are the same in both contexts, and so is all that follows."""
     monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
     monkeypatch.setattr(actor_critic, "logprobs", lambda params, model, *row: -3.0 + jnp.sin(token_before(*row[:2])))
-    config = rule(**{"whiten": False} | changes)
+    config = rule(**changes)
     numbers = settings(gamma=0.8, lam=0.7, turn_gamma=0.6, kl_coef=0.3)
     state = fresh_state(model_of(config), reference=True)
     failed = MET.turn.failed.at[EPISODES - 1, 0].set(True)
     trajectory = CUT_OFF.replace(turn=MET.turn.replace(failed=failed))
 
-    greedy = GREEDY if config.advantage == "remax" else None
+    greedy = GREEDY if config.advantage.kind == "remax" else None
 
     def found(context):
-        of = dataclasses.replace(config, context=context)
+        of = config.replace(context=context)
         program = jax.jit(
             lambda: make_batch(state, trajectory, ONES, numbers, model_of(of), of, Shards(), None, greedy)[0]
         )
@@ -287,20 +312,20 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "values"),
+    ("advantage", "name", "values"),
     [
-        ({"advantage": "bi_level_gae"}, "turn_gamma", (0.95, 0.2)),
-        ({"advantage": "turn_gae"}, "gamma", (1.0, 0.2)),
+        (BiLevelGae, "turn_gamma", (0.95, 0.2)),
+        (TurnGae, "gamma", (1.0, 0.2)),
     ],
 )
-def test_discounts_of_turns_reach_rows_of_single_turns(learn, changes, name, values):
-    config = rule(**changes, context="single_turn", whiten=False, reward_placement="turn")
+def test_discounts_of_turns_reach_rows_of_single_turns(learn, advantage, name, values):
+    config = rule(advantage=advantage(whiten=False, reward_placement="turn"), context="single_turn")
     steps = [learn(config, numbers=settings(**{name: value}))[2] for value in values]
     assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-4
 
 
 def test_remax_takes_the_greedy_return_off(learn):
-    config = rule(advantage="remax", whiten=False)
+    config = rule(advantage=Remax())
     batch = batch_of(config, greedy=GREEDY)
     earned = jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1)
     expected = earned - jnp.repeat(earned[1::MEMBERS], MEMBERS)
@@ -311,10 +336,10 @@ def test_remax_takes_the_greedy_return_off(learn):
         batch_of(config)
 
 
-@pytest.mark.parametrize("advantage", ["turn_gae", "bi_level_gae"])
+@pytest.mark.parametrize("advantage", [TurnGae, BiLevelGae])
 def test_turn_ends_are_those_of_the_trajectory(advantage):
     """Placed by turn, without discount and with a critic of zeros: what is still to come, turn by turn."""
-    config = rule(advantage=advantage, whiten=False, reward_placement="turn")
+    config = rule(advantage=advantage(whiten=False, reward_placement="turn"))
     state = fresh_state()
     zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
     batch = batch_of(config, numbers=settings(turn_gamma=1.0), state=zero)
@@ -332,10 +357,7 @@ def test_returns_are_normalised_among_those_that_belong_together(grouping):
     tasks = jnp.repeat(jnp.array([0, 1]), EPISODES // 2)
     trajectory = MET.replace(ids=MET.ids.replace(task=tasks))
     config = rule(
-        advantage="reward_to_go",
-        whiten=False,
-        reward_normalisation="mean",
-        reward_grouping=grouping,
+        advantage=RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping),
         task_names=("a", "b"),
     )
     batch = batch_of(config, trajectory)
@@ -353,12 +375,10 @@ def test_returns_are_normalised_among_those_that_are_learned_from(grouping, drop
     """Whether an environment broke or a filter left members out, nobody is compared with them."""
     changes = {
         "filtered": {"filter_members": 3},
-        "filtered group": {"filter_rule": "top_k"},
+        "filtered group": {"filter": TopKFilter()},
         "broken": {},
     }[dropped]
-    config = rule(
-        advantage="reward_to_go", whiten=False, reward_normalisation="mean", reward_grouping=grouping, **changes
-    )
+    config = rule(advantage=RewardToGo(whiten=False, reward_normalization="mean", reward_grouping=grouping), **changes)
     failed = MET.turn.failed.at[1, 0].set(dropped == "broken")
     batch = batch_of(config, MET.replace(turn=MET.turn.replace(failed=failed)), settings(filter_value=3.0))
     mask = np.asarray(batch.mask)
@@ -374,20 +394,20 @@ def test_returns_are_normalised_among_those_that_are_learned_from(grouping, drop
 @pytest.mark.parametrize(
     ("changes", "name", "values"),
     [
-        ({"advantage": "gigpo"}, "step_weight", (0.0, 2.0)),
-        ({"advantage": "gigpo"}, "turn_gamma", (0.1, 1.0)),
-        ({"advantage": "gigpo", "anchor_history": 1}, "history_power", (0.0, 4.0)),
-        ({"advantage": "grpo", "filter_rule": "top_k"}, "filter_value", (1.0, 3.0)),
+        ({"advantage": Gigpo()}, "step_weight", (0.0, 2.0)),
+        ({"advantage": Gigpo()}, "turn_gamma", (0.1, 1.0)),
+        ({"advantage": Gigpo(history=1)}, "history_power", (0.0, 4.0)),
+        ({"advantage": Grpo(), "filter": TopKFilter()}, "filter_value", (1.0, 3.0)),
     ],
 )
 def test_the_numbers_of_a_rule_are_read(learn, changes, name, values):
-    steps = [learn(rule(**changes, whiten=False), numbers=settings(**{name: value}))[2] for value in values]
+    steps = [learn(rule(**changes), numbers=settings(**{name: value}))[2] for value in values]
     assert size(jax.tree.map(jnp.subtract, *steps)) > 1e-6
 
 
 def test_several_devices_make_the_same_step():
     """ReMax, whose greedy episodes every device sees whole, with a coefficient in the state."""
-    config = rule(advantage="remax", whiten=False, kl_where="loss", kl_kind="k2", kl_adaptive=True)
+    config = rule(advantage=Remax(), kl=AdaptiveKl(estimator="k2"))
     made = []
     for devices in (1, 2):
         programs = Programs(make_mesh(devices))
@@ -404,7 +424,9 @@ def test_several_devices_make_the_same_step():
 @pytest.mark.slow
 def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
     """With more parts than episodes, so that the last observations are padded."""
-    config = rule(context="single_turn", bootstrap_truncated=True, kl_where="reward", accumulation=4)
+    config = rule(
+        context="single_turn", advantage=Gae(bootstrap_truncated=True), kl=FixedKl(apply_to="reward"), accumulation=4
+    )
     numbers, made = settings(kl_coef=0.3, lam=0.7), []
     for devices in (1, 8):
         state = jax.tree.map(jnp.copy, fresh_state(reference=True))
@@ -424,16 +446,16 @@ def test_the_adaptive_coefficient_follows_the_divergence(learn, where, kind, tar
     """clip(error, -0.2, 0.2) * episodes / horizon a step; the state keeps it, so that a checkpoint does."""
     other = TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(logprob=TRAJECTORY.reply.logprob + 1.0))
     numbers = settings(kl_coef=0.5, kl_target=target, kl_horizon=2.0 * EPISODES)
-    after, metrics, _ = learn(rule(kl_where=where, kl_kind=kind, kl_adaptive=True), other, numbers)
+    after, metrics, _ = learn(rule(kl=AdaptiveKl(apply_to=where, estimator=kind)), other, numbers)
     assert metrics["actor/kl_coef"] == 0.5
     assert float(after.kl.coef) == pytest.approx(factor)
-    fixed, _, _ = learn(rule(kl_where=where, kl_kind=kind), other, numbers)
+    fixed, _, _ = learn(rule(kl=FixedKl(apply_to=where, estimator=kind)), other, numbers)
     assert float(fixed.kl.coef) == 1.0
 
 
 def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
     """Of every sampled token, in one chunk or in several; and it pulls the policy towards the reference."""
-    config = rule(kl_where="loss", kl_kind="full", advantage="rloo", whiten=False)
+    config = rule(kl=FixedKl(estimator="full"), advantage=Rloo())
     state = fresh_state(NO_CRITIC, reference=True)
     other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
     state = state.replace(reference=other)
@@ -458,5 +480,5 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
 
 
 def test_whitening_comes_last():
-    plain, white = (batch_of(rule(advantage="rloo", whiten=whiten)) for whiten in (False, True))
+    plain, white = (batch_of(rule(advantage=Rloo(whiten=whiten))) for whiten in (False, True))
     np.testing.assert_allclose(white.advantage, advantages.whiten(plain.advantage, plain.mask), atol=1e-5)

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 import signal
@@ -12,8 +11,8 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config.rates import with_rates
 from agentrl_jax.errors import UserError
-from agentrl_jax.rates import with_rates
 from agentrl_jax.train.run_folder import RunFolder, read_config
 
 ROW = {"step": 1, "stage": "imitation"}
@@ -58,7 +57,7 @@ def test_a_new_folder_holds_the_configuration_and_is_recognised(config):
 def test_another_configuration_is_refused_with_the_keys_that_differ(config):
     with RunFolder(config) as folder:
         folder.log(ROW)
-    other = dataclasses.replace(config, seed=5, tasks=(*config.tasks, TaskConfig(env="Y", groups=1)))
+    other = config.replace(seed=5, tasks=(*config.tasks, TaskConfig(env="Y", groups=1)))
     with pytest.raises(UserError) as caught:
         RunFolder(other)
     for part in ("seed (0 there, 5 now)", 'tasks.1.env (absent there, "Y" now)', "--run_dir"):
@@ -67,7 +66,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(config):
 
 
 def train(config, **changes):
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+    return config.replace(train=config.train.replace(**changes))
 
 
 def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config, tmp_path):
@@ -87,13 +86,13 @@ def test_a_run_may_go_on_for_longer_and_its_configuration_keeps_a_history(config
 
 
 def test_what_would_change_what_was_done_is_refused_with_the_reason(config):
-    linear = dataclasses.replace(config, optim=dataclasses.replace(config.optim, schedule="linear"))
+    linear = config.replace(optim=config.optim.replace(schedule="linear"))
     with RunFolder(linear) as folder:
         folder.log({"step": 1, "stage": "rl", "iteration": 7})
     for change, reason in (
         (train(linear, iterations=400), "optim.schedule linear depend on train.iterations"),
         (train(linear, keep=3, validation_temperature=1.0), "train.validation_temperature decides"),
-        (dataclasses.replace(linear, seed=5), "seed decides what has been done"),
+        (linear.replace(seed=5), "seed decides what has been done"),
     ):
         with pytest.raises(UserError, match=reason):
             RunFolder(change)
@@ -111,7 +110,7 @@ def test_a_run_cannot_be_made_shorter_than_it_is(config):
 
 def test_a_run_that_has_left_nothing_gives_its_folder_up(config, tmp_path):
     RunFolder(config).close()
-    other = dataclasses.replace(config, seed=5)
+    other = config.replace(seed=5)
     RunFolder(other).close()
     assert read_config(config.run_dir) == other
     (tmp_path / "run" / "checkpoints").mkdir()  # as it is left by one that did not fit into the memory
@@ -126,7 +125,7 @@ def test_a_folder_may_move(config, tmp_path):
     with RunFolder(config) as folder:
         folder.log(ROW)
     os.rename(config.run_dir, tmp_path / "moved")
-    with RunFolder(dataclasses.replace(config, run_dir=str(tmp_path / "moved"))) as folder:
+    with RunFolder(config.replace(run_dir=str(tmp_path / "moved"))) as folder:
         assert folder.metrics() == [ROW]
 
 

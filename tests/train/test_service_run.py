@@ -180,7 +180,7 @@ def test_failed_episodes_are_dropped_and_recorded(file, tmp_path, breaking):
         (("--env.url", "ftp://x"), "no address of a service"),
         (("--env.token_file", "nowhere", "--env.url", "http://127.0.0.1:9"), "nowhere"),
         (("--rollout.context_tokens", "50"), "context_tokens 50; expected at least"),
-        (("--algo.max_rollouts", "2"), "max_rollouts"),
+        (("--algo.dynamic_sampling", "2"), "dynamic_sampling"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(file, tmp_path, words, told):

@@ -11,6 +11,7 @@ import pytest
 import toy_agent
 from toy_agent import MEMBERS
 
+from agentrl_jax.config.algo import FixedKl, NoCorrection, Replay, Tis
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
@@ -27,15 +28,14 @@ IDS = toy_agent.mixed_ids(GROUPS, MEMBERS)
 TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.float32)
 KEY = jax.random.key(7)
 MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
-RULE = dataclasses.replace(
-    build.learner_config(toy_agent.CONFIG),
+RULE = build.learner_config(toy_agent.CONFIG).replace(
     **made_up.GRPO,
     task_names=("short", "long"),
-    kl_where="loss",
-    kl_kind="k3",
+    kl=FixedKl(estimator="k3"),
     epochs=2,
     minibatches=1,
 )
+MISMATCH = {"replay": Replay(), "rollout": NoCorrection(ratio_from="rollout"), "learner": NoCorrection()}
 REFILLED = {"slots": 8, "wait_share": 0.5}
 
 
@@ -50,7 +50,7 @@ class Iteration:
     def __init__(self, devices, engine, *, fsdp=1, **rule):
         self.programs = Programs(make_mesh(devices, fsdp=fsdp))
         self.engine = toy_agent.engine_config(members=MEMBERS, **engine)
-        self.rule = dataclasses.replace(RULE, context=self.engine.context, **rule)
+        self.rule = RULE.replace(context=self.engine.context, **rule)
         self.compiled = {}
         params = actor_critic.init_params(jax.random.key(0), MODEL)
         params |= {"policy": toy_agent.talkative_params(5)["policy"]}
@@ -70,7 +70,7 @@ class Iteration:
         trajectory = self.trajectory if trajectory is None else trajectory
         arguments = state, trajectory, TEMPERATURE, KEY, settings(**numbers)
         if logprobs not in self.compiled:
-            rule = dataclasses.replace(self.rule, logprobs=logprobs)
+            rule = self.rule.replace(mismatch=MISMATCH[logprobs])
             program = self.programs.update(MODEL, rule, made_up.PLAIN, self.engine)
             self.compiled[logprobs] = program.lower(*arguments).compile(toy_agent.SAME_BITS)
         return jax.tree.map(np.asarray, self.compiled[logprobs](*arguments))
@@ -92,7 +92,7 @@ def assert_exact(metrics):
 
 def test_nothing_has_moved_bit_for_bit(iteration):
     """Two gradient steps at rate 0, on the half of the groups that the filter keeps."""
-    _, metrics = iteration.learn("strict", lr=0.0, critic_lr=0.0, kl_coef=0.3)
+    _, metrics = iteration.learn("replay", lr=0.0, critic_lr=0.0, kl_coef=0.3)
     assert_exact(metrics)
     assert metrics["rollout/parallel_gap_max"] > 0
     assert metrics["rollout/parallel_bit_equal"] < 1
@@ -112,7 +112,7 @@ def test_nothing_has_moved_bit_for_bit(iteration):
 def test_nothing_has_moved_on_several_devices(devices, fsdp, engine):
     """Rollout and learner deal the rows in different ways; minibatches are shuffled; parts are put together."""
     several = Iteration(devices, engine, fsdp=fsdp, epochs=1, minibatches=2)
-    _, metrics = several.learn("strict", lr=0.0, critic_lr=0.0, kl_coef=0.3)
+    _, metrics = several.learn("replay", lr=0.0, critic_lr=0.0, kl_coef=0.3)
     assert_exact(metrics)
 
 
@@ -123,7 +123,7 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
         params=iteration.state.params | {"policy": jax.tree.map(lambda x: 1.02 * x, iteration.state.params["policy"])}
     )
     numbers = {"lr": 0.05, "critic_lr": 0.05, "max_grad_norm": 1e9, "kl_coef": 0.3}
-    strict, parallel = (iteration.learn(mode, state=moved, **numbers) for mode in ("strict", "rollout"))
+    strict, parallel = (iteration.learn(mode, state=moved, **numbers) for mode in ("replay", "rollout"))
     steps = [jax.tree.map(jnp.subtract, after.params, moved.params) for after, _ in (strict, parallel)]
     made_up.assert_close(*steps, 1e-3)
     for name in ("actor/kl", "actor/ratio_mean", "actor/ppo_kl", "rollout/ref_logprob_mean", "loss"):
@@ -139,7 +139,7 @@ def test_one_wrong_bit_is_seen(iteration):
     off = jnp.where(trajectory.sampled, jnp.nextafter(trajectory.reply.logprob, -jnp.inf), 0.0)
     one_turn = jnp.arange(trajectory.sampled.shape[1])[:, None] == 0
     reply = trajectory.reply.replace(logprob=jnp.where(one_turn, off, trajectory.reply.logprob))
-    _, metrics = iteration.learn("strict", trajectory=trajectory.replace(reply=reply), lr=0.0, critic_lr=0.0)
+    _, metrics = iteration.learn("replay", trajectory=trajectory.replace(reply=reply), lr=0.0, critic_lr=0.0)
     assert 0 < metrics["rollout/logprob_bit_equal"] < 1
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-6
 
@@ -148,12 +148,12 @@ def test_one_wrong_bit_is_seen(iteration):
 def test_the_gap_of_the_parallel_pass(iteration):
     """Mean and greatest difference over the trained tokens; a token far off is the greatest."""
     trajectory = iteration.trajectory
-    _, metrics = iteration.learn("parallel")
+    _, metrics = iteration.learn("learner")
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-4
     assert metrics["rollout/logprob_bit_equal"] < 1
     assert "rollout/parallel_gap_max" not in metrics
     shifted = trajectory.reply.replace(logprob=trajectory.reply.logprob.at[:, 0, 0].add(-0.75))
-    _, metrics = iteration.learn("parallel", trajectory=trajectory.replace(reply=shifted))
+    _, metrics = iteration.learn("learner", trajectory=trajectory.replace(reply=shifted))
     assert metrics["rollout/logprob_gap_max"] == pytest.approx(0.75, abs=1e-4)
 
 
@@ -173,7 +173,7 @@ def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
             functools.partial(
                 update,
                 model=MODEL,
-                config=dataclasses.replace(RULE, logprobs="strict"),
+                config=RULE.replace(mismatch=Replay()),
                 optimise=made_up.PLAIN,
                 shards=Shards(),
                 engine=None if engine is None else toy_agent.engine_config(**engine),
@@ -195,7 +195,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     """At the first step it is that of -mean(weight x advantage x logprob), with NumPy's weights."""
     cap = 1.25
     model = dataclasses.replace(made_up.MODEL, critic="none")
-    rule = dataclasses.replace(made_up.BASE, logprobs="truncated", importance_cap=cap, **made_up.GRPO)
+    rule = made_up.BASE.replace(mismatch=Tis(cap=cap), **made_up.GRPO)
     start, trajectory = made_up.fresh_state(model), made_up.TRAJECTORY
     learn = functools.partial(update, model=model, config=rule, optimise=made_up.PLAIN, shards=Shards())
     numbers = made_up.settings(entropy_coef=0.0, lr=1.0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.algos.estimate import EstimatorRule
+from agentrl_jax.config.algo import Rloo
 from agentrl_jax.truth import apply, policies, task
 from agentrl_jax.truth.cases import CASES, OFF_POLICY, Case
 from agentrl_jax.truth.exact import Bench, Sampling
@@ -73,7 +73,7 @@ def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, poli
     assert result.scale == pytest.approx(1.0, abs=1e-10)
 
 
-@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.advantage != "grpo"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [case for case in OFF_POLICY if case.rule.kind != "grpo"], ids=lambda c: c.name)
 def test_what_is_found_off_policy_belongs_to_the_drift(bench, case):
     assert not biased(bench("table", "none").measure(case, 2))
 
@@ -197,7 +197,7 @@ def test_a_mistake_is_found(bench, monkeypatch):
         return right(scores, intact) * jnp.where(scores > 0.5, 0.9, 1.0)
 
     monkeypatch.setattr(groups, "leave_one_out", wrong)
-    result = bench("table", "none").measure(Case(name="broken", rule=EstimatorRule(advantage="rloo")), 2)
+    result = bench("table", "none").measure(Case(name="broken", rule=Rloo()), 2)
     assert result.bias > 1e3 * UNBIASED
 
 

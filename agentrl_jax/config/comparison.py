@@ -14,23 +14,22 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
-from agentrl_jax.config import Config, MeshConfig, decode, differences, read_yaml, validate
-from agentrl_jax.config_types import STRICT, Count, Positive
+from agentrl_jax.config.checks import validate
+from agentrl_jax.config.fields import Count, Positive, Section
+from agentrl_jax.config.load import decode, differences, merged, read_yaml
+from agentrl_jax.config.schema import Config, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
 """What an arm may change; all arms share start, levels and budget."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _File:
-    __pydantic_config__ = STRICT
-
+class _File(Section):
     seeds: Positive = 5
     devices: Count = 1
-    run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    run: dict[str, Any] = Field(default_factory=dict)
     arms: Annotated[dict[str, dict[str, dict[str, Any]]], Field(min_length=1)]
     pairs: tuple[tuple[str, str], ...] = ()
 
@@ -65,11 +64,11 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
             arms differ in their number of gradient steps.
     """
     try:
-        file = TypeAdapter(_File).validate_json(json.dumps(read_yaml(path)))
+        file = _File.model_validate_json(json.dumps(read_yaml(path)))
     except ValidationError as error:
         first = error.errors()[0]
         where = shortened(".".join(map(str, first["loc"])) or "the file")
-        known = ", ".join(field.name for field in dataclasses.fields(_File))
+        known = ", ".join(_File.model_fields)
         raise UserError(f"{path}: {where}: {shortened(first['msg'])}; the keys are {known}") from error
     arms = {}
     for name, changes in file.arms.items():
@@ -83,13 +82,13 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
                 f"{path}: arms.{name} changes {shortened(other[0])}, but arms share everything except "
                 f"{' and '.join(_SECTIONS)}; put it under run, or compare two files"
             )
-        merged = dict(file.run)
+        data = dict(file.run)
         for section, values in changes.items():
-            shared = merged.get(section) or {}
+            shared = data.get(section) or {}
             if not isinstance(shared, dict):
                 raise UserError(f"{path}: run.{section} is {shortened(shared)}, expected keys with values")
-            merged[section] = {**shared, **values}
-        config = decode(merged, source=f"{path}: arms.{name}")
+            data[section] = merged(shared, values) if section == "algo" else {**shared, **values}
+        config = decode(data, source=f"{path}: arms.{name}")
         try:
             validate(config)
         except UserError as error:

@@ -1,6 +1,6 @@
 """Checks of a configuration's sizes: products whose arrays would overflow 32-bit indices or fit no machine."""
 
-from agentrl_jax.config_tree import Config
+from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import UserError
 
 MAX_CONTEXT = 1 << 20

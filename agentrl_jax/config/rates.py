@@ -1,10 +1,8 @@
 """Learning rates by what a run trains, where its configuration gives none."""
 
-import dataclasses
 from typing import Literal, NamedTuple
 
-from agentrl_jax.algos.estimate import WITH_CRITIC
-from agentrl_jax.config_tree import Config
+from agentrl_jax.config.schema import Config
 
 Trained = Literal["scratch", "adapters", "pretrained"]
 
@@ -31,32 +29,27 @@ def trained(config: Config) -> Trained:
     return "pretrained" if config.model.pretrained else "scratch"
 
 
-def has_critic(config: Config) -> bool:
-    """Whether the learning rule of a run has a critic."""
-    return config.algo.advantage in WITH_CRITIC
-
-
 def rates(config: Config) -> Rates:
     """The learning rates of a run: those given, else the defaults; 0 for a critic that is not there."""
     default, _ = DEFAULTS[trained(config)]
     lr, critic_lr = config.optim.lr, config.optim.critic_lr
     critic = default.critic if critic_lr is None else critic_lr
-    return Rates(default.policy if lr is None else lr, critic if has_critic(config) else 0.0)
+    return Rates(default.policy if lr is None else lr, critic if config.algo.advantage.has_critic else 0.0)
 
 
 def with_rates(config: Config) -> Config:
     """The configuration with its learning rates written out; that of a critic stays none where there is no critic."""
     chosen = rates(config)
     critic_lr = config.optim.critic_lr
-    if critic_lr is None and has_critic(config):
+    if critic_lr is None and config.algo.advantage.has_critic:
         critic_lr = chosen.critic
-    return dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=chosen.policy, critic_lr=critic_lr))
+    return config.replace(optim=config.optim.replace(lr=chosen.policy, critic_lr=critic_lr))
 
 
 def note(config: Config) -> str:
     """One line for the start of a run: its rates, and whether they are the defaults of what it trains."""
     chosen, (default, why) = rates(config), DEFAULTS[trained(config)]
-    keys = ["lr", "critic_lr"] if has_critic(config) else ["lr"]
+    keys = ["lr", "critic_lr"] if config.algo.advantage.has_critic else ["lr"]
     parts = []
     for key, value, usual in zip(keys, chosen, default):
         parts.append(

@@ -1,25 +1,19 @@
-"""The fields of a run's configuration: one tree of frozen dataclasses.
+"""The fields of a run's configuration: one tree of frozen sections.
 
-Every field carries its explanation below it, which `agentrl train --help` shows. `agentrl_jax.config` reads and
-compares trees and hands out the names defined here; `agentrl_jax.config_checks` checks fields that need one another.
+Every field carries its explanation below it, which `agentrl train --help` shows. The learning rule is in `algo`.
 """
 
-import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from agentrl_jax.config_types import STRICT, AboveZero, Count, Decay, NonNegative, Positive, Seed, Share, Size
-from agentrl_jax.models.lora import TARGETS, Target
-from agentrl_jax.rule_tree import AlgoConfig
+from agentrl_jax.config.algo import AlgoConfig
+from agentrl_jax.config.fields import AboveZero, Count, Decay, NonNegative, Positive, Section, Seed, Share, Size
 from agentrl_jax.services.catalogue import TEXT_SERVICES
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Section):
     """One task of the batch: an environment and how many groups play it."""
-
-    __pydantic_config__ = STRICT
 
     env: Annotated[str, Field(min_length=1)]
     """Registry tag of the environment, e.g. SimpleSokoban; `agentrl envs` lists them. Or a service: textcraft,
@@ -28,7 +22,7 @@ class TaskConfig:
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""
     """Name of the task in metrics; empty: the environment's tag."""
-    options: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Options passed to envs_jax.make with the tag; one of them by --tasks.0.options.NAME VALUE."""
     items: str = ""
     """Items of a service to train on: numbers such as 0-399,450, or an item file in AgentGym's layout."""
@@ -45,17 +39,14 @@ class TaskConfig:
         return self.name or self.env
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PromptConfig:
+class PromptConfig(Section):
     """What a turn looks like and what a reply may hold."""
-
-    __pydantic_config__ = STRICT
 
     style: Literal["compact", "ragen", "chat", "bare"] = "compact"
     """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose replies
     are words behind `Action:`: chat tells the task as a system message; bare shows what the service says alone."""
     encoder: Literal["pieces", "canonical"] = "pieces"
-    """pieces: every piece of a state has tokens of its own; canonical: the text has the tokens that the tokeniser gives
+    """pieces: every piece of a state has tokens of its own; canonical: the text has the tokens that the tokenizer gives
     it, as wherever else the model reads text."""
     think: bool = False
     """Ask for a think block before the answer block. Chat templates that know both, such as Qwen3's, are told so
@@ -78,11 +69,8 @@ class PromptConfig:
     """Added to the return for every turn whose reply breaks the format or names an unknown action."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServiceConfig:
+class ServiceConfig(Section):
     """How environments outside of the compiled loop are reached and judged, where tasks name services."""
-
-    __pydantic_config__ = STRICT
 
     url: str = ""
     """Address of a server that is there, e.g. http://127.0.0.1:8000, ours or AgentGym's; with it every task is a
@@ -108,11 +96,13 @@ class ServiceConfig:
     """Share of failed episodes in an iteration above which the run ends."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoraSettings:
-    """Low-rank adapters that are trained instead of the decoder."""
+Target = Literal["query", "key", "value", "output", "gate", "up", "down"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+"""Matrices of a decoder that can have an adapter."""
 
-    __pydantic_config__ = STRICT
+
+class LoraSettings(Section):
+    """Low-rank adapters that are trained instead of the decoder."""
 
     rank: Count = 0
     """Rank of the two small matrices beside each matrix of the decoder; 0 trains the decoder itself."""
@@ -122,15 +112,12 @@ class LoraSettings:
     """Matrices of every layer that have an adapter."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Section):
     """The decoder and its critic."""
-
-    __pydantic_config__ = STRICT
 
     pretrained: str = ""
     """Folder with Hugging Face's files, a .gguf file, or smollm2-135m: a decoder to go on from, with its own shape and
-    tokeniser; with online a repository (org/name) of the Hugging Face Hub; empty: a fresh one of the shape below."""
+    tokenizer; with online a repository (org/name) of the Hugging Face Hub; empty: a fresh one of the shape below."""
     online: bool = False
     """Download the pretrained model from the Hub if there is no such folder or file."""
     revision: str = ""
@@ -156,7 +143,7 @@ class ModelConfig:
     """Use the token embedding as output matrix too."""
     critic: Literal["shared", "separate"] = "shared"
     """shared: a value head on the policy's last hidden state; separate: a second decoder with its own parameters."""
-    lora: LoraSettings = dataclasses.field(default_factory=LoraSettings)
+    lora: LoraSettings = LoraSettings()
     """Low-rank adapters; a separate critic has its own beside the same decoder."""
     frozen_layers: Count = 0
     """First layers that are not trained, and the embedding with them, or that have no adapter; 0: none of them. No
@@ -172,11 +159,8 @@ class ModelConfig:
     products with parameters and what attention makes of them; full: everything of a layer."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
+class RolloutConfig(Section):
     """How trajectories are sampled."""
-
-    __pydantic_config__ = STRICT
 
     members: Size = 16
     """Trajectories per group."""
@@ -198,15 +182,12 @@ class RolloutConfig:
     """Members of a group also share the randomness of the environment's transitions."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimConfig:
+class OptimConfig(Section):
     """AdamW and its schedule, for reinforcement learning."""
-
-    __pydantic_config__ = STRICT
 
     lr: NonNegative | None = None
     """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for the weights of a
-    pretrained model (agentrl_jax.rates)."""
+    pretrained model (agentrl_jax.config.rates)."""
     critic_lr: NonNegative | None = None
     """Learning rate of the critic (of the value head, where the critic shares the decoder); none: likewise 1e-3, 1e-4,
     or 1e-5."""
@@ -226,11 +207,8 @@ class OptimConfig:
     """How the rates go on after the warm-up; linear and cosine would reach 0 one iteration after the last."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImitationConfig:
+class ImitationConfig(Section):
     """Imitation before reinforcement learning."""
-
-    __pydantic_config__ = STRICT
 
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Different levels whose plans are imitated; 0: no imitation."""
@@ -248,16 +226,13 @@ class ImitationConfig:
     textcraft."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Section):
     """Length of the run and what is kept of it."""
-
-    __pydantic_config__ = STRICT
 
     iterations: Count = 200
     """Iterations of rollout and update."""
     critic_warmup: Count = 0
-    """First iterations in which only the critic learns; the policy and its optimiser state stay as they are. (verl's
+    """First iterations in which only the critic learns; the policy and its optimizer state stay as they are. (verl's
     trainer.critic_warmup counts from 1, so that N there is N - 1 here.)"""
     checkpoint_every: Positive = 10
     """Iterations between two checkpoints; the last iteration is always saved."""
@@ -291,11 +266,8 @@ class TrainConfig:
     """Trajectories written each time."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvalConfig:
+class EvalConfig(Section):
     """The held-out evaluation at the end of a run and of `agentrl eval`."""
-
-    __pydantic_config__ = STRICT
 
     episodes: Positive = 512
     """Held-out levels; of a task with a level file, at most each of its levels once."""
@@ -305,25 +277,19 @@ class EvalConfig:
     """Seed of the held-out levels and of their sampling."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
+class MeshConfig(Section):
     """How the devices of a run share parameters; see `parallel.layout`."""
 
-    __pydantic_config__ = STRICT
-
     fsdp: Positive = 1
-    """Devices that share parameters, optimiser state and rows while learning."""
+    """Devices that share parameters, optimizer state and rows while learning."""
     tensor: Positive = 1
     """Devices that share each matrix and its heads."""
     rollout: Literal["rows", "wide"] = "rows"
     """What the fsdp devices do in a rollout: play episodes of their own (rows), or share each matrix too (wide)."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Section):
     """Everything that decides a run."""
-
-    __pydantic_config__ = STRICT
 
     seed: Seed = 0
     """Seed of parameters, levels, sampling and the order of minibatches."""
@@ -343,10 +309,10 @@ class Config:
     """Decoder and critic."""
     rollout: RolloutConfig = RolloutConfig()
     """Sampling."""
-    algo: AlgoConfig = dataclasses.field(default_factory=AlgoConfig)
+    algo: AlgoConfig = AlgoConfig()
     """Learning rule."""
     optim: OptimConfig = OptimConfig()
-    """Optimiser."""
+    """Optimizer."""
     imitation: ImitationConfig = ImitationConfig()
     """Imitation."""
     train: TrainConfig = TrainConfig()

@@ -1,0 +1,55 @@
+"""The configuration of a run: one tree, read from YAML, checked, compared and saved.
+
+    config = load_config("experiments/demo.yaml", ["--algo.objective.clip_high", "0.28"])
+
+Values are taken in this order: the command line, the YAML file, the preset named by `algo.preset` (for `algo` only),
+the defaults in `schema` and `algo`.
+"""
+
+from agentrl_jax.config.algo import AlgoConfig
+from agentrl_jax.config.checks import validate
+from agentrl_jax.config.load import (
+    decode,
+    differences,
+    load_config,
+    load_resolved,
+    read_yaml,
+    save_resolved,
+    to_dict,
+)
+from agentrl_jax.config.schema import (
+    Config,
+    EvalConfig,
+    ImitationConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimConfig,
+    PromptConfig,
+    RolloutConfig,
+    ServiceConfig,
+    TaskConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "AlgoConfig",
+    "Config",
+    "EvalConfig",
+    "ImitationConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "PromptConfig",
+    "RolloutConfig",
+    "ServiceConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "decode",
+    "differences",
+    "load_config",
+    "load_resolved",
+    "read_yaml",
+    "save_resolved",
+    "to_dict",
+    "validate",
+]
