@@ -1,6 +1,7 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
 # make test        the test suite (12 to 18 minutes on 2 cores); make test-all adds the slow checks
 # make lint        format, style and types
+# make docs        the docs site, into build/site
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -12,7 +13,7 @@ PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses 2 --dist load
 # Compiled programs are kept between runs; tests that start processes of their own share them.
 CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 
-.PHONY: demo test test-all lint format clean
+.PHONY: demo test test-all lint docs format clean
 
 demo: .venv/installed
 	$(BIN)/agentrl train experiments/demo.yaml
@@ -28,6 +29,11 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Warnings are errors: a link or an anchor that leads nowhere ends the build.
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	@echo "built build/site/index.html"
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
@@ -48,4 +54,8 @@ clean:
 
 .venv/installed-dev: requirements-dev.txt .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-dev.txt
+	touch $@
+
+.venv/installed-docs: requirements-docs.txt .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.txt
 	touch $@

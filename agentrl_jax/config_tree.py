@@ -280,8 +280,8 @@ class TrainConfig:
     max_roll_backs: Count = 3
     """Roll-backs after which learning goes on; the next one ends the run at that checkpoint."""
     mutual_information_every: Count = 0
-    """Iterations between two measurements of how much replies depend on their prompts (docs/collapse.md), and of how
-    far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is always
+    """Iterations between two measurements of how much replies depend on their prompts (docs/guides/collapse.md), and of
+    how far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is always
     measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Most replies of a measurement, each of which is scored under the prompts of all."""

@@ -1,4 +1,4 @@
-"""The environment of the README, and that `check_env` refuses it once anything about it is wrong."""
+"""The environment of the guide in the docs, and that `check_env` refuses it once anything about it is wrong."""
 
 import importlib.util
 from pathlib import Path

@@ -288,8 +288,8 @@ def test_group_relative_learning_on_two_devices_keeps_its_reference(tmp_path, mo
     with monkeypatch.context() as patch:
         make = Programs.rollout
 
-        def rollout(self, name, *arguments):
-            program, calls = make(self, name, *arguments), []
+        def rollout(self, name, *arguments, **options):
+            program, calls = make(self, name, *arguments, **options), []
 
             def run(*inputs):
                 calls.append(1)

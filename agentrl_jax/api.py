@@ -1,0 +1,124 @@
+"""Python use of the package: what `agentrl train` and `agentrl eval` call, and rollouts of a trained policy.
+
+    from agentrl_jax.api import evaluate, load_config, load_policy, rollout, train
+
+The functions are here and not in `agentrl_jax` itself, whose folders have the names `train`, `evaluate` and `rollout`.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from agentrl_jax.config import Config, load_config
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.panel import evaluate_run as evaluate
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.train import build
+from agentrl_jax.train import policy as run_policy
+from agentrl_jax.train.loop import train
+from agentrl_jax.train.policy import RunPolicy
+from agentrl_jax.train.programs import Programs
+from agentrl_jax.train.run_folder import read_config
+from envs_jax.splits import Split
+
+__all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "train"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy(RunPolicy):
+    """The policy of a run and the configuration that it was trained with.
+
+    Attributes:
+        run: folder of the run.
+        config: configuration of the run.
+    """
+
+    run: Path
+    config: Config
+
+    def transcripts(self, trajectory: Trajectory) -> list[dict[str, Any]]:
+        """A trajectory as text, for people to read.
+
+        Args:
+            trajectory: [E, ...] of this policy.
+
+        Returns:
+            For each of the E episodes task, group, member, prompt, return, success and `turns`; for each turn
+            observation, reply, actions, reward and format_error.
+        """
+        names = tuple(task.label for task in self.config.tasks)
+        return transcripts(trajectory, self.tokenizer, names, trajectory.num_turns.shape[0])
+
+
+def load_policy(run: str | os.PathLike[str]) -> Policy:
+    """Loads the policy of the newest checkpoint of a run.
+
+    Args:
+        run: folder of the run, for example `runs/demo`.
+
+    Raises:
+        UserError: the folder holds no run or no checkpoint, or something that the run needs cannot be read.
+    """
+    config = read_config(run)
+    with refusals():
+        loaded = run_policy.load_policy(run, config)
+    return Policy(**vars(loaded), run=Path(run), config=config)
+
+
+def rollout(
+    policy: Policy,
+    episodes: int = 8,
+    *,
+    task: int = 0,
+    split: Split = Split.TEST,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Trajectory:
+    """Plays one episode on each of several levels, on the first device.
+
+    The level and the random numbers of an episode depend on the seed and on its number only. Log-probabilities may
+    differ in their last bits between two values of `episodes`, because a matrix product of another shape adds in
+    another order. Each call compiles its program, unless a persistent compilation cache is set up
+    (`jax_compilation_cache_dir`).
+
+    Args:
+        policy: plays.
+        episodes: number of levels E. A task with a file of levels has no more of them than its file has in this split.
+        task: index of the task in the configuration of the run.
+        split: part of the levels that is played; `Split.TEST` levels never occur in training.
+        temperature: sampling temperature; 0 takes the most likely token.
+        seed: of levels and sampling.
+
+    Returns:
+        NumPy arrays with the leading axis E; see `Trajectory`.
+
+    Raises:
+        UserError: an argument is out of range, the run was trained on services, or the levels cannot be used.
+    """
+    tasks = policy.config.tasks
+    if episodes < 1:
+        raise UserError(f"episodes is {episodes}, expected at least 1")
+    if not 0 <= task < len(tasks):
+        raise UserError(f"task is {task}, expected an index from 0 to {len(tasks) - 1}")
+    if temperature < 0:
+        raise UserError(f"temperature is {temperature}, expected 0 or more")
+    with refusals():
+        world = build.build_world(policy.config, policy.tokenizer)
+        engine = build.engine_config(policy.config, policy.tokenizer, members=1, slots=0)
+        build.check_positions(policy.pretrained, world, engine)
+        levels = Panel(
+            program=Programs(make_mesh(1)).rollout("rollout", policy.model, world, engine),
+            chunk=episodes,
+            world=world,
+            config=policy.config,
+            task=task,
+            levels=level_splits(world).tasks[task],
+            split=split,
+            seed=seed,
+        )
+        return levels.play(policy.params, levels.number(episodes), temperature)

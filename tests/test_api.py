@@ -1,0 +1,69 @@
+"""Python use of a run, on a folder that was made without training."""
+
+import jax
+import made_run
+import numpy as np
+import pytest
+
+from agentrl_jax.api import load_policy, rollout
+from agentrl_jax.errors import UserError
+from envs_jax.splits import Split
+
+MODEL = "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return load_policy(made_run.write_run(tmp_path_factory.mktemp("api") / "run", MODEL))
+
+
+@pytest.fixture(scope="module")
+def trajectory(policy):
+    return rollout(policy, 3, seed=5)
+
+
+def test_a_policy_carries_its_run_and_configuration(policy):
+    assert policy.iteration == 7
+    assert policy.run.name == "run"
+    assert policy.config.tasks[0].env == "FrozenLake"
+
+
+def test_an_episode_does_not_depend_on_how_many_are_played(policy, trajectory):
+    more = rollout(policy, 4, seed=5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[:3], rtol=0, atol=1e-5), trajectory, more)
+    assert not np.array_equal(trajectory.reply.tokens, rollout(policy, 3, seed=6).reply.tokens)
+
+
+def test_the_split_says_which_levels_are_played(policy, trajectory):
+    others = rollout(policy, 3, seed=5, split=Split.TRAIN)
+    assert not np.array_equal(trajectory.turn.state_hash[:, 0], others.turn.state_hash[:, 0])
+
+
+def test_transcripts_are_the_text_of_the_tokens(policy, trajectory):
+    texts = policy.transcripts(trajectory)
+    assert len(texts) == 3
+    for index, text in enumerate(texts):
+        assert text["task"] == "FrozenLake"
+        assert len(text["turns"]) == trajectory.num_turns[index]
+        reply = trajectory.reply
+        sampled = reply.tokens[index, 0, : reply.length[index, 0]].tolist()
+        assert text["turns"][0]["reply"] == policy.tokenizer.decode(sampled, skip_special=False)
+        assert text["return"] == trajectory.turn.reward[index].sum()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"episodes": 0}, "episodes is 0, expected at least 1"),
+        ({"task": 1}, "task is 1, expected an index from 0 to 0"),
+        ({"temperature": -0.5}, "temperature is -0.5, expected 0 or more"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(policy, arguments, message):
+    with pytest.raises(UserError, match=message):
+        rollout(policy, **arguments)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="holds no config"):
+        load_policy(tmp_path)
