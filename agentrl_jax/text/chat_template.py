@@ -158,10 +158,15 @@ def _ask(asked: dict[str, Any]) -> dict[str, str]:
             line = worker.stdout.readline()
         except BrokenPipeError:
             line = ""
+        except BaseException:  # an interrupt: what is answered later is not for the next question
+            worker.kill()
+            raise
         if line.endswith("\n"):
             return json.loads(line)
         _worker.cache_clear()
         worker.communicate()
         if worker.returncode == -signal.SIGPROF:
             return {"refusal": f"it takes more than {MAX_SECONDS:g} s"}
+        if worker.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # not what a template can do to it
+            raise UserError("the process that renders chat templates was ended from outside; try again")
         return {"refusal": f"the process that renders it ended with code {worker.returncode}"}

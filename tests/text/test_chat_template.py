@@ -103,6 +103,33 @@ def test_the_process_that_renders_is_started_again():
     assert template.render(TALK, generate=False) == "Be kind."
 
 
+def test_an_interrupt_ends_the_process_that_renders(monkeypatch):
+    worker = chat_template._worker()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "stdout", SimpleNamespace(readline=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            ChatTemplate("late").render(TALK, generate=False)
+    worker.wait()
+    assert ChatTemplate("next").render(TALK, generate=False) == "next"
+
+
+def test_a_process_ended_from_outside_is_no_refusal(monkeypatch):
+    worker = chat_template._worker()
+
+    def ended():
+        worker.kill()
+        return ""
+
+    monkeypatch.setattr(worker, "stdout", SimpleNamespace(readline=ended, close=worker.stdout.close))
+    monkeypatch.setattr(worker, "communicate", worker.wait)
+    with pytest.raises(UserError, match="was ended from outside; try again"):
+        ChatTemplate("x").render(TALK, generate=False)
+
+
 def test_without_transformers(monkeypatch):
     chat_template._worker.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
