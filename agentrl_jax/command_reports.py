@@ -18,7 +18,7 @@ from agentrl_jax import stopping
 from agentrl_jax.command_checks import known, readable
 from agentrl_jax.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
 from agentrl_jax.errors import UserError
-from agentrl_jax.services.catalogue import NAMES
+from agentrl_jax.services.catalog import NAMES
 
 
 def presets(command: Presets) -> None:

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environments.textcraft.players import Oracle
 from agentrl_jax.services.environments.textcraft.recipes import load_book, written

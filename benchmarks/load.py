@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environment import Player
 from agentrl_jax.services.places import LocalPlace, Place, RemotePlace, Seat

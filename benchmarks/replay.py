@@ -84,7 +84,7 @@ def main(path: str, *overrides: str) -> None:
 
 
 def keep_gradient() -> optax.GradientTransformation:
-    """An optimiser that moves nothing; its state is the last gradient."""
+    """An optimizer that moves nothing; its state is the last gradient."""
     return optax.GradientTransformation(
         init=lambda params: jax.tree.map(jnp.zeros_like, params),
         update=lambda grads, state, params=None: (jax.tree.map(jnp.zeros_like, grads), grads),

@@ -39,7 +39,7 @@ class Situation(NamedTuple):
 
 
 def canonical(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """The tokens of the same text by the tokeniser's own rule; special tokens stay where they are."""
+    """The tokens of the same text by the tokenizer's own rule; special tokens stay where they are."""
     written: list[int] = []
     for special, run in itertools.groupby(tokens, lambda token: token in tokenizer.special_ids):
         ids = list(run)

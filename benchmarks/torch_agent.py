@@ -65,7 +65,7 @@ def rollout(
 
 
 def rebuild(model, tokenizer, episodes: list[Episode], turns: int, tokens: int, *, roomy: bool) -> dict[str, int]:
-    """RAGEN's loop: every turn writes the whole chat anew, tokenises it and calls `generate`."""
+    """RAGEN's loop: every turn writes the whole chat anew, tokenizes it and calls `generate`."""
     read = sampled = 0
     for _ in range(turns):
         playing = [episode for episode in episodes if not episode.done]

@@ -4,7 +4,7 @@
     python benchmarks/torch_model.py --torch-python VENV/bin/python --dtypes float32 --phases decode --repeats 5
 
 The two sides take turns, repetition by repetition, and the least time of each counts. torch runs as it is and compiled;
-here decoding keeps keys and values of the activations' type and of f32, and a gradient (no optimiser's step) is taken
+here decoding keeps keys and values of the activations' type and of f32, and a gradient (no optimizer's step) is taken
 of all rows with `remat: dots` and row by row with `remat: none`. Of each side the best of these counts. A share of the
 peak is that of the fastest product of square matrices of either side in the same type, a share of the bandwidth that of
 one pass over 512 MiB.

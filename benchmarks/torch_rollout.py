@@ -46,7 +46,7 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""How a chat of the shipped tokeniser is written, for transformers."""
+"""How a chat of the shipped tokenizer is written, for transformers."""
 
 
 class Ours:
@@ -103,7 +103,7 @@ class Ours:
         return {"opening": opening, "actions": prompt.max_actions, "per_turn": ACTIONS, "words": TOKENS}
 
     def save(self, folder: str) -> None:
-        """The same weights and tokeniser for transformers."""
+        """The same weights and tokenizer for transformers."""
         if self.pretrained:
             save_pretrained(folder, self.pretrained.params, self.pretrained.config, files=self.pretrained.files)
             return

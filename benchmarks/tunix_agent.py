@@ -20,7 +20,7 @@ GRAIN = 128
 
 
 def load(folder: str, length: int) -> tuple[Any, Any]:
-    """Sampler and tokeniser of a model; Tunix's Llama takes no notice of `rope_theta`, which changes no cost."""
+    """Sampler and tokenizer of a model; Tunix's Llama takes no notice of `rope_theta`, which changes no cost."""
     if folder in SAMPLERS:
         return SAMPLERS[folder]
     raw = json.loads((Path(folder) / "config.json").read_text())

@@ -3,7 +3,7 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling takes most of the suite's time, more than optimised machine code would save; XLA's fusion emitters take most
+# Compiling takes most of the suite's time, more than optimized machine code would save; XLA's fusion emitters take most
 # of that. Environment variables, because processes that tests start have to make the same machine code: their bits are
 # compared with those made here.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

@@ -19,7 +19,7 @@ from agentrl_jax.train.checkpoint import Checkpoints
 SHAPE = DecoderConfig(
     vocab_size=480, num_layers=2, width=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16, qk_norm=True
 )
-"""More tokens than the tokeniser has, as Qwen's embedding has."""
+"""More tokens than the tokenizer has, as Qwen's embedding has."""
 
 TEMPLATE = """
 {%- for m in messages %}{{- '<|' ~ m.role ~ '|>' ~ m.content ~ '<|end|>' }}{%- endfor %}
@@ -38,7 +38,7 @@ algo: {preset: starpo}
 
 
 def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) -> Path:
-    """A random model in Hugging Face's layout, with the shipped tokeniser."""
+    """A random model in Hugging Face's layout, with the shipped tokenizer."""
     settings = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "chat_template": template}
     files = tokenizers.small_files() | {"tokenizer_config.json": json.dumps(settings).encode()}
     params = decoder.init_params(jax.random.key(3), SHAPE)

@@ -217,14 +217,14 @@ def _learning(now, batch, key, settings, model, config, numbers, shards, replay)
     decay, numbers = numbers
 
     def function(config, now, batch, key, settings, numbers):
-        return _learn(now, batch, key, settings, model, config, state.optimiser(*numbers, decay), shards, replay)
+        return _learn(now, batch, key, settings, model, config, state.optimizer(*numbers, decay), shards, replay)
 
     return LEARNING(function, config, (now, batch, key, settings, numbers), (model, decay))
 
 
 @functools.cache
 def _start(model: ActorCritic, decay: str, reference: bool) -> state.TrainState:
-    now = made_up.fresh_state(model, optimise=state.optimiser(0.9, 0.999, 0.01, decay))
+    now = made_up.fresh_state(model, optimize=state.optimizer(0.9, 0.999, 0.01, decay))
     if not reference:
         return now
     draw = np.random.default_rng(4)
@@ -255,7 +255,7 @@ def updated(config: Config) -> tuple[Any, Any]:
                 greedy,
                 model=model,
                 config=rule,
-                optimise=(optim.decay, numbers),
+                optimize=(optim.decay, numbers),
                 shards=Shards(),
             )
     finally:

@@ -1,4 +1,4 @@
-"""Advantages of tokens: generalised advantage estimation over tokens, over turns, and over both.
+"""Advantages of tokens: generalized advantage estimation over tokens, over turns, and over both.
 
 Letters: `N` rows of `S` positions. Arrays are aligned with the token that is predicted: `values[n, j]` is the critic's
 value before token j is drawn, `rewards[n, j]` what is earned once it has been drawn, and `mask[n, j]` holds iff token j
@@ -27,7 +27,7 @@ def gae(
     lam: jax.Array | float,
     final_value: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
+    """Generalized advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
 
     Tokens of observations and padding are no steps: value and advantage are carried across them, and rewards on them
     are ignored.

@@ -7,7 +7,7 @@ the model read (`hash_tokens`). Two different states that share them would be ta
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos.rewards import normalise
+from agentrl_jax.algos.rewards import normalize
 
 _FACTORS = (0x01000193, 0x85EBCA6B)
 _SALT = 0x9E3779B9
@@ -84,7 +84,7 @@ def turn_advantages(
     *,
     history: int = 0,
     history_power: jax.Array | float = 1.0,
-    normalise_std: bool,
+    normalize_std: bool,
 ) -> jax.Array:
     """Step-level advantages of GiGPO (Feng et al. 2025, arXiv 2505.10978), or of HGPO where `history` is above 0.
 
@@ -100,7 +100,7 @@ def turn_advantages(
         counts: bool[E, T] turns that were played, in episodes that count.
         history: static, most earlier states that have to agree.
         history_power: 0 weighs all levels alike; the larger, the more the longest history counts.
-        normalise_std: divide by the standard deviation of the turns in the state; the mean alone is taken off
+        normalize_std: divide by the standard deviation of the turns in the state; the mean alone is taken off
             otherwise.
 
     Returns:
@@ -110,7 +110,7 @@ def turn_advantages(
     total = jnp.zeros_like(returns)
     for steps, weight in enumerate(weights / jnp.sum(weights)):
         number = same_state(with_history(state, steps), group, counts).reshape(-1)
-        compared = normalise(returns.reshape(-1), number, returns.size + 1, "mean_std" if normalise_std else "mean")
+        compared = normalize(returns.reshape(-1), number, returns.size + 1, "mean_std" if normalize_std else "mean")
         total += weight * compared.reshape(returns.shape)
     return jnp.where(counts, total, 0.0)
 

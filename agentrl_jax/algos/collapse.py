@@ -93,7 +93,7 @@ ALARMS: tuple[Alarm, ...] = (
         10,
         True,
         "nearly every group is solved by all members or by none, which was not so before",
-        "ours; RAGEN-2 (arXiv 2604.06268): without spread regularisers are all that is left of the gradient",
+        "ours; RAGEN-2 (arXiv 2604.06268): without spread regularizers are all that is left of the gradient",
         longest=40,
     ),
     Alarm(

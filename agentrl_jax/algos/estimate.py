@@ -110,7 +110,7 @@ def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
             raise ValueError("remax compares with a greedy episode of each group; give their returns as `baseline`")
         of_episode = groups.over_baseline(e.scores, e.intact, e.baseline)
     elif rule.kind in ("grpo", "gigpo"):
-        of_episode = groups.group_advantages(e.scores, e.intact, normalise_std=rule.normalize_by_std)
+        of_episode = groups.group_advantages(e.scores, e.intact, normalize_std=rule.normalize_by_std)
     else:
         raise ValueError(f"there is no estimator {rule.kind!r}; the kinds are those of algo.advantage")
     of_turns = jnp.broadcast_to(of_episode.reshape(-1, 1), e.played.shape)
@@ -124,5 +124,5 @@ def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
         e.played & e.intact.reshape(-1, 1),
         history=rule.history,
         history_power=numbers.history_power,
-        normalise_std=rule.normalize_by_std,
+        normalize_std=rule.normalize_by_std,
     )

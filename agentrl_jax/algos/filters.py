@@ -21,7 +21,7 @@ def group_scores(values: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.A
     """One score per group to rank by.
 
     Args:
-        values: f32[Gr, M], of each episode: for std and mean the raw return plus penalty, not normalised; for entropy
+        values: f32[Gr, M], of each episode: for std and mean the raw return plus penalty, not normalized; for entropy
             and entropy_std the mean entropy of its tokens; for length its sampled tokens.
         intact: bool[Gr, M] members that count; a group without any scores 0.
         kind: std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of
@@ -113,7 +113,7 @@ def chosen_groups(
 def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
     """The `keep` members of each group whose scores vary most: some of the lowest and the rest from the highest.
 
-    The best such split maximises the variance of what is kept (Xu et al. 2025, PODS; RAGEN v2's
+    The best such split maximizes the variance of what is kept (Xu et al. 2025, PODS; RAGEN v2's
     `within_group`). Of equal splits the one with the fewest lowest members is taken.
 
     Args:

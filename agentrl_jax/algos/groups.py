@@ -27,12 +27,12 @@ def group_spread(scores: jax.Array, intact: jax.Array) -> tuple[jax.Array, jax.A
     """
     # Subtracting a member first makes equal scores exactly 0 before anything is rounded.
     shifted = scores - jnp.min(jnp.where(intact, scores, jnp.inf), axis=1, keepdims=True)
-    centred = jnp.where(intact, shifted - group_mean(shifted, intact)[:, None], 0.0)
-    variance = jnp.sum(jnp.square(centred), axis=1) / jnp.maximum(jnp.sum(intact, axis=1) - 1, 1)
-    return centred, jnp.sqrt(variance)
+    centered = jnp.where(intact, shifted - group_mean(shifted, intact)[:, None], 0.0)
+    variance = jnp.sum(jnp.square(centered), axis=1) / jnp.maximum(jnp.sum(intact, axis=1) - 1, 1)
+    return centered, jnp.sqrt(variance)
 
 
-def group_advantages(scores: jax.Array, intact: jax.Array, *, normalise_std: bool) -> jax.Array:
+def group_advantages(scores: jax.Array, intact: jax.Array, *, normalize_std: bool) -> jax.Array:
     """Group-relative advantages of GRPO (Shao et al. 2024, section 4.1.2) and Dr. GRPO (Liu et al. 2025, no std).
 
     (score - mean) / (std + 1e-6) with the unbiased standard deviation of the group, or just score - mean. Exactly 0
@@ -41,13 +41,13 @@ def group_advantages(scores: jax.Array, intact: jax.Array, *, normalise_std: boo
     Args:
         scores: f32[Gr, M], one return per episode.
         intact: bool[Gr, M] members that count; the others get 0.
-        normalise_std: divide by the standard deviation.
+        normalize_std: divide by the standard deviation.
 
     Returns:
         f32[Gr, M], to be spread over the sampled tokens of each episode.
     """
-    centred, std = group_spread(scores, intact)
-    advantages = centred / (std[:, None] + STD_FLOOR) if normalise_std else centred
+    centered, std = group_spread(scores, intact)
+    advantages = centered / (std[:, None] + STD_FLOOR) if normalize_std else centered
     # Asked like this, a return that is not a number is not taken for one without signal.
     return jnp.where(intact & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
 

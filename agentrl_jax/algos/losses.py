@@ -24,7 +24,7 @@ class PolicyStats(struct.PyTreeNode):
     """What the policy loss saw, per token."""
 
     log_ratio: jax.Array
-    """f32[N, S], logarithm of the probability under the policy divided by that under the behaviour policy, clamped."""
+    """f32[N, S], logarithm of the probability under the policy divided by that under the behavior policy, clamped."""
     clipped: jax.Array
     """bool[N, S], the clip range is what decided the loss, so that the token has no gradient."""
     clipped_low: jax.Array
@@ -210,21 +210,21 @@ def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Arr
 
 def importance_weights(
     logprob: jax.Array,
-    behaviour_logprob: jax.Array,
+    behavior_logprob: jax.Array,
     mask: jax.Array,
     *,
     cap: jax.Array | float,
     correction: Correction = "truncated",
     level: Level = "token",
 ) -> tuple[jax.Array, jax.Array]:
-    """Importance weights of the policy loss from behaviour to training log-probabilities, without a gradient.
+    """Importance weights of the policy loss from behavior to training log-probabilities, without a gradient.
 
     They correct for tokens that were drawn from a distribution which the learner computes differently; the ratio of
     `policy_loss` is then that to the learner's own log-probabilities.
 
     Args:
         logprob: f32[N, S], by the learner, before the update.
-        behaviour_logprob: f32[N, S], of the distribution the tokens were drawn from.
+        behavior_logprob: f32[N, S], of the distribution the tokens were drawn from.
         mask: bool[N, S] sampled tokens.
         cap: C, at least 1.
         correction: truncated: min(r, C) (Yao et al. 2025, TIS). masked: r inside [1/C, C], 0 outside, so that the
@@ -234,9 +234,9 @@ def importance_weights(
     Returns:
         Weights f32[N, S], and bool[N, S]: the weight was truncated or masked.
     """
-    log_ratio = logprob - behaviour_logprob
+    log_ratio = logprob - behavior_logprob
     if level == "sequence":
-        log_ratio = jnp.broadcast_to(sequence_log_ratio(logprob, behaviour_logprob, mask), log_ratio.shape)
+        log_ratio = jnp.broadcast_to(sequence_log_ratio(logprob, behavior_logprob, mask), log_ratio.shape)
     ratio = jax.lax.stop_gradient(jnp.exp(jnp.clip(log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO)))
     if correction == "truncated":
         return jnp.minimum(ratio, cap), ratio > cap

@@ -108,14 +108,14 @@ def _information(
     mean = jnp.sum(jnp.exp(others - highest[:, None]), axis=1) / masked.count(counted)
     gained = -(highest + jnp.log(mean))
     marginal = matched - gained
-    centre, variance = masked.moments(marginal, valid)
+    center, variance = masked.moments(marginal, valid)
     number = masked.count(valid)
     std = jnp.sqrt(variance * (number - 1) / jnp.maximum(number, 1))
     mi = masked.moments(gained, valid)[0]
     return {
         "mi": mi,
         "conditional_entropy": -masked.moments(matched, valid)[0],
-        "marginal_entropy": -centre,
+        "marginal_entropy": -center,
         "marginal_std": std,
         "mi_zscore": zscore(mi, std),
     }

@@ -1,4 +1,4 @@
-"""Returns of episodes: normalisation inside groups, and where in a row of tokens they are earned.
+"""Returns of episodes: normalization inside groups, and where in a row of tokens they are earned.
 
 Letters: `E` episodes, `N` rows of `S` positions, `T` turns.
 """
@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos.groups import STD_FLOOR
-from agentrl_jax.config.algo import Normalisation, Placement
+from agentrl_jax.config.algo import Normalization, Placement
 
 _ASYMMETRIC_RANGE = (-1.0, 3.0)
 
 
-def normalise(scores: jax.Array, group: jax.Array, num_segments: int, method: Normalisation) -> jax.Array:
-    """Normalises returns inside groups of any size (RAGEN's `reward_normalization`).
+def normalize(scores: jax.Array, group: jax.Array, num_segments: int, method: Normalization) -> jax.Array:
+    """Normalizes returns inside groups of any size (RAGEN's `reward_normalization`).
 
     identity: as they are. mean: minus the group's mean. mean_std: also divided by (unbiased std + 1e-6), exactly 0
     where the std is at most 1e-6. asym_clip: mean_std, clamped to [-1, 3]. An episode alone in its group becomes 0
@@ -38,11 +38,11 @@ def normalise(scores: jax.Array, group: jax.Array, num_segments: int, method: No
     number = per_group(jnp.ones_like(scores))
     # Measured from the least score of the group, equal scores are exactly 0 before anything is rounded.
     shifted = scores - jax.ops.segment_min(scores, group, num_segments)[group]
-    centred = shifted - (per_group(shifted) / jnp.maximum(number, 1.0))[group]
+    centered = shifted - (per_group(shifted) / jnp.maximum(number, 1.0))[group]
     if method == "mean":
-        return centred
-    std = jnp.sqrt(per_group(jnp.square(centred)) / jnp.maximum(number - 1.0, 1.0))[group]
-    scaled = jnp.where(std <= STD_FLOOR, 0.0, centred / (std + STD_FLOOR))
+        return centered
+    std = jnp.sqrt(per_group(jnp.square(centered)) / jnp.maximum(number - 1.0, 1.0))[group]
+    scaled = jnp.where(std <= STD_FLOOR, 0.0, centered / (std + STD_FLOOR))
     return scaled if method == "mean_std" else jnp.clip(scaled, *_ASYMMETRIC_RANGE)
 
 

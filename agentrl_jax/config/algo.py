@@ -24,7 +24,7 @@ from agentrl_jax.config.presets import check_name
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 Level = Literal["token", "sequence"]
-Normalisation = Literal["identity", "mean", "mean_std", "asym_clip"]
+Normalization = Literal["identity", "mean", "mean_std", "asym_clip"]
 Placement = Literal["episode", "turn"]
 ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
 Moving = Literal["clip_low", "clip_high", "entropy_coef", "kl_coef", "value_coef", "temperature", "format_penalty"]
@@ -54,7 +54,7 @@ class _OfEpisodes(_Advantage):
     per_episode: ClassVar[bool] = True
     per_group: ClassVar[bool] = True
     reward_placement: ClassVar[Placement] = "episode"
-    reward_normalization: ClassVar[Normalisation] = "identity"
+    reward_normalization: ClassVar[Normalization] = "identity"
     reward_grouping: ClassVar[str] = "state"
     value_clip: ClassVar[None] = None
     bootstrap_truncated: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class _OfRewards(_Advantage):
 
     reward_placement: Placement = "episode"
     """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
-    reward_normalization: Normalisation = "identity"
+    reward_normalization: Normalization = "identity"
     """Normalization of returns inside their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"
     """Which returns are normalized together: those of a group, of a task, or all."""

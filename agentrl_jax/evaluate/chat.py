@@ -74,7 +74,7 @@ class Conversation:
             max_tokens: longest reply.
 
         Raises:
-            UserError: the conversation has become too long, or the tokeniser has no format for conversations.
+            UserError: the conversation has become too long, or the tokenizer has no format for conversations.
         """
         with refusals():
             if self.ids:
@@ -135,7 +135,7 @@ class Speaker(NamedTuple):
     Attributes:
         params: stacked parameters.
         shape: of the decoder.
-        tokenizer: its tokeniser.
+        tokenizer: its tokenizer.
         positions: tokens that a conversation may have; None for any number.
         thinking: whether replies have a think block, unless another choice is made; None leaves it to the template.
     """
@@ -172,7 +172,7 @@ def _of_run(run: str) -> Speaker:
     policy = load_policy(run, config)
     if policy.tokenizer.template is None:
         raise UserError(
-            f"{run}: its tokeniser has no chat template, so that its policy knows no conversation but that of its "
+            f"{run}: its tokenizer has no chat template, so that its policy knows no conversation but that of its "
             "environment; see trajectories.jsonl in its folder, or talk with a run that has model.pretrained"
         )
     positions = policy.pretrained.max_positions if policy.pretrained else None

@@ -18,7 +18,7 @@ from agentrl_jax.evaluate.statistics import crossed_interval
 from agentrl_jax.whole_files import replacing
 
 Interval = dict[str, float | int]
-_GREY, _BLUE = "#94a3b8", "#2563eb"
+_GRAY, _BLUE = "#94a3b8", "#2563eb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +181,7 @@ def draw(records: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str],
     curves = {name: (_iterations(r), np.array(r["validation"]["success"], np.float64)) for name, r in records.items()}
     for axis, (name, (x, success)) in zip(axes, curves.items()):
         for other_x, other in curves.values():
-            axis.plot(other_x, other.mean(axis=1), color=_GREY, linewidth=0.6, alpha=0.5)
+            axis.plot(other_x, other.mean(axis=1), color=_GRAY, linewidth=0.6, alpha=0.5)
         axis.fill_between(x, *band(success), color=_BLUE, alpha=0.2, linewidth=0)
         axis.plot(x, success.mean(axis=1), color=_BLUE, linewidth=2.0)
         for (what, value), style in zip(records[name]["baselines"].items(), (":", "--")):

@@ -11,7 +11,7 @@ from rich.table import Table
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
-from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.items import load_items
 from agentrl_jax.train.service_tasks import Services, play_all
 

@@ -128,9 +128,9 @@ def _t_half_width(x: np.ndarray, level: float) -> float:
 
 
 def _wilson(mean: float, n: int, z: float) -> tuple[float, float]:
-    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    center = (mean + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return float(min(max(centre - half, 0.0), mean)), float(max(min(centre + half, 1.0), mean))
+    return float(min(max(center - half, 0.0), mean)), float(max(min(center + half, 1.0), mean))
 
 
 def _newcombe(a: np.ndarray, b: np.ndarray, z: float) -> tuple[float, float]:

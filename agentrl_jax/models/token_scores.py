@@ -109,9 +109,9 @@ def _forward(logits, token):
 
 
 def _backward(kept, cotangents):
-    logits, token, normaliser, mean = kept
+    logits, token, normalizer, mean = kept
     of_logprob, of_entropy = (x[:, None] for x in cotangents)
-    probability = jnp.exp(logits - normaliser[:, None])
+    probability = jnp.exp(logits - normalizer[:, None])
     # d logprob = 1[token] - p, d entropy = -p (logit - E[logit])
     chosen = jnp.where(jnp.arange(logits.shape[-1]) == token[:, None], of_logprob, 0.0)
     return chosen - probability * (of_logprob + of_entropy * (logits - mean[:, None])), None

@@ -1,6 +1,6 @@
 """Where every tensor lives: names of its axes, and rules that lay these names over the axes of the mesh.
 
-A tensor's logical axes follow from its name in the tree of parameters, so that adapters, optimiser moments and copies
+A tensor's logical axes follow from its name in the tree of parameters, so that adapters, optimizer moments and copies
 are laid out as the matrix they belong to. `UPDATE` and `ROLLOUT` are the two layouts of a run.
 """
 
@@ -107,7 +107,7 @@ _OUTER: dict[str, tuple[str, ...]] = {
 
 
 def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
-    """Names of the axes of a parameter, an optimiser moment of it, or a low-rank part of it.
+    """Names of the axes of a parameter, an optimizer moment of it, or a low-rank part of it.
 
     Args:
         path: its keys in the tree, from the root; a low-rank part is `query/a`, or `query_lora_a` where it is attached.
@@ -145,7 +145,7 @@ def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
 
 
 def shardings(tree: Any, mesh: Mesh, rules: Rules, *, head_dim: int) -> Any:
-    """The sharding of every leaf of a tree of parameters, adapters or optimiser state.
+    """The sharding of every leaf of a tree of parameters, adapters or optimizer state.
 
     Args:
         tree: arrays or their shapes.

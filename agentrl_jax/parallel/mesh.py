@@ -14,7 +14,7 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, tensor:
 
     Args:
         devices: how many of this host's devices, the first ones; 0 takes all. Or the devices themselves.
-        fsdp: devices that share parameters, optimiser state and rows while learning.
+        fsdp: devices that share parameters, optimizer state and rows while learning.
         tensor: devices that share each matrix.
 
     Raises:

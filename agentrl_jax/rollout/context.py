@@ -22,7 +22,7 @@ class Sequences(struct.PyTreeNode):
         length: i32[N].
         position: i32[N, K] where in the row the slot's token stands; 1 where there is none.
         sampled: bool[N, K] the slot holds a token that was drawn from the policy: the loss mask.
-        logprob: f32[N, K] behaviour log-probability of sampled tokens, else 0.
+        logprob: f32[N, K] behavior log-probability of sampled tokens, else 0.
         turn: i32[N, K] turn of the episode that the slot belongs to.
         episode: i32[N] row of the trajectory.
     """

@@ -127,7 +127,7 @@ def host_task(
         make: makes an environment for one episode.
         instruction: the task in words.
         grammar: the reply format; `actions=()` for free text between tags, a `PlainReply` for any reply.
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         style: name of the prompt style.
         observation_tokens: most tokens of the environment's own text; a longer one is cut and its episode marked.
         max_turns: largest turn number that the prompt has to show.

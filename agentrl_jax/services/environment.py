@@ -1,4 +1,4 @@
-"""What an environment behind a service is: one episode of text at a time, in Python, without a model or a tokeniser."""
+"""What an environment behind a service is: one episode of text at a time, in Python, without a model or a tokenizer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Trains the small tokeniser that the package ships: `python -m agentrl_jax.text.build_small_tokenizer`.
+"""Trains the small tokenizer that the package ships: `python -m agentrl_jax.text.build_small_tokenizer`.
 
 Byte-level BPE of at most 512 tokens. Special tokens come first, then the words that deserve a token of their own
 (reply tags, separator, action names, the one grid symbol outside ASCII), then the 256 bytes, then merges learned from

@@ -1,4 +1,4 @@
-"""A tokeniser's own rule for whole texts, on the device: bytes of pieces, split into words, merged by rank.
+"""A tokenizer's own rule for whole texts, on the device: bytes of pieces, split into words, merged by rank.
 
 Between two special tokens the tokens are those that `Tokenizer.encode` gives the text there. One exception: an added
 token (Qwen3's `<think>`, say) is found within a piece only, not where several pieces put it together.
@@ -52,17 +52,17 @@ class CanonicalTable(struct.PyTreeNode):
 
 
 def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], most_bytes: int) -> CanonicalTable:
-    """Takes the rules from the tokeniser; rows will have at most `most_bytes` bytes, a special token counts as one.
+    """Takes the rules from the tokenizer; rows will have at most `most_bytes` bytes, a special token counts as one.
 
     Raises:
-        ValueError: the tokeniser splits or merges in a way that is not known here, or a piece holds a character that
+        ValueError: the tokenizer splits or merges in a way that is not known here, or a piece holds a character that
             the vocabulary or the splitting does not know.
     """
     layout = json.loads(tokenizer.backend.to_str())
     pattern = splitting.from_layout(layout)
     model = layout["model"]
     if model.get("ignore_merges") or model.get("dropout"):
-        raise ValueError("a tokeniser with ignore_merges or dropout has no canonical encoder; use encoder pieces")
+        raise ValueError("a tokenizer with ignore_merges or dropout has no canonical encoder; use encoder pieces")
     vocabulary = model["vocab"]
     pairs = [tuple(rule.split(" ")) if isinstance(rule, str) else tuple(rule) for rule in model["merges"]]
     rules = np.array([(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in pairs], np.int32).reshape(-1, 3)
@@ -73,8 +73,8 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], most_bytes: i
 
     added = {token["content"]: token["id"] for token in layout.get("added_tokens", ()) if not token["special"]}
     if any(token[way] for token in layout.get("added_tokens", ()) for way in ("lstrip", "rstrip", "single_word")):
-        raise ValueError("a tokeniser whose added tokens take what is around them has no canonical encoder; use pieces")
-    # A tokeniser finds its added tokens before it splits, the longest first.
+        raise ValueError("a tokenizer whose added tokens take what is around them has no canonical encoder; use pieces")
+    # A tokenizer finds its added tokens before it splits, the longest first.
     apart = re.compile("|".join(map(re.escape, sorted(added, key=len, reverse=True))) or r"(?!)")
 
     def spell(piece: Piece) -> list[tuple[int, int]]:
@@ -157,7 +157,7 @@ def _merge(table: CanonicalTable, tokens: jax.Array, word: jax.Array, count: jax
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece], following: str = "") -> list[int]:
-    """Tokens of constant pieces by the tokeniser itself; `following` is text that will stand right after them.
+    """Tokens of constant pieces by the tokenizer itself; `following` is text that will stand right after them.
 
     Raises:
         ValueError: a token would span the border between them.

@@ -83,10 +83,10 @@ class Chat:
 
 
 def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
-    """Returns how conversations are marked: by the tokeniser's template, else judged by its special tokens.
+    """Returns how conversations are marked: by the tokenizer's template, else judged by its special tokens.
 
     Args:
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         thinking: whether a template that can do both (`enable_thinking`) asks for a think block; None leaves it to the
             template.
 
@@ -107,19 +107,19 @@ def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
         plain = _by_headers((), [(Special(f"<|{name}|>"),) for name in names], end, ())
         return dataclasses.replace(plain, headers_suffice=True)
     raise ValueError(
-        "the tokeniser has no special tokens for a conversation; expected a chat template, <|im_start|>, "
-        "<|start_header_id|> or <|user|> and <|system|>; use the tokeniser of an instruction-tuned model"
+        "the tokenizer has no special tokens for a conversation; expected a chat template, <|im_start|>, "
+        "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model"
     )
 
 
 def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments:
-    """Returns the segments of the tokeniser's template; `thinking` as in `chat_format`.
+    """Returns the segments of the tokenizer's template; `thinking` as in `chat_format`.
 
     Raises:
         ValueError: there is no template, or segments cannot express it.
     """
     if tokenizer.template is None:
-        raise ValueError("the tokeniser has no chat template; expected one in tokenizer_config.json")
+        raise ValueError("the tokenizer has no chat template; expected one in tokenizer_config.json")
     names = frozenset(tokenizer.special_name(i) for i in tokenizer.special_ids)
     written = (tokenizer.template.source, *dict(tokenizer.template.variables).values())
     greedy = [
@@ -136,7 +136,7 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
 
 
 def differences(tokenizer: Tokenizer, thinking: bool | None = None) -> tuple[str, ...]:
-    """Returns in words what a growing conversation has otherwise than the tokeniser's template; errors as `segments`.
+    """Returns in words what a growing conversation has otherwise than the tokenizer's template; errors as `segments`.
 
     Empty where both are the same for every conversation, but for what is spelled like a special token in a content.
     """

@@ -46,7 +46,7 @@ class ChatSegments:
     Attributes:
         template: the template.
         thinking: what it was told as `enable_thinking`.
-        special_names: the tokeniser's special tokens.
+        special_names: the tokenizer's special tokens.
         texts: the segments by their names in `SEGMENTS`.
         cuts: by kind of content, the name in `edits.CUTS` of what the template does to it.
         thoughts: by kind of reply, for one with a think block: (the segment before it, name in `edits.THOUGHT_CUTS`).
@@ -138,7 +138,7 @@ def derive(template: ChatTemplate, special_names: frozenset[str], thinking: bool
 
     Args:
         template: the template.
-        special_names: the tokeniser's special tokens.
+        special_names: the tokenizer's special tokens.
         thinking: what the template reads as `enable_thinking`; None leaves it to the template.
 
     Raises:

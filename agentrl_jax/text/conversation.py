@@ -20,12 +20,12 @@ def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, think
     one of the assistant nothing, as if it had ended its reply by itself.
 
     Args:
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         messages: pairs (role, content): a system message or none, then user and assistant in turn.
         thinking: as `chat.chat_format` takes it.
 
     Raises:
-        ValueError: the roles are out of order, or the tokeniser has no format for conversations.
+        ValueError: the roles are out of order, or the tokenizer has no format for conversations.
     """
     return encode_pieces(tokenizer, conversation_pieces(chat_format(tokenizer, thinking), messages))
 
@@ -37,13 +37,13 @@ def following_ids(tokenizer: Tokenizer, content: str, *, reply_ended: bool, thin
     that its text is encoded to, `conversation_ids` gives the same.
 
     Args:
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         content: the user's next message.
         reply_ended: the reply's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is inserted.
         thinking: as for the ids so far.
 
     Raises:
-        ValueError: the tokeniser has no format for conversations.
+        ValueError: the tokenizer has no format for conversations.
     """
     chat = chat_format(tokenizer, thinking)
     closing = () if reply_ended else chat.unended
@@ -75,9 +75,9 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece], *, joined: bool
     """Returns the token ids of pieces.
 
     Args:
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         pieces: special tokens and text.
-        joined: encode the text between two special tokens as one, as if the whole conversation had been tokenised;
+        joined: encode the text between two special tokens as one, as if the whole conversation had been tokenized;
             otherwise every piece by itself.
     """
     if joined:
@@ -100,7 +100,7 @@ def share_equal_to_whole(
     share is below 1, a model reads some borders otherwise than in its own training.
 
     Args:
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         conversations: each as `conversation_ids` takes it.
         thinking: as `chat.chat_format` takes it.
     """

@@ -95,7 +95,7 @@ class PlainReply:
 
 
 class GrammarTable(struct.PyTreeNode):
-    """A grammar compiled for one tokeniser.
+    """A grammar compiled for one tokenizer.
 
     Attributes:
         token_class: i32[V] class of each token; class 0 changes nothing.
@@ -154,7 +154,7 @@ class ParsedReply(struct.PyTreeNode):
 
 
 def compile_grammar(grammar: ReplyGrammar | PlainReply, tokenizer: Tokenizer) -> GrammarTable:
-    """Compiles a grammar for a tokeniser. Runs on the host; about a second for 49k tokens.
+    """Compiles a grammar for a tokenizer. Runs on the host; about a second for 49k tokens.
 
     The table of a plain reply finds nothing: no token changes its state, which never closes.
     """

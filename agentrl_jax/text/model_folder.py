@@ -13,7 +13,7 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """What is known of a tokeniser from outside its own file.
+    """What is known of a tokenizer from outside its own file.
 
     Attributes:
         template: its chat template.
@@ -32,7 +32,7 @@ def read_files(files: Mapping[str, bytes], source: str) -> Beside:
     """What the files say. Each may be missing.
 
     Of several templates the one called "default" is taken. A file of its own (`.jinja`, then `.json`) goes before the
-    tokeniser's configuration.
+    tokenizer's configuration.
 
     Args:
         files: content by name, of those in `tokenizer_files.NAMES`.

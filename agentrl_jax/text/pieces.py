@@ -39,10 +39,10 @@ class PieceTable(struct.PyTreeNode):
 
 
 def build_table(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> PieceTable:
-    """Encodes every piece by itself, once per tokeniser.
+    """Encodes every piece by itself, once per tokenizer.
 
     Raises:
-        ValueError: a special token is unknown, or the tokeniser does not give a piece back (it normalises its text).
+        ValueError: a special token is unknown, or the tokenizer does not give a piece back (it normalizes its text).
     """
     rows = [encode_piece(tokenizer, piece) for piece in pieces]
     return PieceTable(
@@ -59,8 +59,8 @@ def encode_piece(tokenizer: Tokenizer, piece: Piece) -> list[int]:
     ids = tokenizer.encode(piece)
     if tokenizer.decode_bytes(ids) != piece.encode():
         raise ValueError(
-            f"the tokeniser turns the piece {piece!r} into {tokenizer.decode(ids)!r}; expected the same text back; "
-            "write the piece in the tokeniser's normal form"
+            f"the tokenizer turns the piece {piece!r} into {tokenizer.decode(ids)!r}; expected the same text back; "
+            "write the piece in the tokenizer's normal form"
         )
     return ids
 

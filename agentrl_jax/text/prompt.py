@@ -29,11 +29,11 @@ ENCODERS: dict[str, Callable[[Any, jax.Array, int], tuple[jax.Array, jax.Array]]
     "pieces": expand,
     "canonical": encode_row,
 }
-"""Ways from piece ids to tokens: every piece by itself, or the whole text by the tokeniser's own rule."""
+"""Ways from piece ids to tokens: every piece by itself, or the whole text by the tokenizer's own rule."""
 
 
 class Prompt(struct.PyTreeNode):
-    """A style compiled for one task and one tokeniser.
+    """A style compiled for one task and one tokenizer.
 
     The table holds the observation's pieces, then `DIGIT_PIECES`, then the style's own pieces.
 
@@ -50,7 +50,7 @@ class Prompt(struct.PyTreeNode):
         digit_ids: id of the first piece of `DIGIT_PIECES`.
         turn_digits: digits of the largest turn number.
         action_digits: digits of the action budget.
-        max_message_tokens: `O`, enough for every message by pieces; the tokeniser's own rule takes fewer tokens.
+        max_message_tokens: `O`, enough for every message by pieces; the tokenizer's own rule takes fewer tokens.
         max_action_tokens: tokens of the longest action name.
         encoder: name in `ENCODERS`.
     """
@@ -98,7 +98,7 @@ def compile_prompt(
     plain: str | None = None,
     lists_actions: bool = True,
 ) -> Prompt:
-    """Compiles a style for a task and a tokeniser. Runs on the host.
+    """Compiles a style for a task and a tokenizer. Runs on the host.
 
     Args:
         style: which words stand where.
@@ -114,14 +114,14 @@ def compile_prompt(
         max_actions_budget: actions per trajectory.
         max_turns: turns per trajectory.
         response_words: words that a reply may have, as the prompt tells it.
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         piece_limits: most occurrences of each piece in one observation; empty for no limit but `P`.
         encoder: name in `ENCODERS`.
         plain: replies are in any words, after this opening, which is inserted; None for replies in tags.
         lists_actions: the style may list the names of the actions; replies name them either way.
 
     Raises:
-        ValueError: the tokeniser lacks the special tokens of a chat, changes a piece, has a chat template that cannot
+        ValueError: the tokenizer lacks the special tokens of a chat, changes a piece, has a chat template that cannot
             be expressed or opens a think block where the reply's format has none, or `encoder` is unknown or cannot be
             used, see `canonical.build_canonical`.
     """
@@ -281,7 +281,7 @@ def reply(
 def _canonical_prefix(
     tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Part], pieces: Sequence[str]
 ) -> list[int]:
-    """The prefix as the tokeniser writes it before a first message, which need not be known beyond its beginning."""
+    """The prefix as the tokenizer writes it before a first message, which need not be known beyond its beginning."""
     first = next(part for part in parts if part.when in ("always", "first"))
     if first.kind == "text":
         specials = [i for i, piece in enumerate(first.pieces) if isinstance(piece, Special)]

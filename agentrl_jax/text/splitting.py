@@ -1,4 +1,4 @@
-"""How byte-level tokenisers split a text into words before they merge, on the device.
+"""How byte-level tokenizers split a text into words before they merge, on the device.
 
 Two patterns are known: that of GPT-2 (Radford et al. 2019) and that of cl100k, which Qwen2, Qwen3 and Llama 3 share but
 for the digits of a word. A word's length follows from where runs of letters, digits, marks and white space end.
@@ -64,7 +64,7 @@ def from_layout(layout: dict[str, Any]) -> Splitting:
             if regex == _SPLIT.format(digits=times) and not before[0].get("invert"):
                 return Splitting(CL100K, digits=digits)
     raise ValueError(
-        f"the tokeniser splits text by {outer or 'nothing'} after normalisation {normalizer}, for which there is no "
+        f"the tokenizer splits text by {outer or 'nothing'} after normalization {normalizer}, for which there is no "
         "canonical encoder; use encoder pieces"
     )
 

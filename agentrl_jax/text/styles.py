@@ -1,4 +1,4 @@
-"""Prompt styles: which words stand where, in pieces, before any tokeniser is asked.
+"""Prompt styles: which words stand where, in pieces, before any tokenizer is asked.
 
 `ragen` tells everything that RAGEN's prompt tells (arXiv 2504.20073, appendix on prompts, and its context manager) in
 other words: task, legend, actions, budget, then per turn the reward, the turn's number, the state, the actions left

@@ -1,6 +1,6 @@
 """Where in a reply its thought stands: the tokens between `<think>` and `</think>`, found on the device.
 
-Tags may be cut anywhere by a tokeniser and share tokens with their neighbours, so they are looked for in bytes, by an
+Tags may be cut anywhere by a tokenizer and share tokens with their neighbors, so they are looked for in bytes, by an
 automaton that is composed along the tokens as that of a reply's format is (`agentrl_jax.text.automaton`).
 
 Letters: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `L` tokens of a reply.
@@ -22,7 +22,7 @@ _OPENING, _CLOSING = b"<think>", b"</think>"
 
 
 class ThoughtTable(struct.PyTreeNode):
-    """The automaton compiled for one tokeniser.
+    """The automaton compiled for one tokenizer.
 
     Attributes:
         token_class: i32[V] class of each token; class 0 changes nothing.
@@ -75,10 +75,10 @@ class _State(NamedTuple):
 
 
 def compile_thought(tokenizer: Tokenizer, *, forced: bool) -> ThoughtTable:
-    """Compiles the automaton for a tokeniser, on the host.
+    """Compiles the automaton for a tokenizer, on the host.
 
     Args:
-        tokenizer: the tokeniser.
+        tokenizer: the tokenizer.
         forced: the opening tag is inserted for the agent, so that its reply starts inside the thought.
     """
     opening = [_State(False, k) for k in range(len(_OPENING))]

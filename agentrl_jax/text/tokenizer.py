@@ -1,4 +1,4 @@
-"""Tokenisers as the project needs them: byte-level, with special tokens that text can never spell."""
+"""Tokenizers as the project needs them: byte-level, with special tokens that text can never spell."""
 
 import dataclasses
 import hashlib
@@ -27,7 +27,7 @@ PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A byte-level BPE tokeniser: every ordinary token is a string of bytes, every special token is none.
+    """A byte-level BPE tokenizer: every ordinary token is a string of bytes, every special token is none.
 
     Attributes:
         backend: the `tokenizers.Tokenizer` behind it.
@@ -37,8 +37,8 @@ class Tokenizer:
         stop_ids: tokens by which a reply ends itself, `end_of_turn_id` first.
         special_ids: ids of the special tokens.
         token_bytes: by id, the bytes that a token stands for; None for a special token and for an id without a token.
-        fingerprint: 16 hex digits that change whenever the tokeniser or its chat template does.
-        template: how the model's conversations are written; None for a tokeniser that comes without one.
+        fingerprint: 16 hex digits that change whenever the tokenizer or its chat template does.
+        template: how the model's conversations are written; None for a tokenizer that comes without one.
     """
 
     backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
@@ -84,12 +84,12 @@ class Tokenizer:
         """Returns the id of the special token called `name`.
 
         Raises:
-            ValueError: the tokeniser has no such special token.
+            ValueError: the tokenizer has no such special token.
         """
         token = self.backend.token_to_id(name)
         if token is None or token not in self.special_ids:
             known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
-            raise ValueError(f"{name!r} is no special token of this tokeniser; expected one of {known}")
+            raise ValueError(f"{name!r} is no special token of this tokenizer; expected one of {known}")
         return token
 
     def has_special(self, name: str) -> bool:
@@ -98,17 +98,17 @@ class Tokenizer:
 
 
 def load_small() -> Tokenizer:
-    """Returns the tokeniser shipped with the package: fewer than 512 tokens, tags and action names among them."""
-    return from_files(small_files(), "the shipped tokeniser")
+    """Returns the tokenizer shipped with the package: fewer than 512 tokens, tags and action names among them."""
+    return from_files(small_files(), "the shipped tokenizer")
 
 
 def small_files() -> dict[str, bytes]:
-    """The files of the tokeniser shipped with the package, for `from_files`."""
+    """The files of the tokenizer shipped with the package, for `from_files`."""
     return {"tokenizer.json": resources.files("agentrl_jax.text").joinpath("data/small_tokenizer.json").read_bytes()}
 
 
 def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
-    """Reads a tokeniser from disk; the network is never asked.
+    """Reads a tokenizer from disk; the network is never asked.
 
     Args:
         path: a `tokenizer.json` by itself, or a folder that holds one, whose chat template and settings count too.
@@ -118,19 +118,19 @@ def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = 
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the tokeniser is not byte-level, a special token is missing, or a file of the folder is damaged.
+        ValueError: the tokenizer is not byte-level, a special token is missing, or a file of the folder is damaged.
     """
     return from_files(read(path), str(path), end_of_turn=end_of_turn, pad=pad)
 
 
 def read(path: str | Path) -> dict[str, bytes]:
-    """The files of a tokeniser on disk, for `from_files`; path and errors as in `load`."""
+    """The files of a tokenizer on disk, for `from_files`; path and errors as in `load`."""
     file = Path(path)
     files = tokenizer_files.read_files(file) if file.is_dir() else {}
     if file.is_file():
         files["tokenizer.json"] = read_bytes(file)
     if "tokenizer.json" not in files:
-        raise FileNotFoundError(f"{file}: no such tokeniser; expected a tokenizer.json or a folder that holds one")
+        raise FileNotFoundError(f"{file}: no such tokenizer; expected a tokenizer.json or a folder that holds one")
     return files
 
 
@@ -150,12 +150,12 @@ def from_files(
     """
     text = model_folder.text_of(files, "tokenizer.json", source)
     if text is None:
-        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokeniser")
+        raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokenizer")
     return from_json(text, end_of_turn=end_of_turn, pad=pad, beside=model_folder.read_files(files, source))
 
 
 def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """The tokeniser of a model that gives logits to more ids than there are tokens; the others stand for no bytes.
+    """The tokenizer of a model that gives logits to more ids than there are tokens; the others stand for no bytes.
 
     Raises:
         ValueError: the model has fewer.
@@ -163,8 +163,8 @@ def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     missing = vocab_size - tokenizer.vocab_size
     if missing < 0:
         raise ValueError(
-            f"the tokeniser has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
-            "use the tokeniser that belongs to the model"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
+            "use the tokenizer that belongs to the model"
         )
     return dataclasses.replace(
         tokenizer, vocab_size=vocab_size, token_bytes=(*tokenizer.token_bytes, *([None] * missing))
@@ -210,7 +210,7 @@ def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, 
         if name in by_name:
             return by_name[name]
     raise ValueError(
-        f"no special token {shortened(' or '.join(names))} in this tokeniser, which has "
+        f"no special token {shortened(' or '.join(names))} in this tokenizer, which has "
         f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}="
     )
 

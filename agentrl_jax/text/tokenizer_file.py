@@ -76,14 +76,14 @@ def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
     found = shortened(sorted(decoders))
     if "Metaspace" in decoders | splitters or layout["model"].get("byte_fallback") or model == "Unigram":
         raise ValueError(
-            f"a SentencePiece tokeniser (model {model}, decoder {found}), as Llama 2 has, "
+            f"a SentencePiece tokenizer (model {model}, decoder {found}), as Llama 2 has, "
             "is not supported: its tokens depend on the spaces around them; use a model with a byte-level BPE "
-            "tokeniser, such as Llama 3, Qwen or SmolLM2"
+            "tokenizer, such as Llama 3, Qwen or SmolLM2"
         )
     if model != "BPE" or "ByteLevel" not in decoders:
         raise ValueError(
-            f"tokeniser with model {model} and decoder {found}; expected model BPE and "
-            "decoder ByteLevel; use a model with a byte-level BPE tokeniser, such as Llama 3, Qwen or SmolLM2"
+            f"tokenizer with model {model} and decoder {found}; expected model BPE and "
+            "decoder ByteLevel; use a model with a byte-level BPE tokenizer, such as Llama 3, Qwen or SmolLM2"
         )
 
 

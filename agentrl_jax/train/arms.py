@@ -97,10 +97,10 @@ class Arms:
     def _begin(self) -> tuple[Any, Any]:
         """Policies [S, ...] that every arm starts from, and what is frozen of them."""
         config, pretrained = self.config, self.pretrained.params if self.pretrained else None
-        optimise = build.build_optimiser(config)
+        optimize = build.build_optimizer(config)
 
         def fresh(key):
-            return init_state(jax.random.fold_in(key, run_keys.INIT), self.model, optimise, False, pretrained)
+            return init_state(jax.random.fold_in(key, run_keys.INIT), self.model, optimize, False, pretrained)
 
         base = jax.jit(lambda key: fresh(key).base)(self.seeds.keys[0])
         states = self.seeds.each(lambda key, mine, shared: fresh(key).replace(base=None))(self.seeds.keys, None, None)
@@ -113,7 +113,7 @@ class Arms:
             ]
             rows = _stacked([each for each, _ in found])
             self.imitated = [set(levels) for _, levels in found]
-            program = self.alone.imitation(self.model, optimise, batch=config.imitation.batch)
+            program = self.alone.imitation(self.model, optimize, batch=config.imitation.batch)
             rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
 
             def imitate(state, mine, base):
@@ -176,17 +176,17 @@ class Arms:
 
     def _learner(self, config: Config) -> tuple[TrainState, Any]:
         """The states [S, ...] of an arm before its first iteration, and the program of its update."""
-        optimise, model = build.build_optimiser(config), self._model(config)
+        optimize, model = build.build_optimizer(config), self._model(config)
         reference = build.needs_reference(config)
         pretrained = self.pretrained.params if self.pretrained else None
 
         def begin(policy, key, shared):
-            state = init_state(jax.random.fold_in(key, run_keys.INIT), model, optimise, False, pretrained)
+            state = init_state(jax.random.fold_in(key, run_keys.INIT), model, optimize, False, pretrained)
             state = state.replace(params={**state.params, "policy": policy}, base=None)
-            return start.begin_learning(state, optimise, reference=reference)
+            return start.begin_learning(state, optimize, reference=reference)
 
         states = self.seeds.each(begin)(self.policies, self.seeds.keys, None)
-        program = self.alone.update(model, build.learner_config(config), optimise, self.engine)
+        program = self.alone.update(model, build.learner_config(config), optimize, self.engine)
 
         def learn(state, mine, shared):
             (trajectory, key, greedy), (base, temperature, settings) = mine, shared

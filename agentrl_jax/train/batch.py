@@ -35,7 +35,7 @@ class Batch(struct.PyTreeNode):
         tokens: i32[N, S].
         position: i32[N, K] of the slots' tokens.
         mask: bool[N, K] the slot holds a sampled token.
-        behaviour_logprob: f32[N, K] log-probability by the rollout.
+        behavior_logprob: f32[N, K] log-probability by the rollout.
         old_logprob: f32[N, K] the one that the ratio of the policy loss starts from: the learner's own before the first
             step, or the rollout's. None: that of the forward pass at hand, the same where a batch has one step.
         importance: f32[N, K] that weight; None where there is none.
@@ -51,7 +51,7 @@ class Batch(struct.PyTreeNode):
     tokens: jax.Array
     position: jax.Array
     mask: jax.Array
-    behaviour_logprob: jax.Array
+    behavior_logprob: jax.Array
     old_logprob: jax.Array | None
     importance: jax.Array | None
     replayed_logprob: jax.Array | None
@@ -116,7 +116,7 @@ def make_batch(
     order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
-    earned = _normalised(rewards, kept, groups.intact, config)
+    earned = _normalized(rewards, kept, groups.intact, config)
     final = None
     if config.advantage.bootstrap_truncated:
         final = final_states(kept, config.context, config.context_tokens)
@@ -146,7 +146,7 @@ class _Played(NamedTuple):
 
     Attributes:
         groups, turn_rewards, played, state, baseline: see `Evidence`.
-        earned: f32[E, T] what each turn has earned, normalised.
+        earned: f32[E, T] what each turn has earned, normalized.
         length: i32[E, T] tokens of each turn that are learned from.
         order: i32[N] number of each row among those of the kept episodes, as `assemble` made them.
         final: states that the episodes were truncated in; None where nothing reads them.
@@ -204,12 +204,12 @@ def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind
     return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
 
 
-def _normalised(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, config: LearnerConfig) -> jax.Array:
-    """Rewards [E, T]; under a normalisation the whole normalised return stands at the last turn.
+def _normalized(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, config: LearnerConfig) -> jax.Array:
+    """Rewards [E, T]; under a normalization the whole normalized return stands at the last turn.
 
     Returns are compared with those of the episodes that are learned from and with no others, as by every estimator:
     one whose environment broke and one that a filter left out are alike, and whether a filter takes groups out of the
-    arrays or masks them changes nothing. RAGEN normalises before it filters; inside groups, of which its filters keep
+    arrays or masks them changes nothing. RAGEN normalizes before it filters; inside groups, of which its filters keep
     all members, that is the same.
 
     Args:
@@ -230,7 +230,7 @@ def _normalised(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, c
     # The others stand in a group of their own, where none that counts is compared with them.
     segments = max(groups, len(config.task_names)) + 1
     group = jnp.where(counts.reshape(-1), compared, segments - 1)
-    scores = reward_rules.normalise(jnp.sum(rewards, axis=1), group, segments, rule.reward_normalization)
+    scores = reward_rules.normalize(jnp.sum(rewards, axis=1), group, segments, rule.reward_normalization)
     last = jnp.arange(rewards.shape[1]) == trajectory.num_turns[:, None] - 1
     return jnp.where(last, scores[:, None], 0.0)
 
@@ -350,7 +350,7 @@ def _prepare(
         tokens=rows.tokens,
         position=rows.position,
         mask=mask,
-        behaviour_logprob=rows.logprob,
+        behavior_logprob=rows.logprob,
         old_logprob=old_logprob,
         importance=importance,
         replayed_logprob=None,

@@ -64,15 +64,15 @@ def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | 
 
 
 def tokenizer_files(config: ModelConfig, pretrained: Pretrained | None = None) -> Mapping[str, bytes]:
-    """Files of the tokeniser of the pretrained model or at the path, else of the shipped one."""
+    """Files of the tokenizer of the pretrained model or at the path, else of the shipped one."""
     if pretrained is not None:
         return pretrained.files
     return tokenizers.read(config.tokenizer) if config.tokenizer else tokenizers.small_files()
 
 
 def load_tokenizer(config: ModelConfig, pretrained: Pretrained | None = None) -> Tokenizer:
-    """The tokeniser of `tokenizer_files`."""
-    source = config.pretrained or config.tokenizer or "the shipped tokeniser"
+    """The tokenizer of `tokenizer_files`."""
+    source = config.pretrained or config.tokenizer or "the shipped tokenizer"
     tokenizer = tokenizers.from_files(tokenizer_files(config, pretrained), source)
     return tokenizers.padded(tokenizer, pretrained.config.decoder.vocab_size) if pretrained else tokenizer
 
@@ -180,10 +180,10 @@ def initial_state(
         pretrained: where it starts; None for a fresh decoder.
         place: gives the shardings of a state from its shapes; None leaves them to the compiler.
     """
-    optimise, reference = build_optimiser(config), needs_reference(config)
+    optimize, reference = build_optimizer(config), needs_reference(config)
 
     def start(key, decoder):
-        return state.init_state(key, model, optimise, reference, decoder)
+        return state.init_state(key, model, optimize, reference, decoder)
 
     given = None if pretrained is None else pretrained.params
     places = place(jax.eval_shape(start, jax.random.key(0), given))
@@ -263,9 +263,9 @@ def learner_config(config: Config) -> LearnerConfig:
     )
 
 
-def build_optimiser(config: Config) -> optax.GradientTransformation:
-    """AdamW at rate 1, see `state.optimiser`."""
-    return state.optimiser(config.optim.b1, config.optim.b2, config.optim.weight_decay, config.optim.decay)
+def build_optimizer(config: Config) -> optax.GradientTransformation:
+    """AdamW at rate 1, see `state.optimizer`."""
+    return state.optimizer(config.optim.b1, config.optim.b2, config.optim.weight_decay, config.optim.decay)
 
 
 def training_ids(config: Config) -> EpisodeIds:

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.whole_files import replacing
 
-_COLOURS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
-_GREY = "#64748b"
+_COLORS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
+_GRAY = "#64748b"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,20 +86,20 @@ def plot_curves(
 
 
 def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
-    for colour, (key, name) in zip(_COLOURS, panel.lines):
+    for color, (key, name) in zip(_COLORS, panel.lines):
         points = _series(rows, key)
         if not points:
             continue
         x, y = np.array(points, dtype=float).T
         if len(x) >= 20:
-            axis.plot(x, y, color=colour, alpha=0.25, linewidth=1.0)
-            axis.plot(x, _smooth(y), color=colour, linewidth=2.0, label=name)
+            axis.plot(x, y, color=color, alpha=0.25, linewidth=1.0)
+            axis.plot(x, _smooth(y), color=color, linewidth=2.0, label=name)
         else:
-            axis.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3.5, label=name)
+            axis.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.5, label=name)
     axis.set_title(panel.title, loc="left", fontsize=10)
-    axis.set_xlabel("iteration", fontsize=8, color=_GREY)
+    axis.set_xlabel("iteration", fontsize=8, color=_GRAY)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.tick_params(labelsize=8, color=_GREY, labelcolor=_GREY)
+    axis.tick_params(labelsize=8, color=_GRAY, labelcolor=_GRAY)
     axis.grid(True, color="#e2e8f0", linewidth=0.8)
     axis.set_axisbelow(True)
     for side in ("top", "right"):
@@ -116,7 +116,7 @@ def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
 def _baselines(axis: Axes, lines: Mapping[str, float | None]) -> None:
     for (name, value), style in zip(lines.items(), (":", "--")):
         if value is not None:
-            axis.axhline(value, color=_GREY, linewidth=1.2, linestyle=style)
+            axis.axhline(value, color=_GRAY, linewidth=1.2, linestyle=style)
             axis.annotate(
                 f"{name} {value:.1%}",
                 xy=(0.01, value),
@@ -124,7 +124,7 @@ def _baselines(axis: Axes, lines: Mapping[str, float | None]) -> None:
                 xytext=(0, 3 if value < 0.9 else -10),
                 textcoords="offset points",
                 fontsize=8,
-                color=_GREY,
+                color=_GRAY,
             )
 
 
@@ -133,7 +133,7 @@ def _series(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, fl
 
 
 def _smooth(y: np.ndarray) -> np.ndarray:
-    """Centred moving mean over about a twentieth of the points, with shorter windows at both ends."""
+    """Centered moving mean over about a twentieth of the points, with shorter windows at both ends."""
     reach = max(2, len(y) // 40)
     total = np.concatenate([[0.0], np.cumsum(y)])
     low = np.maximum(np.arange(len(y)) - reach, 0)

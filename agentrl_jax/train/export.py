@@ -28,7 +28,7 @@ def export(
     online: bool = False,
     revision: str | None = None,
 ) -> str:
-    """Writes the policy of a run's newest checkpoint, or a pretrained model, with its tokeniser and chat template.
+    """Writes the policy of a run's newest checkpoint, or a pretrained model, with its tokenizer and chat template.
 
     Args:
         model: folder of a run, or a pretrained model as `load_pretrained` takes it.
@@ -103,7 +103,7 @@ def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
 
 
 def _tokenizer_files(policy: RunPolicy) -> dict[str, bytes]:
-    """The tokeniser's files, and what transformers needs beside a `tokenizer.json` that came alone."""
+    """The tokenizer's files, and what transformers needs beside a `tokenizer.json` that came alone."""
     tokenizer = policy.tokenizer
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -33,7 +33,7 @@ def update(
     *,
     model: ActorCritic,
     config: LearnerConfig,
-    optimise: optax.GradientTransformation,
+    optimize: optax.GradientTransformation,
     shards: Shards,
     engine: EngineConfig | None = None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -51,7 +51,7 @@ def update(
         greedy: one greedy episode a group, in the order of the groups; only remax reads it, which needs it.
         model: shapes of policy and critic.
         config: what fixes the program.
-        optimise: the optimiser.
+        optimize: the optimizer.
         shards: how rows are shared out.
         engine: how the rollout played on each device; only a strict learner reads it.
 
@@ -64,7 +64,7 @@ def update(
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
     batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
-    state, of_steps = _learn(state, batch, key, settings, model, config, optimise, shards, replay)
+    state, of_steps = _learn(state, batch, key, settings, model, config, optimize, shards, replay)
     metrics |= of_steps
     if config.kl.kind != "none":
         metrics["actor/kl_coef"] = settings.kl_coef
@@ -83,11 +83,11 @@ def _learn(
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
-    optimise: optax.GradientTransformation,
+    optimize: optax.GradientTransformation,
     shards: Shards,
     replay: Replayer | None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Epochs of minibatches, each one optimiser step."""
+    """Epochs of minibatches, each one optimizer step."""
     rows = batch.tokens.shape[0]
     has_tokens = jnp.any(batch.mask, axis=1)
 
@@ -113,7 +113,7 @@ def _learn(
         loss, grads, metrics = _gradient(state, part, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
-            optimise,
+            optimize,
             loss,
             grads,
             tokens=tokens,
@@ -233,7 +233,7 @@ def _loss(
         "actor/dual_clip_fraction": masked.total(stats.clipped_low.astype(jnp.float32), mask),
         "actor/ppo_kl": masked.total(-stats.log_ratio, mask),
         "actor/ratio_mean": masked.total(stats.ratio, mask),
-        "rollout/logprob_mean": masked.total(batch.behaviour_logprob, mask),
+        "rollout/logprob_mean": masked.total(batch.behavior_logprob, mask),
     }
     peaks: dict[str, jax.Array] = {}
     _compare("rollout/logprob", logprob, batch, sums, peaks)
@@ -262,8 +262,8 @@ def _compare(
     name: str, logprob: jax.Array, batch: Batch, sums: dict[str, jax.Array], peaks: dict[str, jax.Array]
 ) -> None:
     """Adds to the metrics how far log-probabilities are from those of the rollout; the names end as in `_GAPS`."""
-    gap = jnp.abs(logprob - batch.behaviour_logprob)
-    bits, behaviour_bits = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (logprob, batch.behaviour_logprob))
+    gap = jnp.abs(logprob - batch.behavior_logprob)
+    bits, behavior_bits = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (logprob, batch.behavior_logprob))
     sums[f"{name}_gap_mean"] = masked.total(gap, batch.mask)
-    sums[f"{name}_bit_equal"] = masked.count((bits == behaviour_bits) & batch.mask)
+    sums[f"{name}_bit_equal"] = masked.count((bits == behavior_bits) & batch.mask)
     peaks[f"{name}_gap_max"] = masked.largest(gap, batch.mask)

@@ -109,7 +109,7 @@ class _Run:
         self.world, held_out = worlds(config, self.tokenizer, self.services)
         self.splits = level_splits(self.world)
         self.model = build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
-        self.optimise = build.build_optimiser(config)
+        self.optimize = build.build_optimizer(config)
         self.names = tuple(task.label for task in config.tasks)
         self.rates = build.learning_rates(config)
         self.temperature = build.moving(config)["temperature"]
@@ -129,7 +129,7 @@ class _Run:
         self.rollout = self.programs.rollout(
             "rollout", self.model, self.world, engine, rounds=config.algo.dynamic_sampling, task_names=self.names
         )
-        self.update = self.programs.update(self.model, build.learner_config(config), self.optimise, engine)
+        self.update = self.programs.update(self.model, build.learner_config(config), self.optimize, engine)
         alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
         remax = config.algo.advantage.kind == "remax"
         self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
@@ -257,7 +257,7 @@ class _Run:
         self.view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
         if not int(state.imitation_step):
             self.folder.log_levels(0, "imitation", levels)
-        program = self.programs.imitation(self.model, self.optimise, batch=config.batch)
+        program = self.programs.imitation(self.model, self.optimize, batch=config.batch)
         rates = jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
         key = jax.random.fold_in(self.key, run_keys.IMITATION)
         while (done := int(state.imitation_step)) < config.steps:
@@ -286,7 +286,7 @@ class _Run:
         evaluated = self.held_out.outcomes(state.whole())
         self.imitation_outcomes = evaluated.success
         self.folder.log_levels(self.chunks, "test", [level for task in evaluated.levels for level in task])
-        state = start.begin_learning(state, self.optimise, reference=build.needs_reference(self.config))
+        state = start.begin_learning(state, self.optimize, reference=build.needs_reference(self.config))
         state = jax.device_put(state, self._places(state))
         self._save(self.chunks, state)
         return state

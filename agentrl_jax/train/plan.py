@@ -66,8 +66,8 @@ class Plan:
         parameters: number of the model's parameters.
         update_parameters: of the layout in which a run keeps them (f32 where they are trained).
         rollout_parameters: of the rollout's layout, which stands beside it while a rollout runs.
-        optimiser: state of the optimiser.
-        beside: of the state, what a rollout is not given: optimiser, critic, reference.
+        optimizer: state of the optimizer.
+        beside: of the state, what a rollout is not given: optimizer, critic, reference.
         cache: keys and values.
         rollout: the program.
         update: the program.
@@ -80,7 +80,7 @@ class Plan:
     parameters: int
     update_parameters: int
     rollout_parameters: int
-    optimiser: int
+    optimizer: int
     beside: int
     cache: int
     rollout: ProgramPlan
@@ -109,7 +109,7 @@ def make_plan(
         config: the run; `mesh` lays the devices, `devices` is not read.
         devices: from `topology.described_devices`.
         model: name in `models.published.PUBLISHED` instead of the configuration's model; its vocabulary is that of the
-            model, its prompts have the lengths that the project's own tokeniser gives them.
+            model, its prompts have the lengths that the project's own tokenizer gives them.
         report: told what goes on.
 
     Raises:
@@ -146,7 +146,7 @@ def make_plan(
         parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
         update_parameters=made.bytes_of(made.state.whole()),
         rollout_parameters=_bytes_each(cast, programs.placement(cast, shape, programs.rollout_rules)),
-        optimiser=made.bytes_of(made.state.opt_state),
+        optimizer=made.bytes_of(made.state.opt_state),
         beside=made.bytes_of(made.state) - made.bytes_of(made.policy()),
         cache=_bytes_each(cache, jax.tree.map(lambda _: NamedSharding(mesh, heads), cache)),
         rollout=rollout,
@@ -180,13 +180,13 @@ class _Parts:
         self.config, self.mesh, self.programs, self.model, self.world = config, mesh, programs, model, world
         self.engine = build.engine_config(config, tokenizer, members=config.rollout.members, slots=config.rollout.slots)
         self.episodes = sum(task.groups for task in config.tasks) * config.rollout.members
-        self.optimise = build.build_optimiser(config)
+        self.optimize = build.build_optimizer(config)
         frozen = jnp.bfloat16 if config.model.precision == "bfloat16" else jnp.float32
 
         def start(key):
             pretrained = decoder.init_params(key, model.decoder)
             pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
-            return state.init_state(key, model, self.optimise, build.needs_reference(config), pretrained)
+            return state.init_state(key, model, self.optimize, build.needs_reference(config), pretrained)
 
         self.state = jax.eval_shape(start, jax.random.key(0))
 
@@ -213,7 +213,7 @@ class _Parts:
         return _compiled(program, *arguments), trajectory
 
     def update(self, trajectory: Any) -> ProgramPlan:
-        program = self.programs.update(self.model, build.learner_config(self.config), self.optimise, self.engine)
+        program = self.programs.update(self.model, build.learner_config(self.config), self.optimize, self.engine)
         temperature = self._at(jax.ShapeDtypeStruct((self.episodes,), jnp.float32), Spec())
         settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
         arguments = [self._placed(self.state), trajectory, temperature, self._key(), settings]

@@ -38,7 +38,7 @@ def as_table(plan: Plan, memory: int | None) -> Group:
     for title, value in (
         (f"parameters, as learning keeps them ({plan.parameters:,} in all)", plan.update_parameters),
         ("parameters, as a rollout lays them", plan.rollout_parameters),
-        ("optimiser", plan.optimiser),
+        ("optimizer", plan.optimizer),
         (f"keys and values ({plan.rows} rows of {plan.context} positions)", plan.cache),
         ("rollout: temporaries, cache and its parameters among them", plan.rollout.temporaries),
         ("update: temporaries, activations among them", plan.update.temporaries),
@@ -49,7 +49,7 @@ def as_table(plan: Plan, memory: int | None) -> Group:
     peak = max(plan.rollout_peak, plan.update_peak)
     if memory:
         sizes.caption = f"{peak / GIB:.2f} of {memory / GIB:.0f} GiB: {'fits' if peak <= memory else 'DOES NOT FIT'}"
-    return Group(sizes, _programs(plan), f"Lengths of prompts by {plan.tokenizer} tokeniser.")
+    return Group(sizes, _programs(plan), f"Lengths of prompts by {plan.tokenizer} tokenizer.")
 
 
 def _programs(plan: Plan) -> Table:

@@ -27,8 +27,8 @@ class RunPolicy:
         iteration: of its checkpoint.
         model: its shape.
         params: its parameters, as `TrainState.whole` has them.
-        tokenizer: its tokeniser.
-        files: the files that the tokeniser was made of, by name.
+        tokenizer: its tokenizer.
+        files: the files that the tokenizer was made of, by name.
         pretrained: configuration of the model that the run went on from; None where it began with a fresh one.
     """
 
@@ -49,8 +49,8 @@ def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
 
     Raises:
         UserError: there is no checkpoint yet, or it cannot be read.
-        ValueError: the pretrained model or the tokeniser cannot be used.
-        OSError: the tokeniser is not there any more.
+        ValueError: the pretrained model or the tokenizer cannot be used.
+        OSError: the tokenizer is not there any more.
     """
     pretrained = build.load_model(config.model)
     files = build.tokenizer_files(config.model, pretrained)

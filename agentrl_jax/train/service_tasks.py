@@ -19,7 +19,7 @@ from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.services.beside import located
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
-from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import Player, Service
 from agentrl_jax.services.items import load_items

@@ -16,7 +16,7 @@ from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
 from agentrl_jax.train.service_demonstrations import service_demonstrations
 from agentrl_jax.train.service_tasks import Services
-from agentrl_jax.train.state import TrainState, init_optimiser, with_reference
+from agentrl_jax.train.state import TrainState, init_optimizer, with_reference
 
 
 def demonstration_rows(
@@ -90,8 +90,8 @@ def notes(config: Config) -> list[str]:
     return lines
 
 
-def begin_learning(state: TrainState, optimise: optax.GradientTransformation, *, reference: bool) -> TrainState:
-    """What happens once between imitation and learning: a separate critic and the optimiser start from here."""
+def begin_learning(state: TrainState, optimize: optax.GradientTransformation, *, reference: bool) -> TrainState:
+    """What happens once between imitation and learning: a separate critic and the optimizer start from here."""
     params = actor_critic.critic_from_policy(state.params)
-    state = state.replace(params=params, opt_state=init_optimiser(optimise, params))
+    state = state.replace(params=params, opt_state=init_optimizer(optimize, params))
     return with_reference(state) if reference else state

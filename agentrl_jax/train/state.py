@@ -20,7 +20,7 @@ class TrainState(struct.PyTreeNode):
     Attributes:
         params: "policy" and "critic", f32.
         reference: frozen policy that the KL divergence is measured from; None where nothing reads it.
-        opt_state: state of the optimiser of each part of `params`, by its name.
+        opt_state: state of the optimizer of each part of `params`, by its name.
         iteration: i32[] iterations of reinforcement learning finished; with the seed it gives every later key.
         imitation_step: i32[] gradient steps of imitation finished.
         gradient_steps: i32[] updates applied in all.
@@ -46,7 +46,7 @@ class TrainState(struct.PyTreeNode):
         return params if self.base is None else {**params, "base": self.base}
 
 
-def optimiser(
+def optimizer(
     b1: float, b2: float, weight_decay: float, decay: Literal["matrices", "all"] = "matrices"
 ) -> optax.GradientTransformation:
     """AdamW at rate 1; the step multiplies by the traced learning rates (Loshchilov and Hutter 2019).
@@ -68,7 +68,7 @@ def decays(params: Any) -> Any:
 def init_state(
     key: jax.Array,
     model: ActorCritic,
-    optimise: optax.GradientTransformation,
+    optimize: optax.GradientTransformation,
     reference: bool,
     pretrained: decoder.Params | None = None,
 ) -> TrainState:
@@ -81,7 +81,7 @@ def init_state(
     state = TrainState(
         params=params,
         reference=None,
-        opt_state=init_optimiser(optimise, params),
+        opt_state=init_optimizer(optimize, params),
         base=base,
         kl=kl.controller(1.0),
         **counts,
@@ -89,9 +89,9 @@ def init_state(
     return with_reference(state) if reference else state
 
 
-def init_optimiser(optimise: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
-    """A fresh state of the optimiser for each part of the parameters, so that a part can stand still."""
-    return {name: optimise.init(tree) for name, tree in params.items()}
+def init_optimizer(optimize: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
+    """A fresh state of the optimizer for each part of the parameters, so that a part can stand still."""
+    return {name: optimize.init(tree) for name, tree in params.items()}
 
 
 def with_reference(state: TrainState) -> TrainState:
@@ -101,7 +101,7 @@ def with_reference(state: TrainState) -> TrainState:
 
 def apply_gradients(
     state: TrainState,
-    optimise: optax.GradientTransformation,
+    optimize: optax.GradientTransformation,
     loss: jax.Array,
     grads: Any,
     *,
@@ -112,18 +112,18 @@ def apply_gradients(
     hold_policy: jax.Array | bool = False,
     norm: Callable[[Any], jax.Array] = optax.tree.norm,
 ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
-    """One optimiser step, skipped whole if loss, gradient or step is not finite, or no token stands behind them.
+    """One optimizer step, skipped whole if loss, gradient or step is not finite, or no token stands behind them.
 
     Args:
         state: before the step.
-        optimise: from `optimiser`.
+        optimize: from `optimizer`.
         loss: f32[].
         grads: gradient with respect to `state.params`, reduced over devices.
         tokens: f32[] trained tokens; without any, momentum and decay would still move the parameters.
         lr: f32[] rate of the policy.
         critic_lr: f32[] rate of the critic.
         max_grad_norm: f32[] the gradients of policy and critic are each scaled down to this global norm.
-        hold_policy: bool[] the policy and its optimiser state stay as they are.
+        hold_policy: bool[] the policy and its optimizer state stay as they are.
         norm: of a tree; `Shards.norm` where devices keep parts of it.
 
     Returns:
@@ -141,7 +141,7 @@ def apply_gradients(
     rates = {"policy": lr, "critic": critic_lr}
     updates, moments = {}, {}
     for name, tree in scaled_grads.items():
-        update, moments[name] = optimise.update(tree, state.opt_state[name], state.params[name])
+        update, moments[name] = optimize.update(tree, state.opt_state[name], state.params[name])
         updates[name] = jax.tree.map(lambda u, r=rates[name]: r * u, update)
     good &= jnp.isfinite(norm(updates))
     new, old = (optax.apply_updates(state.params, updates), moments), (state.params, state.opt_state)

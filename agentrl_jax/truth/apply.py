@@ -26,7 +26,7 @@ class Rows(NamedTuple):
         mask, last, reward, state: bool[N, S], i64[N, T], f64[N, T], i64[N, T], see `task.Trajectories`.
         values: f64[N, S] by what stands for the critic.
         logprob: f64[N, S] of the sampled tokens under the policy that is trained; 0 elsewhere.
-        behaviour_logprob: f64[N, S] under the policy that drew them.
+        behavior_logprob: f64[N, S] under the policy that drew them.
         slopes: f64[N, S, P] derivatives of `logprob`.
     """
 
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
     state: jax.Array
     values: jax.Array
     logprob: jax.Array
-    behaviour_logprob: jax.Array
+    behavior_logprob: jax.Array
     slopes: jax.Array
 
 
@@ -72,7 +72,7 @@ def pulls(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> j
         advantage: f64[N, S].
         weights: f64[N, S] of the tokens in the loss; 0 where `mask` does not hold.
     """
-    old = rows.behaviour_logprob if case.correction == "ratio" else rows.logprob
+    old = rows.behavior_logprob if case.correction == "ratio" else rows.logprob
     importance = _importance(case, rows)
 
     def loss(logprob):
@@ -128,7 +128,7 @@ def _importance(case: Case, rows: Rows) -> jax.Array:
     """What the losses of the tokens are multiplied by, f64[N, S]."""
     if case.correction == "truncated" or case.correction == "masked":
         weights, _ = losses.importance_weights(
-            rows.logprob, rows.behaviour_logprob, rows.mask, cap=case.cap, correction=case.correction, level=case.level
+            rows.logprob, rows.behavior_logprob, rows.mask, cap=case.cap, correction=case.correction, level=case.level
         )
         return weights
     if case.correction == "trajectory":
@@ -140,4 +140,4 @@ def _importance(case: Case, rows: Rows) -> jax.Array:
 
 def _up_to_here(rows: Rows) -> jax.Array:
     """Probability of all tokens up to each position under the trained policy, over that of the other; f64[N, S]."""
-    return jnp.exp(jnp.cumsum(rows.logprob - rows.behaviour_logprob, axis=1))
+    return jnp.exp(jnp.cumsum(rows.logprob - rows.behavior_logprob, axis=1))

@@ -37,7 +37,7 @@ class Case:
             more (StarPO-S); informative: groups are drawn until one has different returns (DAPO's dynamic sampling);
             spread_of_two: two groups weigh by `groups.spread_weights`.
         anchor: what gigpo compares turns by: the state, or the number of the turn; the latter without the comparison of
-            episodes, which is the per-turn normalisation of verl's issue 7244.
+            episodes, which is the per-turn normalization of verl's issue 7244.
         unbiased: the mean is a multiple of the true gradient, by proof; tested.
         note: shown.
     """
@@ -105,7 +105,7 @@ CASES: tuple[Case, ...] = (
     _case("gigpo without std", "gigpo", rule=_NO_STD),
     _case("hgpo, one state of history", "gigpo", rule={"history": 1}),
     _case("hgpo without std", "gigpo", rule=_NO_STD | {"history": 1}),
-    _case("per-turn normalisation", "gigpo", anchor="turn", note="verl's issue 7244"),
+    _case("per-turn normalization", "gigpo", anchor="turn", note="verl's issue 7244"),
     _case("per-turn mean", "gigpo", rule=_NO_STD, anchor="turn"),
     _case("dr_grpo, two groups by spread", "grpo", rule=_NO_STD, pairing="spread_of_two"),
     _case("grpo, rows by length", "grpo", rule={"length_weighted": True}),

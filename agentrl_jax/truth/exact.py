@@ -75,19 +75,19 @@ class Sampling(NamedTuple):
 class Bench:
     """The task under a policy that is trained and one that draws."""
 
-    def __init__(self, policy: TinyPolicy, behaviour: np.ndarray):
+    def __init__(self, policy: TinyPolicy, behavior: np.ndarray):
         """Works out probabilities, values and the true gradient.
 
         Args:
             policy: the one that is trained, whose expected return has the true gradient.
-            behaviour: f64[P] parameters of the one that draws; on policy `policy.start`.
+            behavior: f64[P] parameters of the one that draws; on policy `policy.start`.
         """
         self.policy = policy
         with jax.enable_x64(True):
-            self.levels = [Level(policy, behaviour, level) for level in range(task.LEVELS)]
+            self.levels = [Level(policy, behavior, level) for level in range(task.LEVELS)]
             self.truth = np.mean([level.gradient for level in self.levels], axis=0)
         self.mean_length = np.mean([level.chance @ level.t.mask.sum(axis=1) for level in self.levels])
-        gaps = [level.behaviour_logprob - level.logprob for level in self.levels]
+        gaps = [level.behavior_logprob - level.logprob for level in self.levels]
         sums = [
             level.chance @ np.stack([abs(gap), gap, _outside(-gap)], axis=2).sum(axis=1)
             for level, gap in zip(self.levels, gaps)

@@ -24,19 +24,19 @@ class Level:
     Attributes:
         t: the trajectories.
         logprob: f64[J, S] of their sampled tokens under the policy that is trained.
-        behaviour_logprob: f64[J, S] under the policy that draws.
+        behavior_logprob: f64[J, S] under the policy that draws.
         chance: f64[J] with which it draws them.
         gradient: f64[P] of the expected return of the policy that is trained, by its parameters.
         values: f64[J, S] exact values of that policy.
         baselines: (probability, return) of the greedy episodes of the policy that draws.
     """
 
-    def __init__(self, policy: TinyPolicy, behaviour: np.ndarray, level: int):
+    def __init__(self, policy: TinyPolicy, behavior: np.ndarray, level: int):
         """Works all of it out.
 
         Args:
             policy: the one that is trained.
-            behaviour: f64[P] parameters of the one that draws.
+            behavior: f64[P] parameters of the one that draws.
             level: which.
         """
         self.t = t = task.enumerate_level(level)
@@ -47,8 +47,8 @@ class Level:
         def chances(parameters):
             return t.chance * jnp.exp(jnp.sum(logprobs(parameters), axis=1))
 
-        start, draws = jnp.asarray(policy.start), jnp.asarray(behaviour)
-        self.logprob, self.behaviour_logprob = np.asarray(logprobs(start)), np.asarray(logprobs(draws))
+        start, draws = jnp.asarray(policy.start), jnp.asarray(behavior)
+        self.logprob, self.behavior_logprob = np.asarray(logprobs(start)), np.asarray(logprobs(draws))
         self.slopes = np.asarray(jax.jacobian(logprobs)(start))
         self.chance = np.asarray(chances(draws))
         self.gradient = np.asarray(jax.grad(lambda x: jnp.sum(chances(x) * t.returns))(start))
@@ -62,7 +62,7 @@ class Level:
         t, values = self.t, np.zeros(self.t.mask.shape)
         if case.critic != "none":
             values = self.values + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
-        told = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behaviour_logprob, self.slopes)
+        told = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behavior_logprob, self.slopes)
         return apply.Rows(*map(jnp.asarray, told))
 
     def population(self, case: Case) -> np.ndarray:
@@ -136,14 +136,14 @@ class Level:
         return chances, spreads, gradients
 
 
-def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normalise_std: bool) -> np.ndarray:
+def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normalize_std: bool) -> np.ndarray:
     """How far each value f64[X] is from the mean of those alike i64[X], each of a weight; over their std if asked."""
     weight = np.maximum(np.bincount(alike, weights=chance), 1e-300)
-    centred = values - (np.bincount(alike, weights=chance * values) / weight)[alike]
-    if not normalise_std:
-        return centred
-    std = np.sqrt(np.bincount(alike, weights=chance * centred**2) / weight)[alike]
-    return np.where(std <= STD_FLOOR, 0.0, centred / (std + STD_FLOOR))
+    centered = values - (np.bincount(alike, weights=chance * values) / weight)[alike]
+    if not normalize_std:
+        return centered
+    std = np.sqrt(np.bincount(alike, weights=chance * centered**2) / weight)[alike]
+    return np.where(std <= STD_FLOOR, 0.0, centered / (std + STD_FLOOR))
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 The law is RAGEN's first version (arXiv 2504.20073): every cell is frozen with a given probability, else a hole; start
 and goal are a uniform pair of different cells and replace what lay there; board, start and goal are drawn again
 together until the goal can be reached from the start over cells that are no holes. The rejection is unbounded, so the
-law is exact: start and goal are neighbours with positive probability on every board, hence an attempt never fails for
+law is exact: start and goal are neighbors with positive probability on every board, hence an attempt never fails for
 sure and the loop ends with probability one.
 """
 

@@ -151,7 +151,7 @@ class _Grid:
         moved = [(row + down, column + right) for down, right in DIRECTIONS]
         inside = [(r >= 0) & (r < rows) & (c >= 0) & (c < columns) for r, c in moved]
         ahead = [np.where(ok, r * columns + c, self.size) for ok, (r, c) in zip(inside, moved)]
-        self.ahead = np.stack(ahead, axis=1).astype(np.int32)  # i32[C, 4] the neighbour in each direction
+        self.ahead = np.stack(ahead, axis=1).astype(np.int32)  # i32[C, 4] the neighbor in each direction
         self.behind = self.ahead[:, [1, 0, 3, 2]]
         distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
         self.distance = distance.astype(np.int32)  # i32[C, C]
@@ -291,9 +291,9 @@ def _walk(key: jax.Array, grid: _Grid, placed: Placed) -> jax.Array:
     player = placed.player
     for step in range(3):
         free &= cells != player
-        neighbours = jnp.asarray(grid.ahead)[player]
-        walking &= jnp.any(free[neighbours])
-        choice = jnp.argmax(jnp.where(free[neighbours], draws[step], -1.0))
-        player = jnp.where(walking, neighbours[choice], player)
+        neighbors = jnp.asarray(grid.ahead)[player]
+        walking &= jnp.any(free[neighbors])
+        choice = jnp.argmax(jnp.where(free[neighbors], draws[step], -1.0))
+        player = jnp.where(walking, neighbors[choice], player)
         walking &= go_on[step]
     return player

@@ -48,7 +48,7 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
         ValueError: more than `MAX_POSITIONS` positions are reachable.
     """
     level = np.asarray(level)
-    ahead = _neighbours(level)
+    ahead = _neighbors(level)
     flat = level.reshape(-1)
     targets = frozenset(np.flatnonzero(np.isin(flat, (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET))).tolist())
     boxes = frozenset(np.flatnonzero(np.isin(flat, (BOX, BOX_ON_TARGET))).tolist())
@@ -129,8 +129,8 @@ def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np
     return np.array(success, np.float64)
 
 
-def _neighbours(level: np.ndarray) -> list[list[int]]:
-    """The free neighbour of each cell up, down, left and right; -1 for a wall or the border."""
+def _neighbors(level: np.ndarray) -> list[list[int]]:
+    """The free neighbor of each cell up, down, left and right; -1 for a wall or the border."""
     height, width = level.shape
     table = []
     for row in range(height):

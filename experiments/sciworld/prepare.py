@@ -1,6 +1,6 @@
 """Writes the files beside it that `experiments/sciworld.yaml` reads: `python experiments/sciworld/prepare.py`.
 
-Items of one task, find-non-living-thing, four of five to train on and the rest held out, and a tokeniser whose merges
+Items of one task, find-non-living-thing, four of five to train on and the rest held out, and a tokenizer whose merges
 are learned from what the simulator says along the gold paths of some training items. Needs Java.
 """
 

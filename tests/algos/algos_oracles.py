@@ -62,7 +62,7 @@ def mean_and_std(numbers):
     return mean, math.sqrt(sum((x - mean) ** 2 for x in numbers) / (len(numbers) - 1)) if len(numbers) > 1 else 0.0
 
 
-def normalised(numbers, by_std):
+def normalized(numbers, by_std):
     mean, std = mean_and_std(numbers)
     if by_std:
         return [(float(x) - mean) / (std + 1e-6) if std > 1e-6 else 0.0 for x in numbers]
@@ -180,7 +180,7 @@ def turn_advantages(returns, state, group, counts, history, power, by_std):
         }
         for e, t in context:
             alike = [key for key in context if context[key] == context[e, t]]
-            compared = normalised([returns[key] for key in alike], by_std)
+            compared = normalized([returns[key] for key in alike], by_std)
             found[e, t] += weight * compared[alike.index((e, t))]
     return found
 

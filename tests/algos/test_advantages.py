@@ -14,7 +14,7 @@ from agentrl_jax.algos import advantages, groups
 gae = jax.jit(advantages.gae)
 bi_level = jax.jit(advantages.bi_level_gae)
 turn_gae = jax.jit(advantages.turn_gae)
-group_advantages = jax.jit(groups.group_advantages, static_argnames="normalise_std")
+group_advantages = jax.jit(groups.group_advantages, static_argnames="normalize_std")
 whiten = jax.jit(advantages.whiten)
 
 
@@ -173,32 +173,32 @@ def test_without_discount_gae_telescopes(rewards, values, mask):
     np.testing.assert_allclose(found[0], np.where(mask, still_to_come - values, 0), atol=2e-4)
 
 
-@pytest.mark.parametrize("normalise_std", [True, False])
+@pytest.mark.parametrize("normalize_std", [True, False])
 @PROPERTY
 @given(group_returns, st.randoms(use_true_random=False))
-def test_group_advantages_equal_the_reference_and_move_with_permutations(normalise_std, scores, random):
+def test_group_advantages_equal_the_reference_and_move_with_permutations(normalize_std, scores, random):
     """Also where some members do not count, whatever their scores are."""
     intact = np.array([[random.random() < 0.7 for _ in row] for row in scores])
-    found = np.asarray(group_advantages(np.where(intact, scores, np.nan), intact, normalise_std=normalise_std))
+    found = np.asarray(group_advantages(np.where(intact, scores, np.nan), intact, normalize_std=normalize_std))
     assert not found[~intact].any()
     for row, scored, counts in zip(found, scores, intact):
         if counts.any():
-            np.testing.assert_allclose(row[counts], oracle.normalised(scored[counts], normalise_std), atol=1e-5)
+            np.testing.assert_allclose(row[counts], oracle.normalized(scored[counts], normalize_std), atol=1e-5)
     np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-4)
     groups = random.sample(range(scores.shape[0]), scores.shape[0])
     members = random.sample(range(scores.shape[1]), scores.shape[1])
-    mixed = group_advantages(scores[groups][:, members], intact[groups][:, members], normalise_std=normalise_std)
+    mixed = group_advantages(scores[groups][:, members], intact[groups][:, members], normalize_std=normalize_std)
     np.testing.assert_allclose(mixed, found[groups][:, members], atol=1e-5)
 
 
-@pytest.mark.parametrize("normalise_std", [True, False])
-def test_a_group_without_differences_has_advantages_of_exactly_zero(normalise_std):
+@pytest.mark.parametrize("normalize_std", [True, False])
+def test_a_group_without_differences_has_advantages_of_exactly_zero(normalize_std):
     # Sums of these round: their mean is not the number itself.
     equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 7, axis=1)
     for intact in (np.ones(equal.shape, bool), np.tile(np.arange(7) % 3 > 0, (5, 1))):
-        assert not np.asarray(group_advantages(equal, intact, normalise_std=normalise_std)).any()
+        assert not np.asarray(group_advantages(equal, intact, normalize_std=normalize_std)).any()
     alone = np.array([[0.5], [np.float32(1e6)]], np.float32)
-    found = group_advantages(alone, np.ones((2, 1), bool), normalise_std=normalise_std)
+    found = group_advantages(alone, np.ones((2, 1), bool), normalize_std=normalize_std)
     np.testing.assert_array_equal(found, np.zeros((2, 1)))
 
 

@@ -11,7 +11,7 @@ from agentrl_jax.algos import anchors
 
 EPISODES, TURNS = 6, 4
 
-advantages = jax.jit(anchors.turn_advantages, static_argnames=("history", "normalise_std"))
+advantages = jax.jit(anchors.turn_advantages, static_argnames=("history", "normalize_std"))
 hash_tokens = jax.jit(anchors.hash_tokens)
 
 
@@ -30,16 +30,16 @@ def as_hash(states):
 
 
 @pytest.mark.parametrize(("history", "power"), [(0, 1.0), (1, 1.0), (2, 0.0), (3, 2.0)])
-@pytest.mark.parametrize("normalise_std", [True, False])
+@pytest.mark.parametrize("normalize_std", [True, False])
 @PROPERTY
 @given(plays())
-def test_turns_are_compared_within_their_state_and_history(normalise_std, history, power, play):
+def test_turns_are_compared_within_their_state_and_history(normalize_std, history, power, play):
     returns, states, counts = play
     group = np.array([0, 0, 0, 1, 1, 1])
     found = advantages(
-        returns, as_hash(states), group, counts, history=history, history_power=power, normalise_std=normalise_std
+        returns, as_hash(states), group, counts, history=history, history_power=power, normalize_std=normalize_std
     )
-    expected = oracle.turn_advantages(returns, states.tolist(), group, counts, history, power, normalise_std)
+    expected = oracle.turn_advantages(returns, states.tolist(), group, counts, history, power, normalize_std)
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -48,7 +48,7 @@ def test_equal_turns_and_turns_alone_have_no_advantage():
     counts = np.ones((EPISODES, TURNS), bool)
     group = np.zeros(EPISODES, np.int32)
     returns = np.random.default_rng(0).normal(size=counts.shape).astype(np.float32)
-    options = {"history": 1, "history_power": 1.0, "normalise_std": True}
+    options = {"history": 1, "history_power": 1.0, "normalize_std": True}
     assert not np.asarray(advantages(returns, states, group, counts, **options)).any()
     same = np.full_like(returns, 0.1)
     assert not np.asarray(advantages(same, states * 0, group, counts, **options)).any()

@@ -190,11 +190,11 @@ def test_gradients_equal_finite_differences_in_double_precision():
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @PROPERTY
 @given(numbers, numbers, masks, st.sampled_from([1.0, 2.0, 5.0]))
-def test_importance_weights_equal_the_reference(correction, level, logprob, behaviour, mask, cap):
+def test_importance_weights_equal_the_reference(correction, level, logprob, behavior, mask, cap):
     weight, hit = losses.importance_weights(
-        jnp.asarray(logprob), jnp.asarray(behaviour), mask, cap=cap, correction=correction, level=level
+        jnp.asarray(logprob), jnp.asarray(behavior), mask, cap=cap, correction=correction, level=level
     )
-    difference = logprob.astype(np.float64) - behaviour
+    difference = logprob.astype(np.float64) - behavior
     if level == "sequence":
         mean = [row[kept].mean() if kept.any() else 0.0 for row, kept in zip(difference, mask)]
         difference = np.broadcast_to(np.array(mean)[:, None], difference.shape)

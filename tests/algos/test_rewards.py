@@ -11,7 +11,7 @@ from agentrl_jax.algos import rewards
 
 EPISODES, SEGMENTS, TURNS, LENGTH = 12, 5, 3, 16
 
-normalise = jax.jit(rewards.normalise, static_argnums=(2, 3))
+normalize = jax.jit(rewards.normalize, static_argnums=(2, 3))
 place = jax.jit(rewards.place_rewards, static_argnums=(2, 3))
 eighths = st.integers(-24, 80).map(lambda n: n / 8)
 scores = hnp.arrays(np.float32, EPISODES, elements=eighths)
@@ -21,26 +21,26 @@ groups = hnp.arrays(np.int32, EPISODES, elements=st.integers(0, SEGMENTS - 1))
 @pytest.mark.parametrize("method", ["identity", "mean", "mean_std", "asym_clip"])
 @PROPERTY
 @given(scores, groups, st.randoms(use_true_random=False))
-def test_normalisation_equals_the_reference_in_any_order(method, score, group, random):
+def test_normalization_equals_the_reference_in_any_order(method, score, group, random):
     expected = score.astype(np.float64)
     if method != "identity":
         for number in set(group.tolist()):
             members = group == number
-            expected[members] = oracle.normalised(score[members], method != "mean")
+            expected[members] = oracle.normalized(score[members], method != "mean")
     if method == "asym_clip":
         expected = np.clip(expected, -1, 3)
-    found = np.asarray(normalise(score, group, SEGMENTS, method))
+    found = np.asarray(normalize(score, group, SEGMENTS, method))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     order = random.sample(range(EPISODES), EPISODES)
-    np.testing.assert_allclose(normalise(score[order], group[order], SEGMENTS, method), found[order], atol=1e-5)
+    np.testing.assert_allclose(normalize(score[order], group[order], SEGMENTS, method), found[order], atol=1e-5)
 
 
 def test_asymmetric_clip_bounds_both_sides():
     score = np.array([-9.0] + [0.0] * 10 + [9.0], np.float32)
     group = np.zeros(EPISODES, np.int32)
-    found = np.asarray(normalise(np.append(np.zeros(11, np.float32), 9), group, SEGMENTS, "asym_clip"))
+    found = np.asarray(normalize(np.append(np.zeros(11, np.float32), 9), group, SEGMENTS, "asym_clip"))
     assert found.max() == 3.0
-    found = np.asarray(normalise(score, group, SEGMENTS, "asym_clip"))
+    found = np.asarray(normalize(score, group, SEGMENTS, "asym_clip"))
     assert found.min() == -1.0
 
 
@@ -48,7 +48,7 @@ def test_asymmetric_clip_bounds_both_sides():
 def test_equal_scores_and_episodes_alone_in_their_group_become_exactly_zero(method):
     score = np.array([0.1] * 7 + [1e4 / 3] * 3 + [5.0, -2.0], np.float32)
     group = np.array([0] * 7 + [1] * 3 + [2, 4], np.int32)
-    assert not np.asarray(normalise(score, group, SEGMENTS, method)).any()
+    assert not np.asarray(normalize(score, group, SEGMENTS, method)).any()
 
 
 @PROPERTY

@@ -128,11 +128,11 @@ def _walk(rng: np.random.Generator, free: set[Cell], player: Cell, displacement:
         return player
     for _ in range(3):
         free = free - {player}
-        neighbours = [(player[0] + down, player[1] + right) for down, right in DIRECTIONS]
-        neighbours = [cell for cell in neighbours if cell in free]
-        if not neighbours:
+        neighbors = [(player[0] + down, player[1] + right) for down, right in DIRECTIONS]
+        neighbors = [cell for cell in neighbors if cell in free]
+        if not neighbors:
             break
-        player = neighbours[rng.integers(len(neighbours))]
+        player = neighbors[rng.integers(len(neighbors))]
         if rng.random() >= 0.5:
             break
     return player

@@ -59,7 +59,7 @@ def test_shares_of_the_contents_are_as_told():
     hashes = jax.random.bits(jax.random.key(0), (20_000, 2), jnp.uint32)
     shares = np.bincount(np.asarray(jax.vmap(split_of)(hashes)), minlength=3) / len(hashes)
     np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.01)
-    # Neighbours, such as hashes of short texts are, are spread over the splits too.
+    # Neighbors, such as hashes of short texts are, are spread over the splits too.
     near = jnp.stack([jnp.arange(2000, dtype=jnp.uint32), jnp.zeros(2000, jnp.uint32)], axis=1)
     shares = np.bincount(np.asarray(jax.vmap(split_of)(near)), minlength=3) / len(near)
     np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.03)

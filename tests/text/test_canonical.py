@@ -1,4 +1,4 @@
-"""Canonical encoding on the device against the tokenisers themselves."""
+"""Canonical encoding on the device against the tokenizers themselves."""
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,11 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Patterns of the published tokenisers."""
+"""Patterns of the published tokenizers."""
 
 
 def cl100k(pattern):
-    """A tokeniser that splits by a regular expression."""
+    """A tokenizer that splits by a regular expression."""
     backend = tokenizers.Tokenizer(models.BPE())
     pattern = tokenizers.Regex(pattern)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -35,7 +35,7 @@ def cl100k(pattern):
 
 
 def gpt2():
-    """A tokeniser that splits as GPT-2 does."""
+    """A tokenizer that splits as GPT-2 does."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -57,7 +57,7 @@ def trained(backend):
 
 
 @pytest.mark.parametrize("name", ["small", "gpt2", "qwen", "llama-3"])
-def test_rows_are_encoded_as_the_tokeniser_encodes_their_text(name, small):
+def test_rows_are_encoded_as_the_tokenizer_encodes_their_text(name, small):
     """Four thousand texts of twelve random pieces, special tokens among them."""
     make = {"small": lambda: small, "gpt2": gpt2, "qwen": lambda: cl100k(QWEN), "llama-3": lambda: cl100k(LLAMA3)}
     known = make[name]()

@@ -206,7 +206,7 @@ def test_what_a_growing_conversation_has_otherwise():
     assert subjects("llama2") == [*trimmed, "ends of replies"]
     assert subjects("mistral") == subjects("mistral v3") == ["system"]
     assert subjects("reasoner") == ["earlier replies", "think blocks"]
-    with pytest.raises(ValueError, match="the tokeniser has no chat template"):
+    with pytest.raises(ValueError, match="the tokenizer has no chat template"):
         chat.differences(chat_families.tokenizer.load_small())
 
 

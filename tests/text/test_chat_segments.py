@@ -87,7 +87,7 @@ def test_special_tokens_spelled_in_contents_stay_text(name):
     assert ids.count(ours(name).end_of_turn_id) == (1 if name == "mistral v3" else 3)
 
 
-def test_the_real_template_and_tokeniser_of_smollm2(smollm2):
+def test_the_real_template_and_tokenizer_of_smollm2(smollm2):
     transformers = pytest.importorskip("transformers")
     segments = chat.segments(smollm2)
     source = smollm2.template.source

@@ -113,7 +113,7 @@ def test_any_tokens_large(large, large_tables, key, data):
 
 
 def with_tokens(tokenizer, words):
-    """A tokeniser whose ordinary tokens are `words`, ids from 1 on; 0 is special."""
+    """A tokenizer whose ordinary tokens are `words`, ids from 1 on; 0 is special."""
     token_bytes = (None, *words)
     return dataclasses.replace(
         tokenizer, token_bytes=token_bytes, vocab_size=len(token_bytes), special_ids=frozenset([0])

@@ -46,7 +46,7 @@ def test_counts_have_no_point(value, text):
     st.lists(
         st.floats(width=32, allow_nan=False)
         | st.floats(-20, 20, width=32)
-        | st.integers(-400, 400).map(lambda n: n / 20),  # exact halves of a tenth and their neighbours
+        | st.integers(-400, 400).map(lambda n: n / 20),  # exact halves of a tenth and their neighbors
         min_size=1,
         max_size=BATCH,
     ),

@@ -107,7 +107,7 @@ def test_sampled_boards_in_coordinates(any_tokenizer):
     assert_tokens_are_text(any_tokenizer, lake, start(lake, lake_levels(300, seed=3)))
 
 
-def test_sampled_grids_with_the_large_tokeniser(large):
+def test_sampled_grids_with_the_large_tokenizer(large):
     env = Sokoban(5, 5, vocabulary=("W", ".", "G", "C", "B", "A", "@"))
     assert_tokens_are_text(large, env, start(env, sokoban_boards()[::97]))
 

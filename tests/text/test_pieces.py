@@ -70,8 +70,8 @@ def test_special_pieces_only_come_from_special(small):
         build_table(small, [Special("end")])
 
 
-def test_a_piece_that_the_tokeniser_changes_is_refused(small):
+def test_a_piece_that_the_tokenizer_changes_is_refused(small):
     backend = Backend.from_str(small.backend.to_str())
     backend.normalizer = normalizers.NFC()
-    with pytest.raises(ValueError, match="the tokeniser turns the piece"):
+    with pytest.raises(ValueError, match="the tokenizer turns the piece"):
         build_table(tokenizer.from_json(backend.to_str()), ["e\u0301"])

@@ -187,7 +187,7 @@ def test_ragen_words(small):
     assert reply_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
 
 
-def test_chat_marks_follow_the_tokeniser(large, small):
+def test_chat_marks_follow_the_tokenizer(large, small):
     form = compiled(large, "ragen")
     assert prefix_text(form).startswith("<|im_start|>system\nYou solve")
     assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form)
@@ -207,7 +207,7 @@ def test_chat_marks_follow_the_tokeniser(large, small):
     assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n4<|eot_id|>")
 
 
-def test_a_tokeniser_without_chat_tokens_is_refused(small):
+def test_a_tokenizer_without_chat_tokens_is_refused(small):
     bare = Backend.from_str(small.backend.to_str().replace("<|user|>", "<|thing|>"))
     with pytest.raises(ValueError, match="no special tokens for a conversation"):
         compiled(tokenizer.from_json(bare.to_str()))

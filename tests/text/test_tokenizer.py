@@ -18,7 +18,7 @@ def test_shipped_file_is_what_the_script_builds():
     )
 
 
-def test_small_tokeniser_has_the_tokens_that_keep_replies_short(small):
+def test_small_tokenizer_has_the_tokens_that_keep_replies_short(small):
     assert small.vocab_size <= 512
     assert len(small.token_bytes) == small.vocab_size
     words = ["<think>", "</think>", "<answer>", "</answer>", "||", "Up", "Down", "Left", "Right"]
@@ -30,7 +30,7 @@ def test_small_tokeniser_has_the_tokens_that_keep_replies_short(small):
     assert small.encode(board) == [small.encode(symbol)[0] for symbol in board]
 
 
-def test_small_tokeniser_has_its_special_tokens_first(small):
+def test_small_tokenizer_has_its_special_tokens_first(small):
     names = [small.special_name(i) for i in range(5)]
     assert names == ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
     assert small.special_ids == {0, 1, 2, 3, 4}
@@ -82,7 +82,7 @@ def test_unknown_special_token_is_an_error_that_lists_the_known(small):
     assert not small.has_special("<|im_start|>")
 
 
-def test_large_tokeniser_takes_the_usual_names(large):
+def test_large_tokenizer_takes_the_usual_names(large):
     assert large.vocab_size == 49152
     assert large.special_name(large.end_of_turn_id) == "<|im_end|>"
     assert large.special_name(large.pad_id) == "<|endoftext|>"
@@ -124,7 +124,7 @@ def _sentencepiece_backends():
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_sentencepiece_is_refused_by_name(kind):
-    with pytest.raises(ValueError, match=r"SentencePiece tokeniser .*Llama 2.*not supported"):
+    with pytest.raises(ValueError, match=r"SentencePiece tokenizer .*Llama 2.*not supported"):
         tokenizer.from_json(_sentencepiece_backends()[kind].to_str())
 
 
@@ -143,6 +143,6 @@ def test_ordinary_added_tokens_are_text(small):
     assert more.token_bytes[token] == "<tool_√>".encode()
 
 
-def test_tokeniser_is_frozen(small):
+def test_tokenizer_is_frozen(small):
     with pytest.raises(dataclasses.FrozenInstanceError):
         small.pad_id = 3

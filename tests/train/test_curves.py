@@ -5,13 +5,13 @@ from matplotlib.axes import Axes
 
 from agentrl_jax.train.curves import PANELS, plot_curves
 
-BLUE, GREY = (0x25, 0x63, 0xEB), (0x64, 0x74, 0x8B)
+BLUE, GRAY = (0x25, 0x63, 0xEB), (0x64, 0x74, 0x8B)
 
 
-def pixels(path, colour):
-    """How many pixels of a PNG have a colour, within rounding."""
+def pixels(path, color):
+    """How many pixels of a PNG have a color, within rounding."""
     image = np.round(matplotlib.image.imread(path)[..., :3] * 255)
-    return int((np.abs(image - np.array(colour)).max(axis=-1) <= 2).sum())
+    return int((np.abs(image - np.array(color)).max(axis=-1) <= 2).sum())
 
 
 def make_rows(n):
@@ -24,7 +24,7 @@ def test_curves_and_baselines_are_drawn(tmp_path, n):
     plot_curves(make_rows(n), tmp_path / "with.png", random=0.2, optimal=0.95, panels=PANELS[:1])
     plot_curves(make_rows(n), tmp_path / "without.png", panels=PANELS[:1])
     assert pixels(tmp_path / "with.png", BLUE) > 50
-    assert pixels(tmp_path / "with.png", GREY) > pixels(tmp_path / "without.png", GREY) + 500
+    assert pixels(tmp_path / "with.png", GRAY) > pixels(tmp_path / "without.png", GRAY) + 500
     assert sorted(file.name for file in tmp_path.iterdir()) == ["with.png", "without.png"]
 
 

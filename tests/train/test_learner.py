@@ -48,18 +48,18 @@ def on_policy(trajectory, params, model=MODEL):
 
 @pytest.fixture(scope="module")
 def learn():
-    """Function (trajectory, state, settings, key, model, optimiser, **changes of the config) -> (state, metrics)."""
+    """Function (trajectory, state, settings, key, model, optimizer, **changes of the config) -> (state, metrics)."""
 
     @functools.cache
-    def program(model, optimise, config):
+    def program(model, optimize, config):
         return jax.jit(
-            functools.partial(update, model=model, config=config, optimise=optimise, shards=Shards()),
+            functools.partial(update, model=model, config=config, optimize=optimize, shards=Shards()),
         )
 
-    def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, optimise=PLAIN, **changes):
-        state = fresh_state(model, optimise=optimise) if state is None else state
+    def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, optimize=PLAIN, **changes):
+        state = fresh_state(model, optimize=optimize) if state is None else state
         numbers = settings() if numbers is None else numbers
-        return program(model, optimise, BASE.replace(**changes))(state, trajectory, ONES, key, numbers)
+        return program(model, optimize, BASE.replace(**changes))(state, trajectory, ONES, key, numbers)
 
     run.program = program
     return run
@@ -239,7 +239,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
 
 
 @pytest.mark.parametrize("method", ["mean", "mean_std"])
-def test_normalised_returns_do_not_see_broken_episodes(learn, method):
+def test_normalized_returns_do_not_see_broken_episodes(learn, method):
     lost = jnp.arange(EPISODES) % 5 == 0
     turn = TRAJECTORY.turn.replace(failed=jnp.zeros((EPISODES, TURNS), bool).at[:, 0].set(lost))
     spoiled = turn.replace(reward=jnp.where(lost[:, None], 1e3, turn.reward))

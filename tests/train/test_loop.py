@@ -239,7 +239,7 @@ def test_a_folder_in_use(finished, tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("--model.tokenizer", "absent"), ["absent", "no such tokeniser"]),
+        (("--model.tokenizer", "absent"), ["absent", "no such tokenizer"]),
         (("--tasks.0.groups", "14", "--devices", "16", "--imitation.batch", "16"), ["devices is 16", "has 8"]),
         (("--devices", "0"), ["devices is 8", "4 groups"]),
         (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.members = 4"]),

@@ -56,11 +56,11 @@ def test_a_plan_on_the_devices_that_are_here():
     assert plan.mesh == {"data": 1, "fsdp": 2, "tensor": 2}
     assert plan.rows == 4
     # f32 moments, two a parameter; norms and heads are small.
-    assert plan.optimiser == pytest.approx(2 * plan.update_parameters, rel=0.01)
+    assert plan.optimizer == pytest.approx(2 * plan.update_parameters, rel=0.01)
     assert plan.update_parameters < plan.rollout_parameters
     # 2 layers, keys and values, 4 rows of one of two heads of four numbers of four bytes.
     assert plan.cache == 2 * 2 * 4 * plan.context * 4 * 4
-    assert plan.rollout_peak > plan.update_parameters + plan.optimiser + plan.cache
+    assert plan.rollout_peak > plan.update_parameters + plan.optimizer + plan.cache
     data = json.loads(json.dumps(as_json(plan, None), allow_nan=False))
     assert data["update"]["operations"]
     gathered = [one for one in plan.rollout.operations if one.kind == "all-gather" and one.depth == TOKEN_LOOP]

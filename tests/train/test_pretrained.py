@@ -15,7 +15,7 @@ from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
 from agentrl_jax.text import tokenizer as tokenizers
 
 SHAPE = DecoderConfig(
-    vocab_size=480,  # more than the tokeniser has, as Qwen's embedding has
+    vocab_size=480,  # more than the tokenizer has, as Qwen's embedding has
     num_layers=2,
     width=16,
     num_heads=2,
@@ -45,7 +45,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tiny model with the shipped tokeniser, in Hugging Face's layout."""
+    """A tiny model with the shipped tokenizer, in Hugging Face's layout."""
     path = tmp_path_factory.mktemp("models") / "tiny"
     params = decoder.init_params(jax.random.key(3), SHAPE)
     files = {"tokenizer.json": tokenizers.load_small().backend.to_str().encode()}

@@ -81,7 +81,7 @@ def learn():
     @functools.cache
     def program(config):
         return jax.jit(
-            functools.partial(update, model=model_of(config), config=config, optimise=PLAIN, shards=Shards())
+            functools.partial(update, model=model_of(config), config=config, optimize=PLAIN, shards=Shards())
         )
 
     def run(config, trajectory=MET, numbers=None, greedy=None):
@@ -207,7 +207,7 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
         state,
         jnp.arange(EPISODES) // MEMBERS,
         MET.played,
-        normalise_std=True,
+        normalize_std=True,
     )
     plain = per_turn(rule(advantage=Grpo()))
     kept = np.isfinite(found)
@@ -353,7 +353,7 @@ def test_turn_ends_are_those_of_the_trajectory(advantage):
 
 
 @pytest.mark.parametrize("grouping", ["state", "task", "batch"])
-def test_returns_are_normalised_among_those_that_belong_together(grouping):
+def test_returns_are_normalized_among_those_that_belong_together(grouping):
     tasks = jnp.repeat(jnp.array([0, 1]), EPISODES // 2)
     trajectory = MET.replace(ids=MET.ids.replace(task=tasks))
     config = rule(
@@ -363,15 +363,15 @@ def test_returns_are_normalised_among_those_that_belong_together(grouping):
     batch = batch_of(config, trajectory)
     earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     label = {"state": np.arange(EPISODES) // MEMBERS, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
-    centred = earned - np.array([earned[label[grouping] == one].mean() for one in label[grouping]])
+    centered = earned - np.array([earned[label[grouping] == one].mean() for one in label[grouping]])
     for row, source in enumerate(np.asarray(batch.source)):
         mask = np.asarray(batch.mask[row])
-        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centred[source], atol=1e-5)
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centered[source], atol=1e-5)
 
 
 @pytest.mark.parametrize("dropped", ["broken", "filtered", "filtered group"])
 @pytest.mark.parametrize("grouping", ["state", "batch"])
-def test_returns_are_normalised_among_those_that_are_learned_from(grouping, dropped):
+def test_returns_are_normalized_among_those_that_are_learned_from(grouping, dropped):
     """Whether an environment broke or a filter left members out, nobody is compared with them."""
     changes = {
         "filtered": {"filter_members": 3},
@@ -386,9 +386,11 @@ def test_returns_are_normalised_among_those_that_are_learned_from(grouping, drop
     assert 0 < EPISODES - learned.sum() <= GROUPS
     earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     label = np.arange(EPISODES) // MEMBERS if grouping == "state" else np.zeros(EPISODES, int)
-    centred = [earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)]
+    centered = [
+        earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)
+    ]
     for row, source in enumerate(np.asarray(batch.source)):
-        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centred[source], atol=1e-5)
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centered[source], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +472,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
     steps = []
     for most in (token_scores.LOGITS_AT_ONCE, 5 * SHAPE.vocab_size):
         monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", most)
-        program = jax.jit(functools.partial(update, model=NO_CRITIC, config=config, optimise=PLAIN, shards=Shards()))
+        program = jax.jit(functools.partial(update, model=NO_CRITIC, config=config, optimize=PLAIN, shards=Shards()))
         after, metrics = program(state, MET, ONES, KEY, settings(kl_coef=10.0))
         assert float(metrics["actor/kl"]) == pytest.approx(float(expected), rel=1e-4)
         steps.append(jax.tree.map(jnp.subtract, after.params, state.params))

@@ -45,7 +45,7 @@ def events(path):
     return found
 
 
-def test_a_new_folder_holds_the_configuration_and_is_recognised(config):
+def test_a_new_folder_holds_the_configuration_and_is_recognized(config):
     with RunFolder(config) as folder:
         assert folder.metrics() == []
         folder.log(ROW)

@@ -108,7 +108,7 @@ def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight
     here, mean = bench("table", "large"), 0.0
     for level in here.levels:
         t = level.t
-        ratio = np.exp(level.logprob - level.behaviour_logprob)
+        ratio = np.exp(level.logprob - level.behavior_logprob)
         of_row = np.exp(np.log(ratio).sum(axis=1, keepdims=True) / t.mask.sum(axis=1, keepdims=True))
         # Member i of the pair [i, j]; the other one is the same by symmetry.
         advantage = (t.returns[:, None] - t.returns[None, :])[:, :, None]
@@ -129,7 +129,7 @@ def test_how_far_the_policies_are_apart(bench):
     # The divergence of two policies that are close is half the mean square of their log-ratio.
     squares, number = 0.0, 0.0
     for level in bench("table", "small").levels:
-        squares += (level.chance[:, None] * np.square(level.logprob - level.behaviour_logprob)).sum()
+        squares += (level.chance[:, None] * np.square(level.logprob - level.behavior_logprob)).sum()
         number += level.chance @ level.t.mask.sum(axis=1)
     assert small.kl == pytest.approx(squares / number / 2, rel=0.1)
 
@@ -207,7 +207,7 @@ def test_nothing_is_left_in_double_precision(bench):
     assert not jax.config.jax_enable_x64
 
 
-@pytest.mark.parametrize("name", ["gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalisation"])
+@pytest.mark.parametrize("name", ["gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization"])
 def test_groups_without_end_are_what_large_ones_come_to(bench, name):
     case = next(case for case in CASES if case.name == name)
     draw = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Models from a GGUF file, the format of llama.cpp: weights, shape and tokeniser in one."""
+"""Models from a GGUF file, the format of llama.cpp: weights, shape and tokenizer in one."""
 
 import dataclasses
 from pathlib import Path
@@ -33,7 +33,7 @@ _HARMLESS_PREFIXES = ("general.", "quantize.", "tokenizer.chat_template.", "toke
 def load_gguf(
     path: Path, *, dtype: Any, placement: Placement
 ) -> tuple[PretrainedConfig, dict[str, Any], dict[str, bytes]]:
-    """Reads a model from a GGUF file; quantised weights are made whole again, one layer at a time.
+    """Reads a model from a GGUF file; quantized weights are made whole again, one layer at a time.
 
     Args:
         path: the file.
@@ -41,7 +41,7 @@ def load_gguf(
         placement: sharding of the parameters, see `stacked.Placement`.
 
     Returns:
-        Configuration, parameters as `decoder.init_params` makes them, and the files of the tokeniser by name.
+        Configuration, parameters as `decoder.init_params` makes them, and the files of the tokenizer by name.
 
     Raises:
         WeightsError: the file is broken or not supported, or the package `gguf` is missing.

@@ -100,7 +100,7 @@ def open_gguf(path: Path) -> GgufFile:
         if tensor.tensor_type.name not in KINDS:
             raise WeightsError(
                 f"{path}: tensor {shown(tensor.name)} is of kind {tensor.tensor_type.name}; expected "
-                f"{', '.join(KINDS)}; use another quantisation"
+                f"{', '.join(KINDS)}; use another quantization"
             )
         if tensor.data_offset < end or tensor.data_offset % reader.alignment:
             raise WeightsError(f"{path}: tensor {shown(tensor.name)} overlaps another one; download it again")

@@ -1,4 +1,4 @@
-"""The tokeniser inside a GGUF file as the text of a `tokenizer.json`."""
+"""The tokenizer inside a GGUF file as the text of a `tokenizer.json`."""
 
 import json
 
@@ -14,7 +14,7 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _CONTRACTIONS + r"\p{N}{1,3}" + _REST
 _QWEN2 = _CONTRACTIONS + r"\p{N}" + _REST
-"""How the tokenisers of Llama 3 and of Qwen 2 split text into words, from the `tokenizer.json` of each."""
+"""How the tokenizers of Llama 3 and of Qwen 2 split text into words, from the `tokenizer.json` of each."""
 
 _SPLITTERS = {
     "llama-bpe": _LLAMA3,
@@ -32,18 +32,18 @@ _TOKENS = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token"
 def tokenizer_files(fields: Fields) -> dict[str, bytes]:
     """`tokenizer.json`, `tokenizer_config.json` and, where there is one, `chat_template.jinja`, by name.
 
-    Ids equal those of the tokeniser that the file was made from, with these exceptions, which it does not record: a
+    Ids equal those of the tokenizer that the file was made from, with these exceptions, which it does not record: a
     token is special if it is of the control type, and rows that only pad the vocabulary have no token.
 
     Args:
-        fields: the settings of the file; those of the tokeniser are taken.
+        fields: the settings of the file; those of the tokenizer are taken.
 
     Raises:
-        WeightsError: the tokeniser is of a kind that is not supported, or broken.
+        WeightsError: the tokenizer is of a kind that is not supported, or broken.
     """
     kind, splitter = fields.take(_key("model")), fields.take(_key("pre"))
     if kind != "gpt2":
-        raise fields.refuse(_key("model"), "gpt2, a byte-level BPE; SentencePiece tokenisers (llama) are not supported")
+        raise fields.refuse(_key("model"), "gpt2, a byte-level BPE; SentencePiece tokenizers (llama) are not supported")
     if not isinstance(splitter, str) or splitter not in _SPLITTERS:
         raise fields.refuse(_key("pre"), f"one of {', '.join(_SPLITTERS)}")
     fields.only({_key("add_space_prefix"): (False,), _key("add_eos_token"): (False,)})

@@ -53,7 +53,7 @@ _HARMLESS = {
     "origin and storage": "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path "
     "attn_implementation dtype is_llama_config torch_dtype transformers.js_config transformers_version "
     "unsloth_fixed unsloth_version",
-    "tokens, which the tokeniser knows better": "bos_token_id decoder_start_token_id eos_token_id pad_token_id "
+    "tokens, which the tokenizer knows better": "bos_token_id decoder_start_token_id eos_token_id pad_token_id "
     "sep_token_id tokenizer_class",
     "training and the form of results": "cross_attention_hidden_size finetuning_task id2label initializer_range "
     "label2id num_labels output_attentions output_hidden_states prefix return_dict task_specific_params "

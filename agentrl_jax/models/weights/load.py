@@ -29,7 +29,7 @@ class Pretrained:
     Attributes:
         config: its shape and the configuration that it came with.
         params: its parameters, as `decoder.init_params` makes them.
-        files: the files of its tokeniser, by name; `text.tokenizer.from_files` reads them.
+        files: the files of its tokenizer, by name; `text.tokenizer.from_files` reads them.
     """
 
     config: PretrainedConfig
@@ -45,7 +45,7 @@ def load_pretrained(
     online: bool = False,
     revision: str | None = None,
 ) -> Pretrained:
-    """Loads a decoder with its tokeniser. The network is not used unless `online` is true.
+    """Loads a decoder with its tokenizer. The network is not used unless `online` is true.
 
     Args:
         source: a folder with `config.json` and safetensors files, a `.gguf` file, the name `smollm2-135m`, or with
@@ -53,7 +53,7 @@ def load_pretrained(
         dtype: of the parameters: float32, bfloat16 or float16. The activations' type is `config.decoder.dtype`,
             float32 until it is replaced.
         sharding: one for all arrays, a function as in `stacked.Placement`, or None for the first device.
-        online: download from the Hub what is not there: safetensors files, configuration and tokeniser, no code.
+        online: download from the Hub what is not there: safetensors files, configuration and tokenizer, no code.
         revision: branch, tag or commit on the Hub.
 
     Raises:
@@ -91,7 +91,7 @@ def save_pretrained(
         folder: must not exist, or be empty; it appears whole or not at all.
         params: the decoder's parameters, all of them within reach of this process.
         config: from `load_pretrained`, or from `hf_config_out.describe` for a decoder of our own.
-        files: of the tokeniser, from `Pretrained.files`.
+        files: of the tokenizer, from `Pretrained.files`.
         dtype: of the file; the parameters' where None.
         shard_bytes: largest size of a file of weights.
 

@@ -8,7 +8,7 @@ from agentrl_jax.models.weights.errors import WeightsError
 from agentrl_jax.strict_json import parse_object
 
 JSON_BYTES = 64 * 2**20
-"""Largest JSON or text file that is read; the largest tokenisers in use take 35 MB."""
+"""Largest JSON or text file that is read; the largest tokenizers in use take 35 MB."""
 
 
 def member(folder: Path, name: str) -> Path:

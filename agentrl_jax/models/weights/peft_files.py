@@ -61,7 +61,7 @@ def load_adapter(folder: Path, config: DecoderConfig, *, placement: Placement = 
         placement: sharding of the adapter, see `stacked.Placement`; paths are such as `query/a`.
 
     Returns:
-        The adapter, f32, and its `LoraConfig`. The scale of rank-stabilised LoRA, alpha / sqrt(r), is folded into
+        The adapter, f32, and its `LoraConfig`. The scale of rank-stabilized LoRA, alpha / sqrt(r), is folded into
         `alpha`.
 
     Raises:
@@ -97,7 +97,7 @@ def save_adapter(
         config: shape of the decoder that it belongs to.
         base_model: folder or name of the decoder, for PEFT.
         revision: of it, where it is a name on the Hugging Face Hub.
-        files: content of further files by name, such as the tokeniser's.
+        files: content of further files by name, such as the tokenizer's.
 
     Raises:
         WeightsError: the adapter does not fit the decoder, or the folder cannot be written.

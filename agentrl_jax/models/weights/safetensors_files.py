@@ -36,7 +36,7 @@ class SafetensorsFiles:
         if odd:
             listed = "; ".join(odd[:6]) + (f" and {len(odd) - 6} more" if len(odd) > 6 else "")
             raise WeightsError(
-                f"{where}: {listed}; expected {', '.join(_FLOATS)}; use the weights before they were quantised"
+                f"{where}: {listed}; expected {', '.join(_FLOATS)}; use the weights before they were quantized"
             )
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:

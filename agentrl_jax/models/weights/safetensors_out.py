@@ -40,7 +40,7 @@ def save_folder(
         folder: must not exist, or be empty.
         params: the decoder's parameters, as `decoder.init_params` makes them.
         config: of the decoder.
-        files: content of further files by name, such as the tokeniser's.
+        files: content of further files by name, such as the tokenizer's.
         dtype: of the file: float32, bfloat16 or float16; the embedding's where None.
         shard_bytes: weights beyond it are split over several files, each of at most so many bytes if no single tensor
             is larger. So much host memory is needed.

@@ -1,4 +1,4 @@
-"""The small files beside a model's weights: tokeniser, chat template, settings of generation."""
+"""The small files beside a model's weights: tokenizer, chat template, settings of generation."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ _TOOLS = (
 )
 
 INSTRUCTIONS = {
-    "babyai": "You explore rooms to fulfil a goal. Doors that are locked open with a key of their colour. Choose one "
+    "babyai": "You explore rooms to fulfil a goal. Doors that are locked open with a key of their color. Choose one "
     f"of the actions that are listed with every observation, word for word, e.g. go to red ball 1 or toggle. {_REACT}",
     "alfworld": "You do a task in a household. Choose one of the actions that are listed at the start, such as go to "
     f"shelf 1, take mug 1 from shelf 1 or open fridge 1. {_REACT}",

@@ -23,7 +23,7 @@ TEMPLATES: dict[str, str] = {
     "pour OBJ into OBJ": "empties a liquid into a container",
     "dunk OBJ into OBJ": "dips a container into a liquid",
     "mix OBJ": "lets the contents of a container react",
-    "go to LOC": "walks into a neighbouring room, through an open door",
+    "go to LOC": "walks into a neighboring room, through an open door",
     "eat OBJ": "eats it",
     "flush OBJ": "flushes a toilet",
     "focus on OBJ": "declares a thing to be the one that the task asks for; the wrong one loses the task at once",

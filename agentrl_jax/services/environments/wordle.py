@@ -24,7 +24,7 @@ _FEEDBACK = re.compile(r"^[bgy](?: [bgy]){4}$", re.MULTILINE)
 
 
 def feedback(guess: str, target: str) -> str:
-    """Colours of a guess: g where the letter is right, y where the target has it elsewhere, b where it has it nowhere.
+    """Colors of a guess: g where the letter is right, y where the target has it elsewhere, b where it has it nowhere.
 
     Every letter is judged by itself, so that a letter guessed twice is yellow twice though the target has it once.
     """
@@ -32,9 +32,9 @@ def feedback(guess: str, target: str) -> str:
     return " ".join("g" if letter == right else "y" if letter in target else "b" for letter, right in pairs)
 
 
-def consistent(words: Sequence[str], guess: str, colours: str) -> list[str]:
-    """The words that would have answered a guess with these colours, in order."""
-    return [word for word in words if feedback(guess, word) == colours]
+def consistent(words: Sequence[str], guess: str, colors: str) -> list[str]:
+    """The words that would have answered a guess with these colors, in order."""
+    return [word for word in words if feedback(guess, word) == colors]
 
 
 class Wordle:
@@ -43,12 +43,12 @@ class Wordle:
     The item is a seed, any number that is not negative. There is no secret word: every guess is judged against a target
     drawn from the words that fit all that was said before, by `random.Random(item).choice` from the list in order. To a
     player that is the same game as one with a secret, since each fitting word is as likely. LMRL-Gym keeps a table of
-    what is known of each letter and reads the colours from it; as the target always fits, they are those of `feedback`.
+    what is known of each letter and reads the colors from it; as the target always fits, they are those of `feedback`.
 
     An action is a word with or without blanks, in small letters. Anything that is not one of `WORDS` is answered with
-    "invalid word" (without a newline) and uses a try, but draws no target. A word is answered with its colours, as in
+    "invalid word" (without a newline) and uses a try, but draws no target. A word is answered with its colors, as in
     "b y g b b\\n". Five greens win: reward 1, done. The sixth try without a win is answered in the same way as any
-    other, with its colours or "invalid word", no word is revealed, and it ends the episode with reward 0, as have all
+    other, with its colors or "invalid word", no word is revealed, and it ends the episode with reward 0, as have all
     tries before it.
     """
 
@@ -86,9 +86,9 @@ class Wordle:
         if guess not in WORDS:
             return self._answer("invalid word", won=False)
         target = self._draw.choice(self._fitting)
-        colours = feedback(guess, target)
-        self._fitting = consistent(self._fitting, guess, colours)
-        return self._answer(f"{colours}\n", won=guess == target)
+        colors = feedback(guess, target)
+        self._fitting = consistent(self._fitting, guess, colors)
+        return self._answer(f"{colors}\n", won=guess == target)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -141,7 +141,7 @@ class Random:
 
 INSTRUCTION = f"""You play Wordle: find a word of five letters in {TRIES} tries.
 Each turn you guess one word of the list below, in small letters with blanks between them, such as s h i r e. You are \
-told a colour for each of its letters, in the same order:
+told a color for each of its letters, in the same order:
 g, green: the letter stands in this place.
 y, yellow: the word has the letter, but not in this place.
 b, black: the word does not have the letter.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentrl_jax.commands import Serve
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.services.catalogue import get_service
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import LOOPBACK, Limits

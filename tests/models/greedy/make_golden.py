@@ -23,7 +23,7 @@ CONVERSATIONS = [
     (None, ["?"]),
     (None, ["Write a Python function that returns the n-th Fibonacci number."]),
     (None, ["def median(values):\n    ordered = sorted(values)\n\nFinish this function."]),
-    (None, ["List five fruits, one a line, with their colours."]),
+    (None, ["List five fruits, one a line, with their colors."]),
     (None, ["1. Boil water\n2. Add pasta\n3. \n\nWhat is missing in step 3?"]),
     (None, ["Quelle est la capitale de la France ?"]),
     (None, ["Erkläre in zwei Sätzen, warum der Himmel blau ist."]),

@@ -109,8 +109,8 @@ def test_models_of_ours_are_read(case, tokens, tmp_path):
     np.testing.assert_allclose(theirs(again, tokens), expected, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("stabilised", [False, True])
-def test_adapters_equal_both_ways(tokens, tmp_path, stabilised):
+@pytest.mark.parametrize("stabilized", [False, True])
+def test_adapters_equal_both_ways(tokens, tmp_path, stabilized):
     peft = pytest.importorskip("peft")
     model = random_model("qwen2")
     model.save_pretrained(tmp_path / "base")
@@ -119,7 +119,7 @@ def test_adapters_equal_both_ways(tokens, tmp_path, stabilised):
         r=4,
         lora_alpha=6,
         target_modules=["q_proj", "o_proj", "down_proj"],
-        use_rslora=stabilised,
+        use_rslora=stabilized,
         task_type="CAUSAL_LM",
     )
     adapted = peft.get_peft_model(model, settings).eval()

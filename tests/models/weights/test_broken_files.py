@@ -180,8 +180,8 @@ def test_broken_configurations(content, words, folder):
         ({"tokenizer.json": b"\xff"}, "tokenizer.json: not UTF-8"),
     ],
 )
-def test_broken_tokeniser_files(changes, words, folder):
-    """They are read with the model and refused when its tokeniser is made of them."""
+def test_broken_tokenizer_files(changes, words, folder):
+    """They are read with the model and refused when its tokenizer is made of them."""
     for name, content in ({"tokenizer.json": b"{}"} | changes).items():
         (folder / name).write_bytes(content)
     files = load.load_pretrained(folder).files

@@ -64,7 +64,7 @@ def test_every_kind_of_numbers(name, tmp_path):
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
-def test_llama_3_frequencies_are_recognised(factor, tmp_path):
+def test_llama_3_frequencies_are_recognized(factor, tmp_path):
     config = config_of("llama", rope_theta=5e5, hidden_size=512)
     scaling = Llama3Scaling(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192)
     divisors = _llama3_divisors(128, 5e5, factor)
@@ -109,7 +109,7 @@ def _llama3_divisors(size, theta, factor):
         ({"llama.attention.head_count": [4, 4]}, "llama.attention.head_count is [4, 4]"),
         ({"llama.attention.head_count_kv": 3}, "4 heads cannot be shared evenly by 3"),
         ({"llama.logit_scale": 0.5}, "settings that are not supported: 'llama.logit_scale': 0.5"),
-        ({"tokenizer.ggml.model": "llama"}, "SentencePiece tokenisers (llama) are not supported"),
+        ({"tokenizer.ggml.model": "llama"}, "SentencePiece tokenizers (llama) are not supported"),
         ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; expected one of llama-bpe"),
         ({"tokenizer.ggml.tokens": "abc"}, "tokenizer.ggml.tokens is 'abc'"),
         ({"tokenizer.ggml.tokens": ["a"] * 11}, "the token 'a' stands twice"),
@@ -132,7 +132,7 @@ def test_what_is_not_supported_is_refused_by_name(settings, words, tmp_path):
     assert str(path) in str(caught.value)
 
 
-def test_quantisations_that_are_not_supported_are_refused(tmp_path):
+def test_quantizations_that_are_not_supported_are_refused(tmp_path):
     config = config_of("llama", intermediate_size=256, hidden_size=256)
     raw = np.zeros((256, 66), np.uint8)
     at = "model.layers.0.mlp.up_proj.weight"
@@ -152,7 +152,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("splitter", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
 def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
-    """Words of each tokeniser's own expression, written with Python's classes of characters."""
+    """Words of each tokenizer's own expression, written with Python's classes of characters."""
     names = [*sorted(tokenizer.byte_alphabet().values()), "<|endoftext|>", "zz"]
     config = config_of("llama", vocab_size=len(names))
     settings = {
@@ -237,7 +237,7 @@ def test_smollm2_knows_the_capital_of_france(smollm2):
     assert "<|im_start|>" in words.template.source
 
 
-def test_smollm2s_tokeniser_works_in_transformers(smollm2, tmp_path):
+def test_smollm2s_tokenizer_works_in_transformers(smollm2, tmp_path):
     transformers = pytest.importorskip("transformers")
     for name, content in smollm2.files.items():
         (tmp_path / name).write_bytes(content)

@@ -25,13 +25,13 @@ def fresh(size):
     return jax.tree.map(lambda x: jnp.asarray(draw.standard_normal(x.shape), x.dtype), shapes)
 
 
-@pytest.mark.parametrize("stabilised", [False, True])
-def test_the_product_is_that_of_peft(stabilised, tmp_path):
-    """x A^T B^T times alpha / r, or alpha / sqrt(r) where rank-stabilised."""
+@pytest.mark.parametrize("stabilized", [False, True])
+def test_the_product_is_that_of_peft(stabilized, tmp_path):
+    """x A^T B^T times alpha / r, or alpha / sqrt(r) where rank-stabilized."""
     tensors = adapter_tensors()
-    adapter, size = peft_files.load_adapter(write(tmp_path, tensors, use_rslora=stabilised), DECODER)
+    adapter, size = peft_files.load_adapter(write(tmp_path, tensors, use_rslora=stabilized), DECODER)
     assert size.targets == ("query", "down")
-    assert size.scale == pytest.approx(6 / math.sqrt(3) if stabilised else 2.0)
+    assert size.scale == pytest.approx(6 / math.sqrt(3) if stabilized else 2.0)
     x = np.random.default_rng(1).standard_normal((4, 12)).astype(np.float32)
     at = "base_model.model.model.layers.1.mlp.down_proj"
     expected = x @ tensors[f"{at}.lora_A.weight"].T @ tensors[f"{at}.lora_B.weight"].T * size.scale

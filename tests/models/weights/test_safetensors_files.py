@@ -202,7 +202,7 @@ def test_parameters_that_do_not_fit_are_not_saved(tmp_path):
         load.save_pretrained(tmp_path / "new", wrong, loaded.config)
 
 
-def test_tokeniser_files_go_with_the_model(tmp_path):
+def test_tokenizer_files_go_with_the_model(tmp_path):
     config = config_of("llama")
     write_folder(tmp_path / "old", config, tensors_of(config))
     templates = [{"name": "tool", "template": "a"}, {"name": "default", "template": "b"}]

@@ -1,4 +1,4 @@
-"""The parts of benchmarks/tokenisation.py, with a tiny random model and the shipped tokeniser."""
+"""The parts of benchmarks/tokenization.py, with a tiny random model and the shipped tokenizer."""
 
 import sys
 from pathlib import Path
@@ -29,12 +29,12 @@ MODEL = ActorCritic(decoder=made_run.SHAPE, critic="none")
 
 @pytest.fixture(scope="module")
 def scripts():
-    """The modules `tokenisation` and `situations`, which stand side by side as a script's do."""
+    """The modules `tokenization` and `situations`, which stand side by side as a script's do."""
     sys.path.insert(0, str(PATH))
     import situations
-    import tokenisation
+    import tokenization
 
-    yield tokenisation, situations
+    yield tokenization, situations
     sys.path.remove(str(PATH))
 
 
@@ -78,9 +78,9 @@ def test_situations_hold_the_prompt_and_an_optimal_reply(scripts, small):
 
 
 def test_nats_are_sums_over_the_spans(scripts, params):
-    tokenisation, _ = scripts
+    tokenization, _ = scripts
     rows = [([5, 6, 7, 8, 9, 10], [(2, 3), (4, 6)]), ([11, 12, 13], [(1, 3)])]
-    got = list(tokenisation.score(params, MODEL, rows))
+    got = list(tokenization.score(params, MODEL, rows))
     for (tokens, spans), sums in zip(rows, got):
         logits = decoder.Decoder(made_run.SHAPE).apply({"params": params["policy"]}, jnp.array([tokens]))
         scores = jax.nn.log_softmax(logits[0])
@@ -89,10 +89,10 @@ def test_nats_are_sums_over_the_spans(scripts, params):
 
 
 def test_measures_pair_the_three_encodings(scripts, small, params):
-    tokenisation, situations = scripts
+    tokenization, situations = scripts
     s = situations.Situation(small.encode("go"), [*small.encode("<ans"), *small.encode("wer>")], [], [], [7, 8])
     s = s._replace(whole=situations.canonical(small, s.observation), rest=small.encode("\n"))
-    m = tokenisation.measure(params, MODEL, small, [s, s])
+    m = tokenization.measure(params, MODEL, small, [s, s])
     assert m.observation_tokens.tolist() == [[len(s.observation), len(s.whole)]] * 2
     assert not m.same.any()
     assert m.reply_nats.shape == (2, 3)
@@ -103,10 +103,10 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
 
 @pytest.mark.slow
 def test_play_pairs_levels_noise_and_sampling(scripts, small, params):
-    """The shipped tokeniser draws the same borders in a lake's messages, so both must play the same."""
-    tokenisation, _ = scripts
+    """The shipped tokenizer draws the same borders in a lake's messages, so both must play the same."""
+    tokenization, _ = scripts
     config = CONFIG.replace(tasks=CONFIG.tasks[:1])
-    for how, success, formatted in tokenisation.play(config, params, MODEL, small, 16):
+    for how, success, formatted in tokenization.play(config, params, MODEL, small, 16):
         assert how in ("sampled", "greedy")
         assert success.shape == formatted.shape == (16, 2)
         assert (success[:, 0] == success[:, 1]).all()

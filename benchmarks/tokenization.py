@@ -1,7 +1,7 @@
-"""What the boundaries of pieces do to a pretrained model, against the tokeniser's own rule for whole texts.
+"""What the boundaries of pieces do to a pretrained model, against the tokenizer's own rule for whole texts.
 
-    python benchmarks/tokenisation.py smollm2-135m
-    python benchmarks/tokenisation.py --run runs/mine          # the policy and the first task of a run
+    python benchmarks/tokenization.py smollm2-135m
+    python benchmarks/tokenization.py --run runs/mine          # the policy and the first task of a run
 
 A compiled environment describes its state by pieces, each of which has tokens of its own. Three encodings of the same
 text are compared: "pieces"; "observation", where the observation alone is encoded as one text, as a host environment's
