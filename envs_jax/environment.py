@@ -1,6 +1,6 @@
 """`TextEnvironment`: a gymnax environment that can also be read and answered in text.
 
-Letters: `P` observation pieces, `H` and `W` rows and columns of a grid.
+Shapes: `P` observation pieces, `H` and `W` rows and columns of a grid.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """What environments on a board have in common: levels that are boards, and the words for a board.
 
-Letters: `H`, `W` rows and columns of the board, `P` pieces of an observation.
+Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
 """
 
 from collections.abc import Callable, Sequence

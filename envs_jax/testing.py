@@ -1,6 +1,6 @@
 """`check_env`: does an environment keep the contract of `TextEnvironment`?
 
-Letters: `M` episodes played side by side, `T` their steps, `A` actions.
+Shapes: `M` episodes played side by side, `T` their steps, `A` actions.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Advantages of tokens: generalized advantage estimation over tokens, over turns, and over both.
 
-Letters: `N` rows of `S` positions. Arrays are aligned with the token that is predicted: `values[n, j]` is the critic's
+Shapes: `N` rows of `S` positions. Arrays are aligned with the token that is predicted: `values[n, j]` is the critic's
 value before token j is drawn, `rewards[n, j]` what is earned once it has been drawn, and `mask[n, j]` holds iff token j
 was sampled from the policy.
 

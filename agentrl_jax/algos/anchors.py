@@ -1,6 +1,6 @@
 """Advantages of turns, compared with other turns of the group that were taken in the same state.
 
-Letters: `E` episodes, `T` turns. A state is known by 64 bits, u32[E, T, 2]: the environment's own hash, or that of what
+Shapes: `E` episodes, `T` turns. A state is known by 64 bits, u32[E, T, 2]: the environment's own hash, or that of what
 the model read (`hash_tokens`). Two different states that share them would be taken for one.
 """
 

@@ -1,6 +1,6 @@
 """From what a batch has earned to the advantage of each token: the estimators by their names.
 
-Letters: `E` episodes of `T` turns and `S` positions, in `Gr` groups of `M` contiguous members. A learner may cut
+Shapes: `E` episodes of `T` turns and `S` positions, in `Gr` groups of `M` contiguous members. A learner may cut
 episodes into rows of single turns; estimators see every episode in one piece, so that what a turn is worth does not
 depend on how it is cut.
 """

@@ -1,6 +1,6 @@
 """Which episodes are trained on: StarPO-S's uncertainty filter, the rules of RAGEN v2, and members within groups.
 
-Letters: `Gr` groups of `M` members. Kept groups keep all their members; `within_groups` chooses among those. Rules that
+Shapes: `Gr` groups of `M` members. Kept groups keep all their members; `within_groups` chooses among those. Rules that
 keep a number of groups which is known before (`top_groups`) allow a gather, the others give a mask.
 """
 

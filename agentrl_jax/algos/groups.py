@@ -1,6 +1,6 @@
 """Advantages relative to a group of episodes that began alike.
 
-Letters: `Gr` groups of `M` members, one return per episode. Each function gives one number per episode, to be spread
+Shapes: `Gr` groups of `M` members, one return per episode. Each function gives one number per episode, to be spread
 over its sampled tokens. Members that do not count (their environment broke) get 0 and are compared with nobody.
 """
 

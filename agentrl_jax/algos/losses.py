@@ -1,6 +1,6 @@
 """Losses per token, and the weights that turn them into one number.
 
-Letters: `N` rows of `S` positions, aligned with the token that is predicted. A loss per token is defined everywhere;
+Shapes: `N` rows of `S` positions, aligned with the token that is predicted. A loss per token is defined everywhere;
 `token_weights` is 0 where a token was not sampled, so that `sum(loss * weights)` is the loss and its gradient is zero
 there. The inputs have to be finite at every position, padding included.
 """

@@ -5,7 +5,7 @@ z_i is scored under each prompt x_j. With H(Z) = I(X; Z) + H(Z | X), over prompt
 of log p(z_i | x_i) - log mean_j p(z_i | x_j) estimates I(X; Z); it never exceeds the logarithm of the number of
 prompts, whatever I(X; Z) over all prompts is.
 
-Letters: `N` texts, `J` prompts.
+Shapes: `N` texts, `J` prompts.
 """
 
 import math

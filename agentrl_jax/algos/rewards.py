@@ -1,6 +1,6 @@
 """Returns of episodes: normalization inside groups, and where in a row of tokens they are earned.
 
-Letters: `E` episodes, `N` rows of `S` positions, `T` turns.
+Shapes: `E` episodes, `N` rows of `S` positions, `T` turns.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """What a comparison of learning rules found: a table, a figure and a page.
 
-Letters: `S` seeds, `n` held-out levels, `k` validations, `I` iterations.
+Shapes: `S` seeds, `n` held-out levels, `k` validations, `I` iterations.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Held-out evaluation: the same levels for every agent, one episode a level.
 
-Letters: `n` episodes.
+Shapes: `n` episodes.
 """
 
 import contextlib

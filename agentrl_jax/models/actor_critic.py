@@ -1,6 +1,6 @@
 """A policy and its critic as one tree of parameters.
 
-Letters: `N` rows of `S` tokens, of which `K` are scored, `D` width, `V` vocabulary. Outputs over [N, K] speak of the
+Shapes: `N` rows of `S` tokens, of which `K` are scored, `D` width, `V` vocabulary. Outputs over [N, K] speak of the
 token at `position` and are computed from the tokens before it. Vocabulary logits are made for these K tokens only.
 """
 

@@ -1,6 +1,6 @@
 """Attention over a chunk's own keys or a cache, of as many rows at a time as memory holds.
 
-Letters: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `H` query heads, `K` key-value heads, `Dh`
+Shapes: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `H` query heads, `K` key-value heads, `Dh`
 head dimension. The softmax is computed in f32.
 """
 

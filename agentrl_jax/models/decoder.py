@@ -1,6 +1,6 @@
 """A decoder-only transformer: parameters declared by Flax, everything else a function of arrays.
 
-Letters: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V` vocabulary, `N` layers; see `layers`.
+Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V` vocabulary, `N` layers; see `layers`.
 """
 
 import functools

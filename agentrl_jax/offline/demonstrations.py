@@ -1,6 +1,6 @@
 """Plans as trajectories, optimal or random ones, through the same environments and text as a rollout.
 
-Letters: `E` episodes, `T` turns, `A` actions of one turn.
+Shapes: `E` episodes, `T` turns, `A` actions of one turn.
 """
 
 import dataclasses

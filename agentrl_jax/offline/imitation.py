@@ -1,6 +1,6 @@
 """Supervised learning on the reply tokens of demonstrations.
 
-Letters: `N` rows of `S` tokens, of which a step reads `n`.
+Shapes: `N` rows of `S` tokens, of which a step reads `n`.
 """
 
 import jax

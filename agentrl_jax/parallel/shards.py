@@ -1,6 +1,6 @@
 """The rows of a batch over the devices, as seen from inside `jax.shard_map`.
 
-Letters: `N` rows of the whole batch, `R` shares of it.
+Shapes: `N` rows of the whole batch, `R` shares of it.
 """
 
 import dataclasses

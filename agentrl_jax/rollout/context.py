@@ -1,6 +1,6 @@
 """From trajectories to the rows that the learner reads.
 
-Letters: `E` episodes, `T` turns, `L` tokens of a reply, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
+Shapes: `E` episodes, `T` turns, `L` tokens of a reply, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
 """
 
 from typing import NamedTuple

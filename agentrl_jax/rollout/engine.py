@@ -1,6 +1,6 @@
 """The rollout engine: turns, tokens and environments in one program.
 
-Letters: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` reply tokens, `V` vocabulary. A slot plays one
+Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` reply tokens, `V` vocabulary. A slot plays one
 episode at a time; an episode's result never depends on its slot or on its neighbors. Turn, position and phase belong
 to the row: a row decodes its reply, waits for its observation, or is idle. One cycle of the loop lets rows decode until
 a set share of the active ones waits, lets the environments answer those, and prefills the answers as one chunk.

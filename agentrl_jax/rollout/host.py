@@ -1,6 +1,6 @@
 """Environments in Python behind the engine: one callback a turn for the whole local batch.
 
-Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` message tokens, `A` actions of one turn.
+Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` message tokens, `A` actions of one turn.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Episodes of host environments: plain Python and NumPy behind the callback of `agentrl_jax.rollout.host`.
 
-Nothing here calls JAX, because a computation that waits for this code would wait for itself. Letters: `B` rows,
+Nothing here calls JAX, because a computation that waits for this code would wait for itself. Shapes: `B` rows,
 `O` tokens of an environment's text, `A` actions of one turn.
 """
 

@@ -1,6 +1,6 @@
 """What a batch of trajectories says about the agent, over all episodes and per task.
 
-Letters: `E` episodes, `M` members of a group.
+Shapes: `E` episodes, `M` members of a group.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """The reply grammars of several tasks over a batch of rows.
 
-Letters: `B` rows, `K` tasks.
+Shapes: `B` rows, `K` tasks.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """What the model reads before it replies: the prefix of a task, once for all of its episodes, and observations.
 
-Letters: `B` rows, `K` tasks, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an
+Shapes: `B` rows, `K` tasks, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an
 observation, `D` width.
 """
 

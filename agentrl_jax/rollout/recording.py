@@ -1,6 +1,6 @@
 """Writing what was played into a trajectory, turn by turn.
 
-Letters: as in `engine`.
+Shapes: as in `engine`.
 """
 
 import jax

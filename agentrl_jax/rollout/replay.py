@@ -4,7 +4,7 @@ Another order of the same additions rounds differently: a parallel forward pass 
 those of the rollout in their last bits. A replay runs the engine itself over the record, with the same rows, chunks,
 slots and refills, so that with the rollout's parameters it gives the rollout's bits.
 
-Letters: `E` episodes, `B` rows, `T` turns, `L` reply tokens, `P` prompt tokens, `O` observation tokens.
+Shapes: `E` episodes, `B` rows, `T` turns, `L` reply tokens, `P` prompt tokens, `O` observation tokens.
 """
 
 import dataclasses

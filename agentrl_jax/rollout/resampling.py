@@ -1,6 +1,6 @@
 """Groups that teach nothing are drawn anew, on the device: DAPO's dynamic sampling (arXiv 2503.14476, section 3.2).
 
-Letters: `Gr` groups of `M` members, `E` = Gr x M episodes.
+Shapes: `Gr` groups of `M` members, `E` = Gr x M episodes.
 """
 
 from collections.abc import Callable

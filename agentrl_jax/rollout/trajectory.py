@@ -1,6 +1,6 @@
 """What a rollout is given and what it returns.
 
-Letters: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a reply, `A` actions of
+Shapes: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a reply, `A` actions of
 one turn.
 """
 

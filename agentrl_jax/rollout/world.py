@@ -1,6 +1,6 @@
 """What the engine plays in: environments, prompts and reply grammars behind one batched interface.
 
-Letters: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` actions of one turn.
+Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` actions of one turn.
 """
 
 import dataclasses

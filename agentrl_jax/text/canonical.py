@@ -3,7 +3,7 @@
 Between two special tokens the tokens are those that `Tokenizer.encode` gives the text there. One exception: an added
 token (Qwen3's `<think>`, say) is found within a piece only, not where several pieces put it together.
 
-Letters: `N` pieces, `V` vocabulary, `R` merge rules, `T` bytes of a row.
+Shapes: `N` pieces, `V` vocabulary, `R` merge rules, `T` bytes of a row.
 """
 
 import itertools

@@ -4,7 +4,7 @@
 and `compile_grammar` composes that along every token into tables `states x token classes`. Following a reply costs a
 few gathers per token. What it finds equals `agentrl_jax.text.reference.parse_reply` on the bytes of the whole reply.
 
-Letters: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `E` items that one token can finish,
+Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `E` items that one token can finish,
 `F` distinct runs of finished items, `A` actions kept per turn.
 """
 

@@ -1,6 +1,6 @@
 """Pieces of text and the tables that turn them into tokens on the device.
 
-Letters: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
+Shapes: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 A style (`agentrl_jax.text.styles`) says which words stand where. `compile_prompt` turns them into piece ids, so that on
 the device a message is one row of ids and one lookup.
 
-Letters: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a reply.
+Shapes: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a reply.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 Two patterns are known: that of GPT-2 (Radford et al. 2019) and that of cl100k, which Qwen2, Qwen3 and Llama 3 share but
 for the digits of a word. A word's length follows from where runs of letters, digits, marks and white space end.
 
-Letters: `T` bytes of a row.
+Shapes: `T` bytes of a row.
 """
 
 import dataclasses

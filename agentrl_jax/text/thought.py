@@ -3,7 +3,7 @@
 Tags may be cut anywhere by a tokenizer and share tokens with their neighbors, so they are looked for in bytes, by an
 automaton that is composed along the tokens as that of a reply's format is (`agentrl_jax.text.automaton`).
 
-Letters: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `L` tokens of a reply.
+Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `L` tokens of a reply.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """The arms of a comparison: what they share, and how one of them is played with all its seeds.
 
-Letters: `S` seeds, `n` held-out levels.
+Shapes: `S` seeds, `n` held-out levels.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """From trajectories to the rows that gradient steps read: rewards, filter, values, advantages.
 
-Letters: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` tokens with `K` slots for sampled ones
+Shapes: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` tokens with `K` slots for sampled ones
 (see `rollout.context.Sequences`).
 """
 

@@ -1,7 +1,7 @@
 """Learning rules side by side: the same starts, levels, episodes and gradient steps, several seeds in one program.
 
 Seed s of an arm is the run that `agentrl train` makes of the arm's configuration with that seed, up to rounding.
-Letters: `S` seeds, `n` held-out levels.
+Shapes: `S` seeds, `n` held-out levels.
 """
 
 import json

@@ -4,7 +4,7 @@ Two samples of a rollout are measured by `algos.mutual_information`: first turns
 and turns of any number, each of which has a prompt of its own: all that the model saw before it. Their texts are the
 whole replies and, where agents are asked for a thought, the thoughts in them.
 
-Letters: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a reply, `N` texts, `J` prompts of at most `S`
+Shapes: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a reply, `N` texts, `J` prompts of at most `S`
 tokens, `n` texts that are scored under one prompt, `V` vocabulary.
 """
 

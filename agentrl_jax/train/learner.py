@@ -1,6 +1,6 @@
 """The update: trajectories in, a new state out, in one program.
 
-Letters: as in `batch`; a minibatch holds `n` of the `N` rows.
+Shapes: as in `batch`; a minibatch holds `n` of the `N` rows.
 """
 
 from typing import Any

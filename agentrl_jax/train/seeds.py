@@ -1,6 +1,6 @@
 """Several seeds of a run in one program: one after the other on a device, or shared out over devices.
 
-Letters: `S` seeds, the first axis of everything that belongs to a seed.
+Shapes: `S` seeds, the first axis of everything that belongs to a seed.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """What scripted players do in services, as trajectories to imitate.
 
-Letters: `E` episodes, `T` turns, `L` tokens of a reply.
+Shapes: `E` episodes, `T` turns, `L` tokens of a reply.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What a rollout tells of the services that it played in. Letters: `E` episodes, `T` turns."""
+"""What a rollout tells of the services that it played in. Shapes: `E` episodes, `T` turns."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """An estimator applied to trajectories as a learner applies it (`algos.estimate`, `algos.losses`), compiled.
 
-Letters: `N` rows are trajectories of a level, in groups of `M` contiguous members; otherwise as in `task`.
+Shapes: `N` rows are trajectories of a level, in groups of `M` contiguous members; otherwise as in `task`.
 """
 
 import functools

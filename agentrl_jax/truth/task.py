@@ -5,7 +5,7 @@ seven replies of unequal lengths. Between the turns stands one observation token
 does is left to chance: it can end the episode with a reward, or lead on to one of two states. There are two levels, the
 states in which an episode may begin; the members of a group share theirs.
 
-Letters: `J` trajectories of a level, `S` positions of a row (2 + 1 + 2), `T` = 2 turns.
+Shapes: `J` trajectories of a level, `S` positions of a row (2 + 1 + 2), `T` = 2 turns.
 """
 
 import dataclasses

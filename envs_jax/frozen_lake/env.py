@@ -1,6 +1,6 @@
 """Frozen lake: walk over slippery ice to the goal. The transition only; levels come from a key or a pack.
 
-Letters: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
+Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
 """
 
 import jax

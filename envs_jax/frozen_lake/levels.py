@@ -1,6 +1,6 @@
 """Frozen lake levels as text: the S F H G maps that Gymnasium users know, a blank line between maps.
 
-Cell codes are those of `text`. Letters: `H`, `W` rows and columns, `N` levels.
+Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
 """
 
 from collections.abc import Sequence

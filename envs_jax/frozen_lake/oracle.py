@@ -1,7 +1,7 @@
 """Exact answers on the host: success of the optimal and of the uniform random policy, and shortest safe paths.
 
 Dynamic programming in NumPy over the cells of a level, written apart from the environment's transition, which tests
-compare with it. Level codes are those of `text`. Letters: `N` levels, `H` and `W` rows and columns, `S` cells.
+compare with it. Level codes are those of `text`. Shapes: `N` levels, `H` and `W` rows and columns, `S` cells.
 """
 
 from collections import deque

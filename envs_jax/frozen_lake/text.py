@@ -1,7 +1,7 @@
 """How a frozen lake is put into words: the pieces an observation can utter and the ids that spell it.
 
 Level codes: 0 frozen, 1 hole, 2 goal, 3 start. Display codes: 0 frozen (the start too), 1 hole, 2 goal, 3 player,
-4 player in a hole, 5 player on the goal. Letters: `H`, `W` rows and columns of the board, `P` pieces of an observation.
+4 player in a hole, 5 player on the goal. Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Sokoban: push every box onto a target. The transition only; levels come from a generator or a pack.
 
-Letters: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
+Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
 """
 
 from collections.abc import Callable

@@ -31,7 +31,7 @@ visited positions (`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at
 5.82, at most 10 for 99.3 % (the original: 5.82 and 99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
 Displacements, counted over the nearer pairing, lie within 1.1 points of `pack`'s.
 
-Letters: `C` cells of the interior (border removed), `n` boxes.
+Shapes: `C` cells of the interior (border removed), `n` boxes.
 """
 
 from collections.abc import Callable

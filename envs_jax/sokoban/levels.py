@@ -1,7 +1,7 @@
 """Sokoban levels as files: plain text in the XSB symbols, and packs of arrays.
 
 XSB: `#` wall, `@` player, `+` player on target, `$` box, `*` box on target, `.` target, and floor as space, `-` or `_`.
-Cell codes are those of `text`. Letters: `H`, `W` rows and columns, `N` levels.
+Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """How a Sokoban board is put into words: the pieces an observation can utter and the ids that spell it.
 
 Cell codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target.
-Letters: `H`, `W` rows and columns of the board, `P` pieces of an observation.
+Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
 """
 
 from collections.abc import Callable

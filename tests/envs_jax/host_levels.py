@@ -3,7 +3,7 @@
 `generator` states the law. Two things differ from what RAGEN runs, neither of them in distribution: the random numbers
 are NumPy's `Generator` for both of its streams, and a failed level is drawn again from a generator seeded with (seed,
 attempt), where RAGEN retries four times and then reseeds itself with a salted hash that changes with the process.
-Letters: `H`, `W` rows and columns, `N` levels.
+Shapes: `H`, `W` rows and columns, `N` levels.
 """
 
 from collections.abc import Iterable
