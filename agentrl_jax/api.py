@@ -109,7 +109,7 @@ def rollout(
         raise UserError(f"temperature is {temperature}, expected 0 or more")
     with refusals():
         world = build.build_world(policy.config, policy.tokenizer)
-        engine = build.engine_config(policy.config, policy.tokenizer, members=1, slots=0)
+        engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)
         build.check_positions(policy.pretrained, world, engine)
         levels = Panel(
             program=Programs(make_mesh(1)).rollout("rollout", policy.model, world, engine),

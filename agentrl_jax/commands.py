@@ -178,7 +178,7 @@ class Bench:
 
     what: Annotated[tyro.conf.Positional[Literal["estimators"]], tyro.conf.arg(metavar="estimators")]
     """What is measured."""
-    members: tuple[int, ...] = (2, 3)
+    group_size: tuple[int, ...] = (2, 3)
     """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds a case."""
     policy: Literal["table", "one_layer"] = "table"
     """A free logit for everything the policy can see, or a hidden layer that shares parameters."""

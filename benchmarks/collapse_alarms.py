@@ -33,20 +33,20 @@ def chances(random: np.random.Generator, rate: np.ndarray, spread: float, shape:
 
 
 def simulate(
-    random: np.random.Generator, rates: np.ndarray, groups: int, members: int, spread: float
+    random: np.random.Generator, rates: np.ndarray, groups: int, group_size: int, spread: float
 ) -> list[dict[str, float]]:
     """Rows of metrics of one run whose success at each iteration is `rates` f64[n]."""
     n = len(rates)
-    solved = random.binomial(members, chances(random, rates[:, None], spread, (n, groups)))
-    mean = solved / members
-    std = np.sqrt(members / (members - 1) * mean * (1 - mean))
+    solved = random.binomial(group_size, chances(random, rates[:, None], spread, (n, groups)))
+    mean = solved / group_size
+    std = np.sqrt(group_size / (group_size - 1) * mean * (1 - mean))
     quantiles = random.random(VALIDATION_LEVELS)  # the levels are the same each time, from hard to easy
     rows = []
     for i in range(n):
         row = {
             "iteration": i + 1,
             "train/success": mean[i].mean(),
-            "rollout/episodes": groups * members,
+            "rollout/episodes": groups * group_size,
             "rollout/in_group_std": std[i].mean(),
             "rollout/zero_std_share": (std[i] <= 1e-6).mean(),
         }
@@ -89,8 +89,8 @@ def table(cases: dict[str, tuple[np.ndarray, int]], runs: int, seed: int = 0) ->
         random = np.random.default_rng([seed, index])
         counts = dict.fromkeys([*(alarm.name for alarm in STOPS), "any", "any, early"], 0)
         for run in range(runs):
-            groups, members = SHAPES[run % len(SHAPES)]
-            raised = alarms(simulate(random, rates, groups, members, (0.0, 0.3, 0.6)[run // len(SHAPES) % 3]))
+            groups, group_size = SHAPES[run % len(SHAPES)]
+            raised = alarms(simulate(random, rates, groups, group_size, (0.0, 0.3, 0.6)[run // len(SHAPES) % 3]))
             for alarm, iteration in raised.items():
                 counts[alarm] += iteration >= since
             counts["any"] += any(iteration >= since for iteration in raised.values())

@@ -39,7 +39,7 @@ def main(run: str) -> None:
 
     base = None
     for name, slots, share in VARIANTS:
-        engine = build.engine_config(config, policy.tokenizer, members=1, slots=slots)
+        engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=slots)
         program = programs.rollout(name, policy.model, world, dataclasses.replace(engine, wait_share=share))
         _, stats = jax.block_until_ready(program(policy.params, key, ids, settings))
         times = []

@@ -34,7 +34,7 @@ def main(path: str, *overrides: str) -> None:
     tokenizer = build.load_tokenizer(config.model)
     world = build.build_world(config, tokenizer)
     model = build.build_model(config, tokenizer, common=common_prefix(world))
-    engine = build.engine_config(config, tokenizer, members=config.rollout.members, slots=config.rollout.slots)
+    engine = build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots)
     programs = Programs(make_mesh(1))
     key = jax.random.key(config.seed)
     state = init_state(key, model, keep_gradient(), build.needs_reference(config))

@@ -133,7 +133,7 @@ def play(
     config: Config, params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, episodes: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Sampling and greedily: (how, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
-    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+    engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
     programs = Programs(make_mesh(1))
     panels = []
     for encoder in ("pieces", "canonical"):

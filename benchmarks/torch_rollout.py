@@ -58,7 +58,7 @@ class Ours:
         tokenizer = build.load_tokenizer(self.config.model, pretrained)
         self.world: CompiledWorld = build.build_world(self.config, tokenizer)
         self.model = build.build_model(self.config, tokenizer, pretrained)
-        engine = build.engine_config(self.config, tokenizer, members=1, slots=0)
+        engine = build.engine_config(self.config, tokenizer, group_size=1, slots=0)
         # A token beyond the vocabulary is never drawn.
         self.engine = dataclasses.replace(engine, end_of_turn=(self.model.decoder.vocab_size,))
         self.params = (
@@ -140,7 +140,7 @@ def configuration(name: str, environments: int) -> Config:
                 "reply_tokens": TOKENS,
             },
             "model": MODELS[name],
-            "rollout": {"members": 1},
+            "rollout": {"group_size": 1},
             "algo": {"preset": "starpo_grpo"},
         }
     )

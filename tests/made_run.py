@@ -32,7 +32,7 @@ THINKING = TEMPLATE.replace(
 RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
 prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
-rollout: {members: 2}
+rollout: {group_size: 2}
 algo: {preset: starpo}
 """
 

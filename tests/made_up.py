@@ -12,8 +12,8 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, unplay
 from agentrl_jax.train import state as states
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
-GROUPS, MEMBERS, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
-EPISODES = GROUPS * MEMBERS
+GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
+EPISODES = GROUPS * GROUP_SIZE
 SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
 MODEL = ActorCritic(decoder=SHAPE, critic="shared")
 PLAIN = optax.sgd(1.0)
@@ -21,7 +21,7 @@ PLAIN = optax.sgd(1.0)
 KEY = jax.random.key(0)
 BASE = LearnerConfig(
     task_names=("toy",),
-    members=MEMBERS,
+    group_size=GROUP_SIZE,
     filter=NoFilter(),
     mismatch=NoCorrection(ratio_from="rollout"),
     aggregation="token_mean",
@@ -100,7 +100,7 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
         ),
         turn=turn.replace(reward=jnp.asarray(reward, jnp.float32), format_error=jnp.asarray(error, jnp.int32)),
         num_turns=jnp.asarray(num_turns, jnp.int32),
-        ids=EpisodeIds(group=number // MEMBERS, member=number % MEMBERS, task=0 * number, level=0 * number - 1),
+        ids=EpisodeIds(group=number // GROUP_SIZE, member=number % GROUP_SIZE, task=0 * number, level=0 * number - 1),
         overflow=jnp.zeros(EPISODES, bool),
         truncation=jnp.zeros(EPISODES, jnp.int32),
         final_observation=jnp.zeros((EPISODES, seen), jnp.int32),

@@ -207,8 +207,11 @@ def test_a_missing_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--algo.advantage", "grpo", "--rollout.members", "1", "--algo.filter", "none"], ["rollout.members is 1"]),
-        (["--rollout.members", "1"], ["algo.filter is fraction by std", "rollout.members is 1"]),
+        (
+            ["--algo.advantage", "grpo", "--rollout.group_size", "1", "--algo.filter", "none"],
+            ["rollout.group_size is 1"],
+        ),
+        (["--rollout.group_size", "1"], ["algo.filter is fraction by std", "rollout.group_size is 1"]),
         (["--algo.filter.ratio", "0.1"], ["keeps none", "0.125"]),
         (["--algo.filter.ratio", "1"], ["algo.filter.ratio is 1", "below 1"]),
         (["--algo.filter", "none", "--algo.filter.by", "mean"], ["algo.filter.by is", "kind none does not have"]),
@@ -239,15 +242,15 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--algo.filter.p", "0.5"], ["algo.filter.p is 0.5", "kind fraction does not have"]),
         (["--algo.filter", "top_p", "--algo.filter.largest", "false"], ["algo.filter.largest is false"]),
         (
-            ["--algo.dynamic_sampling", "2", "--rollout.members", "1", "--algo.filter", "none"],
+            ["--algo.dynamic_sampling", "2", "--rollout.group_size", "1", "--algo.filter", "none"],
             ["algo.dynamic_sampling is 2", "at least 2 members"],
         ),
         (
             ["--algo.dynamic_sampling", "2", "--algo.mismatch", "replay"],
             ["algo.dynamic_sampling is 2", "replay replays one"],
         ),
-        (["--algo.filter_members", "17"], ["algo.filter_members is 17", "rollout.members = 16"]),
-        (["--algo.preset", "grpo", "--algo.filter_members", "1"], ["expected at least 2"]),
+        (["--algo.filter_group_size", "17"], ["algo.filter_group_size is 17", "rollout.group_size = 16"]),
+        (["--algo.preset", "grpo", "--algo.filter_group_size", "1"], ["expected at least 2"]),
         (["--algo.preset", "scaling_inter"], ["algo.horizon.turns is [5, 8, 10]", "prompt.max_turns = 5"]),
         (["--algo.kl.target", "0.1"], ["algo.kl.target is 0.1", "use kind adaptive"]),
         (["--algo.kl.horizon", "5"], ["algo.kl.horizon is 5", "use kind adaptive"]),
@@ -347,10 +350,10 @@ def test_differences_names_every_key_that_differs():
     b = a.replace(
         seed=1,
         tasks=(TaskConfig(env="X", groups=4, options={"slip": 0.1}), TaskConfig(env="Y", groups=2)),
-        rollout=RolloutConfig(members=8),
+        rollout=RolloutConfig(group_size=8),
     )
     assert differences(a, a) == []
-    changed = {"seed", "rollout.members", "tasks.0.options", "tasks.0.options.slip"}
+    changed = {"seed", "rollout.group_size", "tasks.0.options", "tasks.0.options.slip"}
     added = {f"tasks.1.{name}" for name in TaskConfig.model_fields}
     assert set(differences(a, b)) == set(differences(b, a)) == changed | added
 

@@ -21,7 +21,7 @@ from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
-MEMBERS = 4
+GROUP_SIZE = 4
 TURNS = 3
 REPLY_TOKENS = 7
 TOKENIZER = load_small()
@@ -91,7 +91,7 @@ CONFIG = Config(
     tasks=(TaskConfig(env="Short", groups=8), TaskConfig(env="Long", groups=8)),
     prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=5, reply_tokens=REPLY_TOKENS),
     model=ModelConfig(layers=2, width=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
-    rollout=RolloutConfig(members=MEMBERS),
+    rollout=RolloutConfig(group_size=GROUP_SIZE),
     algo=AlgoConfig(filter=FractionFilter(ratio=0.5), advantage=Gae(whiten=False)),
 )
 
@@ -144,11 +144,11 @@ def talkative_params(seed: int, model: ActorCritic = MODEL):
     return params | {"policy": policy | {"layers": layers, "embedding": embedding, "unembedding": unembedding}}
 
 
-def mixed_ids(groups: int, members: int):
+def mixed_ids(groups: int, group_size: int):
     """Groups of both tasks in turns: short, long, short, ..."""
-    group = np.repeat(np.arange(groups), members)
+    group = np.repeat(np.arange(groups), group_size)
     return build.episode_ids(
-        group=group, member=np.tile(np.arange(members), groups), task=group % 2, level=np.full(len(group), -1)
+        group=group, member=np.tile(np.arange(group_size), groups), task=group % 2, level=np.full(len(group), -1)
     )
 
 
@@ -159,7 +159,7 @@ def settings(episodes: int, **changes: Any):
 
 def engine_config(**changes: Any):
     """The engine's static settings: a turn barrier, one slot per episode, the whole conversation."""
-    plain = build.engine_config(CONFIG, TOKENIZER, members=1, slots=0)
+    plain = build.engine_config(CONFIG, TOKENIZER, group_size=1, slots=0)
     return dataclasses.replace(plain, **changes)
 
 

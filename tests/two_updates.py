@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import made_up
 import numpy as np
-from made_up import EPISODES, GROUPS, MEMBERS, SAID, SEEN, SHAPE, TURNS
+from made_up import EPISODES, GROUP_SIZE, GROUPS, SAID, SEEN, SHAPE, TURNS
 from setting_table import Setting, with_settings
 
 from agentrl_jax.config import Config, decode, validate
@@ -50,14 +50,14 @@ def trajectory() -> Trajectory:
     """
     draw = np.random.default_rng(11)
     made = made_up.make_trajectory()
-    group = np.arange(EPISODES) // MEMBERS
+    group = np.arange(EPISODES) // GROUP_SIZE
     turns = np.where(np.arange(EPISODES) % 5 == 3, 1, TURNS)
     played = np.arange(TURNS) < turns[:, None]
     longest = np.array([3, SAID, SAID, 2])[group][:, None]
     length = np.where(played, draw.integers(longest - 1, longest + 1, (EPISODES, TURNS)), 0)
     reward = np.array([3.0, 1.5, 0.7, 0.0])[group][:, None] * draw.normal(0, 1, (EPISODES, TURNS))
     reward = (
-        reward - np.where(group < 3, reward.sum(axis=1).reshape(GROUPS, MEMBERS).mean(axis=1)[group], 0)[:, None] / 2
+        reward - np.where(group < 3, reward.sum(axis=1).reshape(GROUPS, GROUP_SIZE).mean(axis=1)[group], 0)[:, None] / 2
     )
     reward = np.where(played, reward + np.array([1.0, -1.0, 2.0, 0.0])[group][:, None] * (np.arange(TURNS) == 0), 0.0)
     error = np.where(played & (group < 3)[:, None], draw.integers(0, 2, (EPISODES, TURNS)), 0)
@@ -86,12 +86,12 @@ def trajectory() -> Trajectory:
 
 
 TRAJECTORY = trajectory()
-GREEDY = jax.tree.map(lambda x: x[2::MEMBERS], TRAJECTORY)
+GREEDY = jax.tree.map(lambda x: x[2::GROUP_SIZE], TRAJECTORY)
 
 
-def shortened(whole: Trajectory, members: int, turns: int) -> Trajectory:
+def shortened(whole: Trajectory, group_size: int, turns: int) -> Trajectory:
     """The first members of each group, and the first turns of each episode."""
-    kept = np.arange(len(whole.num_turns)) % MEMBERS < members if members < MEMBERS else slice(None)
+    kept = np.arange(len(whole.num_turns)) % GROUP_SIZE < group_size if group_size < GROUP_SIZE else slice(None)
     of = jax.tree.map(lambda x: x[kept], whole)
 
     def cut(tree):
@@ -238,8 +238,8 @@ def updated(config: Config) -> tuple[Any, Any]:
     model, rule, optim = ActorCritic(decoder=SHAPE, critic=critic), build.learner_config(config), config.optim
     numbers = tuple(jnp.float32(x) for x in (optim.b1, optim.b2, optim.weight_decay))
     now = start = _start(model, optim.decay, build.needs_reference(config))
-    played = shortened(TRAJECTORY, config.rollout.members, config.prompt.max_turns)
-    greedy = shortened(GREEDY, MEMBERS, config.prompt.max_turns) if rule.advantage.kind == "remax" else None
+    played = shortened(TRAJECTORY, config.rollout.group_size, config.prompt.max_turns)
+    greedy = shortened(GREEDY, GROUP_SIZE, config.prompt.max_turns) if rule.advantage.kind == "remax" else None
     factor, moving = build.learning_rates(config), build.moving(config)
     learner.make_batch, learner._learn = _making, _learning
     try:

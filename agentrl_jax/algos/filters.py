@@ -127,11 +127,11 @@ def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
     Raises:
         ValueError: `keep` is not in 1..M.
     """
-    members = scores.shape[1]
-    if not 1 <= keep <= members:
-        raise ValueError(f"keep is {keep}; expected 1 to {members}, the members of a group")
+    group_size = scores.shape[1]
+    if not 1 <= keep <= group_size:
+        raise ValueError(f"keep is {keep}; expected 1 to {group_size}, the members of a group")
     order = jnp.argsort(jnp.where(intact, scores, jnp.inf), axis=1, stable=True)
-    rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(members))
+    rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(group_size))
     number = jnp.sum(intact, axis=1)[:, None, None]
     lowest = jnp.arange(keep + 1)[:, None]
     # [Gr, splits, M]: the lowest members by rank, and the highest of those that count.

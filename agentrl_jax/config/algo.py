@@ -493,8 +493,8 @@ class UpdateRule(Section):
     """Divergence from the reference, the policy that learning began with."""
     filter: Filter = FractionFilter()
     """Which groups are trained on."""
-    filter_members: Count = 0
-    """Members that are kept of each group, those whose returns vary most, fewer than rollout.members; 0: all."""
+    filter_group_size: Count = 0
+    """Members that are kept of each group, those whose returns vary most, fewer than rollout.group_size; 0: all."""
     mismatch: Mismatch = NoCorrection()
     """What is done about differences between the log-probabilities of rollout and learner."""
     aggregation: Aggregation = "seq_mean_token_mean"

@@ -140,7 +140,7 @@ def _model(config: Config) -> Iterator[str]:
 
 
 def _rollout(config: Config) -> Iterator[str]:
-    rollout, episodes = config.rollout, _groups(config) * config.rollout.members
+    rollout, episodes = config.rollout, _groups(config) * config.rollout.group_size
     if rollout.temperature == 0.0:
         yield "rollout.temperature is 0, which leaves nothing to learn from; use a number above 0, usually 1"
     if rollout.slots > episodes:
@@ -148,9 +148,9 @@ def _rollout(config: Config) -> Iterator[str]:
             f"rollout.slots is {rollout.slots}, more than the {episodes} episodes of a batch (groups x members); use 0 "
             "for one slot per episode"
         )
-    if rollout.slots % rollout.members:
+    if rollout.slots % rollout.group_size:
         yield (
-            f"rollout.slots is {rollout.slots}, which is not a multiple of rollout.members = {rollout.members}; "
+            f"rollout.slots is {rollout.slots}, which is not a multiple of rollout.group_size = {rollout.group_size}; "
             "members of a group start together"
         )
     if config.train.mutual_information_every and _groups(config) == 1:
@@ -166,24 +166,24 @@ def _rollout(config: Config) -> Iterator[str]:
 
 
 def _rule(config: Config) -> Iterator[str]:
-    algo, members, turns = config.algo, config.rollout.members, config.prompt.max_turns
+    algo, group_size, turns = config.algo, config.rollout.group_size, config.prompt.max_turns
     advantage, kl, kept, horizon = algo.advantage, algo.kl, algo.filter, algo.horizon
     this = f"algo.advantage is {advantage.kind}"
-    if advantage.per_group and members == 1:
+    if advantage.per_group and group_size == 1:
         yield (
-            f"{this}, which compares the members of a group, but rollout.members is 1; use at least 2 members or "
+            f"{this}, which compares the members of a group, but rollout.group_size is 1; use at least 2 members or "
             "algo.advantage gae"
         )
     method = advantage.reward_normalization
-    if method != "identity" and advantage.reward_grouping == "state" and members == 1:
+    if method != "identity" and advantage.reward_grouping == "state" and group_size == 1:
         yield (
             f"algo.advantage.reward_normalization is {method}, which compares the members of a group, but "
-            "rollout.members is 1; use at least 2 members, or identity"
+            "rollout.group_size is 1; use at least 2 members, or identity"
         )
-    if advantage.spread_weighted and (members == 1 or algo.filter_members == 1):
+    if advantage.spread_weighted and (group_size == 1 or algo.filter_group_size == 1):
         yield (
-            "algo.advantage.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.members "
-            "(and algo.filter_members), or false"
+            "algo.advantage.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.group_size "
+            "(and algo.filter_group_size), or false"
         )
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
         yield (
@@ -198,10 +198,10 @@ def _rule(config: Config) -> Iterator[str]:
             yield (
                 f"algo.advantage.{name} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
             )
-    if kept.kind != "none" and members == 1 and kept.by in ("std", "entropy_std"):
+    if kept.kind != "none" and group_size == 1 and kept.by in ("std", "entropy_std"):
         yield (
             f"algo.filter is {kept.kind} by {kept.by}, which ranks groups by the spread of their members, but "
-            "rollout.members is 1; use at least 2 members or algo.filter none"
+            "rollout.group_size is 1; use at least 2 members or algo.filter none"
         )
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
         yield (
@@ -209,15 +209,15 @@ def _rule(config: Config) -> Iterator[str]:
             "train.max_bad_updates is 1, so that the run would stop; raise it"
         )
     least = 2 if advantage.per_group else 1
-    if algo.filter_members and not least <= algo.filter_members < members:
+    if algo.filter_group_size and not least <= algo.filter_group_size < group_size:
         yield (
-            f"algo.filter_members is {algo.filter_members}; expected at least {least} and fewer than rollout.members = "
-            f"{members}, or 0 for all"
+            f"algo.filter_group_size is {algo.filter_group_size}; expected at least {least} and fewer than rollout.group_size = "
+            f"{group_size}, or 0 for all"
         )
     rounds = f"algo.dynamic_sampling is {algo.dynamic_sampling}"
-    if algo.dynamic_sampling > 1 and members == 1:
+    if algo.dynamic_sampling > 1 and group_size == 1:
         yield (
-            f"{rounds}, which resamples groups without a spread of returns, but rollout.members is 1; use at least 2 "
+            f"{rounds}, which resamples groups without a spread of returns, but rollout.group_size is 1; use at least 2 "
             "members, or 1"
         )
     if algo.dynamic_sampling > 1 and algo.mismatch.kind == "replay":
@@ -243,7 +243,7 @@ def _rule(config: Config) -> Iterator[str]:
             "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one of them "
             "out"
         )
-    episodes = _groups(config) * members
+    episodes = _groups(config) * group_size
     if kl.kind == "adaptive" and episodes >= 5 * kl.horizon:
         yield (
             f"algo.kl.horizon is {kl.horizon:g} for {episodes} episodes an iteration, so that one step could turn the "
@@ -280,7 +280,7 @@ def _kept(config: Config) -> tuple[int, int]:
     kept, groups = config.algo.filter, _groups(config)
     number = kept.kept(groups) if kept.kind == "fraction" else groups
     turns = config.prompt.max_turns if config.rollout.context == "single_turn" else 1
-    return number, number * config.rollout.members * turns
+    return number, number * config.rollout.group_size * turns
 
 
 def _batch(config: Config) -> Iterator[str]:
@@ -295,7 +295,7 @@ def _batch(config: Config) -> Iterator[str]:
         turns = " x prompt.max_turns" if config.rollout.context == "single_turn" else ""
         yield (
             f"algo.minibatches x algo.accumulation is {parts}, which does not divide the {rows} rows kept for training "
-            f"({kept} of {groups} groups x {config.rollout.members} members{turns}); use a divisor"
+            f"({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
         )
     none = f"but algo.advantage {algo.advantage.kind} has no critic"
     if config.optim.critic_lr is not None and not algo.advantage.has_critic:
@@ -330,7 +330,7 @@ def _devices(config: Config) -> Iterator[str]:
     # With 0 devices their number is not known yet; a run checks again when it is.
     learners = max(config.devices // mesh.tensor, 1)
     players = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
-    this, slots, episodes = f"devices is {config.devices}", config.rollout.slots, groups * config.rollout.members
+    this, slots, episodes = f"devices is {config.devices}", config.rollout.slots, groups * config.rollout.group_size
     if groups % players:
         yield (
             f"{this}, and their {players} players, each with episodes of its own, do not divide the {groups} groups of "

@@ -339,12 +339,12 @@ def _explain(error: ValidationError) -> str:
     kind: Any = Config
     chosen, of_union = "", False
     for step in problem["loc"]:  # in which names of the members of unions stand too, which are no keys
-        members = sections_of(kind)
-        if len(members) > 1:
+        group_size = sections_of(kind)
+        if len(group_size) > 1:
             chosen = str(step)
-            kind = next(part for part in members if part.model_fields["kind"].default == chosen)
+            kind = next(part for part in group_size if part.model_fields["kind"].default == chosen)
             continue
-        of_union = get_origin(kind) in (types.UnionType, typing.Union) and not members
+        of_union = get_origin(kind) in (types.UnionType, typing.Union) and not group_size
         if of_union or kind is None:
             break
         path.append(step)

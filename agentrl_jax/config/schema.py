@@ -162,7 +162,7 @@ class ModelConfig(Section):
 class RolloutConfig(Section):
     """How trajectories are sampled."""
 
-    members: Size = 16
+    group_size: Size = 16
     """Trajectories per group."""
     temperature: NonNegative = 1.0
     """Sampling temperature in training; 0 is greedy."""

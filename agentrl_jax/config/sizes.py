@@ -29,17 +29,17 @@ def check_sizes(config: Config) -> None:
         UserError: names the keys, their product and the limit.
     """
     prompt, rollout, model = config.prompt, config.rollout, config.model
-    episodes = sum(task.groups for task in config.tasks) * rollout.members
+    episodes = sum(task.groups for task in config.tasks) * rollout.group_size
     context = prompt.max_turns * prompt.reply_tokens
     _at_most(context, MAX_CONTEXT, "prompt.max_turns x prompt.reply_tokens", "tokens")
     for number, keys in (
-        (episodes, "groups x rollout.members"),
+        (episodes, "groups x rollout.group_size"),
         (config.train.validation_episodes, "train.validation_episodes"),
         (config.imitation.batch, "imitation.batch"),
     ):
         _at_most(number, MAX_EPISODES, keys, "episodes")
     for number, keys in (
-        (episodes, "groups x rollout.members"),
+        (episodes, "groups x rollout.group_size"),
         (config.train.validation_episodes, "train.validation_episodes"),
         (config.evaluation.episodes, "evaluation.episodes"),
         (config.imitation.batch, "imitation.batch"),

@@ -274,7 +274,7 @@ def _panel_of_run(
         services = Services(config, lambda: Path(run))
         stack.callback(services.close)
     world = worlds(config, policy.tokenizer, services)[1]
-    engine = build.engine_config(config, policy.tokenizer, members=1, slots=0)
+    engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     build.check_positions(policy.pretrained, world, engine)
     divided = level_splits(world).tasks[0]
     if levels is not None:

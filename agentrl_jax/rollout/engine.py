@@ -142,9 +142,9 @@ def final_state(
     """
     episodes = ids.group.shape[0]
     slots = config.slots or episodes
-    if slots % config.members or episodes % config.members:
+    if slots % config.group_size or episodes % config.group_size:
         raise ValueError(
-            f"{slots} slots and {episodes} episodes must both be multiples of the {config.members} members of a group"
+            f"{slots} slots and {episodes} episodes must both be multiples of the {config.group_size} members of a group"
         )
     if slots > episodes:
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
@@ -183,13 +183,13 @@ class _Engine:
         """First observations of the first `slots` episodes, prefilled once a group."""
         ids = jax.tree.map(lambda x: x[:slots], self.ids)
         world, message = self.world.begin(self.key, self.settings, ids)
-        heads = slice(None, None, self.config.members)
-        cache = decoder.init_cache(self.model, slots // self.config.members, cache_length(self.world, self.config))
-        cache = open_rows(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.members, bool))
+        heads = slice(None, None, self.config.group_size)
+        cache = decoder.init_cache(self.model, slots // self.config.group_size, cache_length(self.world, self.config))
+        cache = open_rows(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.group_size, bool))
         tokens, length = message.tokens[heads], message.length[heads]
         last, cache = self._read(cache, tokens, self._prefix_length(ids.task[heads]), length)
         logits = decoder.logits(self.params, last)
-        logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.members, axis=0), (logits, cache))
+        logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.group_size, axis=0), (logits, cache))
         return LoopState(
             episode=jnp.arange(slots),
             ids=ids,

@@ -13,7 +13,7 @@ class EngineConfig:
     Attributes:
         max_turns: T.
         reply_tokens: L, the cap on one reply.
-        members: members of a group; its rows are contiguous and share the prefill of the first observation.
+        group_size: members of a group; its rows are contiguous and share the prefill of the first observation.
         slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
         wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
@@ -30,7 +30,7 @@ class EngineConfig:
 
     max_turns: int
     reply_tokens: int
-    members: int
+    group_size: int
     slots: int
     wait_share: float
     context: Literal["full", "single_turn"]

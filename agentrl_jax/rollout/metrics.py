@@ -13,14 +13,14 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 
 def trajectory_metrics(
-    trajectory: Trajectory, task_names: tuple[str, ...], members: int, penalties: Penalties
+    trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, penalties: Penalties
 ) -> dict[str, jax.Array]:
     """The values f32[] of `trajectory_means`."""
-    return {name: x.value for name, x in trajectory_means(trajectory, task_names, members, penalties).items()}
+    return {name: x.value for name, x in trajectory_means(trajectory, task_names, group_size, penalties).items()}
 
 
 def trajectory_means(
-    trajectory: Trajectory, task_names: tuple[str, ...], members: int, penalties: Penalties
+    trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, penalties: Penalties
 ) -> dict[str, Mean]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
@@ -29,7 +29,7 @@ def trajectory_means(
     Args:
         trajectory: E episodes; the rows of a group are contiguous.
         task_names: name of each task.
-        members: M.
+        group_size: M.
         penalties: that "return" includes.
 
     Returns:
@@ -40,18 +40,18 @@ def trajectory_means(
         under each task's name if there are several tasks, with "episodes".
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
-    metrics = _over(trajectory, everything, members, penalties)
+    metrics = _over(trajectory, everything, group_size, penalties)
     if len(task_names) > 1:
         for index, name in enumerate(task_names):
             mine = trajectory.ids.task == index
-            part = _over(trajectory, mine, members, penalties)
+            part = _over(trajectory, mine, group_size, penalties)
             # A sum: divided by nothing.
             part["episodes"] = Mean(masked.count(mine), jnp.float32(0))
             metrics |= {f"{name}/{key}": value for key, value in part.items()}
     return metrics
 
 
-def _over(trajectory: Trajectory, chosen: jax.Array, members: int, penalties: Penalties) -> dict[str, Mean]:
+def _over(trajectory: Trajectory, chosen: jax.Array, group_size: int, penalties: Penalties) -> dict[str, Mean]:
     intact = chosen & ~trajectory.failed
     played = trajectory.played & intact[:, None]
 
@@ -61,12 +61,12 @@ def _over(trajectory: Trajectory, chosen: jax.Array, members: int, penalties: Pe
     def per_turn(x):
         return mean(x, played)
 
-    solved = (trajectory.success & intact).reshape(-1, members)
-    any_member = jnp.repeat(jnp.any(solved, axis=1), members)
+    solved = (trajectory.success & intact).reshape(-1, group_size)
+    any_member = jnp.repeat(jnp.any(solved, axis=1), group_size)
     turn = trajectory.turn
     metrics = {
         "success": mean(trajectory.success),
-        f"pass@{members}": mean(any_member),
+        f"pass@{group_size}": mean(any_member),
         "return": mean(penalized_returns(trajectory, penalties)),
         "raw_return": mean(trajectory.returns),
         "turns": mean(trajectory.num_turns),

@@ -19,7 +19,7 @@ def until_informative(
     informative: Callable[[Trajectory], jax.Array],
     ids: EpisodeIds,
     *,
-    members: int,
+    group_size: int,
     rounds: int,
     stride: jax.Array | int,
 ) -> tuple[Trajectory, RolloutStats]:
@@ -33,7 +33,7 @@ def until_informative(
         play: the rollout of given episodes, with its counters and sums.
         informative: which groups of a trajectory teach something, bool[Gr].
         ids: episodes of the first round; the others have higher numbers of their groups, hence other levels.
-        members: M; the rows of a group are contiguous.
+        group_size: M; the rows of a group are contiguous.
         rounds: bound, at least 1, static.
         stride: by what the groups' numbers grow each round; more than any of them.
 
@@ -41,8 +41,8 @@ def until_informative(
         A trajectory of Gr groups, where places that were never filled hold groups of the first round; and the sums of
         all rounds' counters and sums.
     """
-    groups = ids.group.shape[0] // members
-    task = ids.task[::members]
+    groups = ids.group.shape[0] // group_size
+    task = ids.task[::group_size]
     shapes = jax.eval_shape(play, ids)
     buffer, stats = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
@@ -56,8 +56,8 @@ def until_informative(
         good = informative(drawn)
         source, found = _places(filled, good, task)
         source, found = (jnp.where(count == 0, first, x) for first, x in ((jnp.arange(groups), source), (True, found)))
-        rows = (source[:, None] * members + jnp.arange(members)).reshape(-1)
-        buffer = masked.where(jnp.repeat(found, members), jax.tree.map(lambda x: x[rows], drawn), buffer)
+        rows = (source[:, None] * group_size + jnp.arange(group_size)).reshape(-1)
+        buffer = masked.where(jnp.repeat(found, group_size), jax.tree.map(lambda x: x[rows], drawn), buffer)
         filled = jnp.where(count == 0, good, filled | found)
         return count + 1, buffer, filled, jax.tree.map(jnp.add, stats, of_round)
 

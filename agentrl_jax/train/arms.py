@@ -54,8 +54,8 @@ class Arms:
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.world = build.build_world(config, self.tokenizer)
         self.model = dataclasses.replace(self._model(config), critic="none")
-        members = config.rollout.members
-        self.engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
+        group_size = config.rollout.group_size
+        self.engine = build.engine_config(config, self.tokenizer, group_size=group_size, slots=config.rollout.slots)
         build.check_positions(
             self.pretrained.config if self.pretrained else None,
             self.world,
@@ -65,7 +65,7 @@ class Arms:
         if config.imitation.levels:
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
         self.ids = build.training_ids(config)
-        single = build.engine_config(config, self.tokenizer, members=1, slots=0)
+        single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         rounds = {arm.algo.dynamic_sampling for arm in comparison.arms.values()}
         self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
         self.greedy = self._rollout(single)
@@ -208,12 +208,12 @@ class Arms:
         rollout = self.rollouts[config.algo.dynamic_sampling]
         ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
         trajectories, stats = rollout(policies, (keys, turns, ids), (self.base, settings))
-        hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.members, 0])
+        hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.group_size, 0])
         steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
         if config.algo.advantage.kind == "remax":
             # Those of the trajectories: resampling may have put groups on other levels.
-            ids = jax.tree.map(lambda x: x[:, :: config.rollout.members], trajectories.ids)
+            ids = jax.tree.map(lambda x: x[:, :: config.rollout.group_size], trajectories.ids)
             alone = build.rollout_settings(config, self.world, ids.group.shape[1], 0.0, split=split)
             of_groups, more = self.greedy(policies, (keys, turns, ids), (self.base, alone))
             greedy, steps = (of_groups,), steps + more.environment_steps

@@ -91,7 +91,7 @@ def make_batch(
         The rows of the kept groups, those without a sampled token last, and metrics f32[] of rollout and critic.
     """
     rewards = turn_rewards(trajectory, settings.penalties)
-    groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.members)
+    groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.group_size)
     means = measure(trajectory, groups, config.task_names, settings.penalties)
     metrics = {name: x.value for name, x in means.items()}
     metrics["rollout/overlong"] = masked.moments(overlong(trajectory, settings.penalties), trajectory.played)[0]
@@ -99,7 +99,7 @@ def make_batch(
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
     )
-    groups = groups_of(kept, jnp.sum(rewards, axis=1), config.members)
+    groups = groups_of(kept, jnp.sum(rewards, axis=1), config.group_size)
     groups = groups._replace(intact=groups.intact & chosen.reshape(groups.intact.shape))
     metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
     solved = kept.success.astype(jnp.float32).reshape(groups.intact.shape)
@@ -115,7 +115,9 @@ def make_batch(
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
     order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
-    baseline = None if greedy is None else _baseline(greedy, settings)[episodes[:: config.members] // config.members]
+    baseline = (
+        None if greedy is None else _baseline(greedy, settings)[episodes[:: config.group_size] // config.group_size]
+    )
     earned = _normalized(rewards, kept, groups.intact, config)
     final = None
     if config.advantage.bootstrap_truncated:
@@ -185,9 +187,9 @@ def _chosen(
                 include_zero=rule.include_zero,
             )
             chosen &= by_rule[:, None]
-    if config.filter_members:
-        chosen &= filters.within_groups(*groups, config.filter_members)
-    return chosen, (kept[:, None] * config.members + jnp.arange(config.members)).reshape(-1)
+    if config.filter_group_size:
+        chosen &= filters.within_groups(*groups, config.filter_group_size)
+    return chosen, (kept[:, None] * config.group_size + jnp.arange(config.group_size)).reshape(-1)
 
 
 def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind) -> tuple[jax.Array, jax.Array]:
@@ -221,9 +223,9 @@ def _normalized(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, c
     rule = config.advantage
     if rule.reward_normalization == "identity":
         return rewards
-    groups = rewards.shape[0] // config.members
+    groups = rewards.shape[0] // config.group_size
     compared = {
-        "state": jnp.repeat(jnp.arange(groups), config.members),
+        "state": jnp.repeat(jnp.arange(groups), config.group_size),
         "task": trajectory.ids.task,
         "batch": jnp.zeros(rewards.shape[0], jnp.int32),
     }[rule.reward_grouping]

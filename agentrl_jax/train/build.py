@@ -198,12 +198,12 @@ def initial_state(
     return run
 
 
-def engine_config(config: Config, tokenizer: Tokenizer, *, members: int, slots: int) -> EngineConfig:
+def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slots: int) -> EngineConfig:
     """Shapes of a rollout."""
     return EngineConfig(
         max_turns=config.prompt.max_turns,
         reply_tokens=config.prompt.reply_tokens,
-        members=members,
+        group_size=group_size,
         slots=slots,
         wait_share=config.rollout.wait_share,
         context=config.rollout.context,
@@ -256,7 +256,7 @@ def learner_config(config: Config) -> LearnerConfig:
     return LearnerConfig.model_construct(
         None,
         task_names=tuple(task.label for task in config.tasks),
-        members=config.rollout.members,
+        group_size=config.rollout.group_size,
         context=config.rollout.context,
         context_tokens=config.rollout.context_tokens,
         **parts,
@@ -272,13 +272,13 @@ def training_ids(config: Config) -> EpisodeIds:
     """The E training episodes: groups of members, tasks in contiguous ranges; levels come from the group's key."""
     groups = [task.groups for task in config.tasks]
     task = np.repeat(np.arange(len(groups)), groups)
-    members = config.rollout.members
+    group_size = config.rollout.group_size
     count = sum(groups)
     return episode_ids(
-        group=np.repeat(np.arange(count), members),
-        member=np.tile(np.arange(members), count),
-        task=np.repeat(task, members),
-        level=np.full(count * members, -1),
+        group=np.repeat(np.arange(count), group_size),
+        member=np.tile(np.arange(group_size), count),
+        task=np.repeat(task, group_size),
+        level=np.full(count * group_size, -1),
     )
 
 

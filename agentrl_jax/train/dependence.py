@@ -34,14 +34,14 @@ class DependenceConfig:
 
     Attributes:
         pairs: most texts of each sample, and most prompts.
-        members: M.
+        group_size: M.
         context: "full" or "single_turn", as in the rollout.
         context_tokens: most tokens of a context, as in the rollout; 0 for as many as can occur.
         thought: finds the thought in a reply; None where agents are not asked for one.
     """
 
     pairs: int
-    members: int
+    group_size: int
     context: str
     context_tokens: int
     thought: ThoughtTable | None
@@ -102,7 +102,7 @@ def for_run(config: Config, tokenizer: Tokenizer) -> DependenceConfig:
     table = compile_thought(tokenizer, forced=config.prompt.forced_tag) if config.prompt.think else None
     return DependenceConfig(
         pairs=config.train.mutual_information_pairs,
-        members=config.rollout.members,
+        group_size=config.rollout.group_size,
         context=config.rollout.context,
         context_tokens=config.rollout.context_tokens,
         thought=table,
@@ -204,17 +204,17 @@ def first_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> 
         key: draws groups and members.
         config: what fixes the program.
     """
-    by_group = intact.reshape(-1, config.members)
+    by_group = intact.reshape(-1, config.group_size)
     count = min(config.pairs, by_group.shape[0])
-    each = min(config.pairs // count, config.members)
+    each = min(config.pairs // count, config.group_size)
     group = _drawn(jax.random.fold_in(key, 0), jnp.any(by_group, axis=1))[:count]
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.fold_in(key, 1)))(group)
     member = jax.vmap(_drawn)(keys, by_group[group])[:, :each]
-    episode = (group[:, None] * config.members + member).reshape(-1)
+    episode = (group[:, None] * config.group_size + member).reshape(-1)
     return Sample(
         episode=episode,
         turn=jnp.zeros_like(episode),
-        prompt_episode=group * config.members,
+        prompt_episode=group * config.group_size,
         prompt_turn=jnp.zeros_like(group),
         own=jnp.repeat(jnp.arange(count), each),
     )

@@ -93,7 +93,7 @@ def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
     """Of a decoder that was trained from nothing, on contexts of the run's length."""
     services = Services(config, Path) if config.served else None  # of which none is started
     world = worlds(config, policy.tokenizer, services)[0]
-    longest = cache_length(world, build.engine_config(config, policy.tokenizer, members=1, slots=0))
+    longest = cache_length(world, build.engine_config(config, policy.tokenizer, group_size=1, slots=0))
     return describe(
         policy.model.decoder,
         max_positions=longest,

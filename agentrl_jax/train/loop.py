@@ -118,8 +118,8 @@ class _Run:
         self.before = 0.0
         self.imitation_outcomes: dict[str, list[bool]] = {}
 
-        members = config.rollout.members
-        engine = build.engine_config(config, self.tokenizer, members=members, slots=config.rollout.slots)
+        group_size = config.rollout.group_size
+        engine = build.engine_config(config, self.tokenizer, group_size=group_size, slots=config.rollout.slots)
         build.check_positions(
             self.pretrained.config if self.pretrained else None,
             self.world,
@@ -130,7 +130,7 @@ class _Run:
             "rollout", self.model, self.world, engine, rounds=config.algo.dynamic_sampling, task_names=self.names
         )
         self.update = self.programs.update(self.model, build.learner_config(config), self.optimize, engine)
-        alone = build.engine_config(config, self.tokenizer, members=1, slots=0)
+        alone = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         remax = config.algo.advantage.kind == "remax"
         self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
         self.dependence = None
@@ -343,7 +343,7 @@ class _Run:
         seconds |= {"time/mutual_information": measured - rolled} if of_prompts else {}
         rate = counters["sampled_tokens"] / (learned - measured + rolled - began)
         self.folder.log({"step": step, **row, **seconds, "time/tokens_per_second": rate})
-        heads = jax.tree.map(lambda x: x[:: config.rollout.members], trajectory.replace(reply=None))
+        heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], trajectory.replace(reply=None))
         self.folder.log_levels(step, "rl", level_ids(heads))
         if self._due(config.train.trajectories_every, iteration + 1, config.train.iterations):
             texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
@@ -388,7 +388,7 @@ class _Run:
         """
         if self.baseline is None:
             return ()
-        ids = jax.tree.map(lambda x: x[:: self.config.rollout.members], played)
+        ids = jax.tree.map(lambda x: x[:: self.config.rollout.group_size], played)
         settings = build.rollout_settings(
             self.config, self.world, ids.group.shape[0], 0.0, turns, split=self.splits.of(Split.TRAIN)
         )
@@ -410,7 +410,7 @@ class _Run:
 
     @property
     def _episodes(self) -> int:
-        return sum(task.groups for task in self.config.tasks) * self.config.rollout.members
+        return sum(task.groups for task in self.config.tasks) * self.config.rollout.group_size
 
     def _show(self, row: dict[str, Any], rate: float) -> None:
         progress = Progress(

@@ -22,18 +22,18 @@ class Groups(NamedTuple):
     intact: jax.Array
 
 
-def groups_of(trajectory: Trajectory, returns: jax.Array, members: int) -> Groups:
+def groups_of(trajectory: Trajectory, returns: jax.Array, group_size: int) -> Groups:
     """The groups of E episodes.
 
     Args:
         trajectory: E episodes.
         returns: f32[E] penalties included.
-        members: M.
+        group_size: M.
     """
-    intact = ~trajectory.failed.reshape(-1, members)
+    intact = ~trajectory.failed.reshape(-1, group_size)
     # One that is left of several has nobody to be compared with.
-    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(members, 2)
-    return Groups(returns.reshape(-1, members), intact & enough)
+    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(group_size, 2)
+    return Groups(returns.reshape(-1, group_size), intact & enough)
 
 
 def measure(

@@ -178,8 +178,10 @@ class _Parts:
         tokenizer: Tokenizer,
     ):
         self.config, self.mesh, self.programs, self.model, self.world = config, mesh, programs, model, world
-        self.engine = build.engine_config(config, tokenizer, members=config.rollout.members, slots=config.rollout.slots)
-        self.episodes = sum(task.groups for task in config.tasks) * config.rollout.members
+        self.engine = build.engine_config(
+            config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
+        )
+        self.episodes = sum(task.groups for task in config.tasks) * config.rollout.group_size
         self.optimize = build.build_optimizer(config)
         frozen = jnp.bfloat16 if config.model.precision == "bfloat16" else jnp.float32
 
@@ -218,9 +220,9 @@ class _Parts:
         settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
         arguments = [self._placed(self.state), trajectory, temperature, self._key(), settings]
         if self.config.algo.advantage.kind == "remax":
-            members = self.config.rollout.members
+            group_size = self.config.rollout.group_size
             greedy = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((len(x) // members, *x.shape[1:]), x.dtype), trajectory
+                lambda x: jax.ShapeDtypeStruct((len(x) // group_size, *x.shape[1:]), x.dtype), trajectory
             )
             arguments.append(self._at(greedy, Spec(self.programs.rollout_rules.row_axes)))
         return _compiled(program, *arguments)

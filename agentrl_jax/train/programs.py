@@ -114,7 +114,7 @@ class Programs:
             penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
 
             def groups_in(trajectory):
-                return groups_of(trajectory, penalized_returns(trajectory, penalties), config.members)
+                return groups_of(trajectory, penalized_returns(trajectory, penalties), config.group_size)
 
             def informative(trajectory):
                 return group_spread(*groups_in(trajectory))[1] > STD_FLOOR
@@ -128,7 +128,7 @@ class Programs:
                 trajectory, stats = once(ids)
             else:
                 trajectory, stats = until_informative(
-                    measured, informative, ids, members=config.members, rounds=rounds, stride=groups
+                    measured, informative, ids, group_size=config.group_size, rounds=rounds, stride=groups
                 )
             return trajectory, jax.tree.map(lambda x: x[None], stats)
 

@@ -236,7 +236,7 @@ class Services:
 
         if env.url:
             return connected(env.url, read_token(env.token_file)), f"at {env.url}"
-        episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.members
+        episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.group_size
         # Twice, since what is given up by one episode may still be open while another starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
         log = functools.cache(lambda: folder() / f"service-{config.label}.log")

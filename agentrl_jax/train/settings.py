@@ -17,7 +17,7 @@ class LearnerConfig(UpdateRule):
 
     task_names: tuple[str, ...]
     """Name of each task, for the metrics."""
-    members: int
+    group_size: int
     """M, trajectories per group."""
     context: Literal["full", "single_turn"] = "full"
     """As in the rollout."""

@@ -73,7 +73,7 @@ def replayer(
         return None
     if engine is None:
         raise ValueError("mismatch is replay, which replays the rollout; give the rollout's EngineConfig")
-    rule, played = (config.context, config.members), (engine.context, engine.members)
+    rule, played = (config.context, config.group_size), (engine.context, engine.group_size)
     if rule != played:
         raise ValueError(
             f"mismatch is replay and the learner's context and members are {rule}, but those of the rollout {played}; "

@@ -91,13 +91,13 @@ def pulls(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> j
     return -jax.grad(loss)(rows.logprob)
 
 
-def advantages(case: Case, rows: Rows, members: int, baseline: jax.Array) -> jax.Array:
+def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> jax.Array:
     """Of every token, f64[N, S], as the learner would estimate them from these groups.
 
     Args:
         case: the estimator.
         rows: whole groups.
-        members: of each.
+        group_size: of each.
         baseline: f64[] return of the greedy episode; only remax reads it.
     """
     positions = jnp.arange(task.ROW)
@@ -106,7 +106,7 @@ def advantages(case: Case, rows: Rows, members: int, baseline: jax.Array) -> jax
         rewards *= _up_to_here(rows)
     state = rows.state if case.anchor == "state" else jnp.broadcast_to(jnp.arange(task.TURNS), rows.state.shape)
     # Where only turns are compared, episodes have nothing between them.
-    scores = jnp.sum(rows.reward, axis=1).reshape(-1, members) * (case.anchor == "state")
+    scores = jnp.sum(rows.reward, axis=1).reshape(-1, group_size) * (case.anchor == "state")
     evidence = Evidence(
         rewards=rewards,
         values=rows.values,

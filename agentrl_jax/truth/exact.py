@@ -43,7 +43,7 @@ class Result:
 
     Attributes:
         case: which.
-        members: of a group.
+        group_size: of a group.
         apart: how far the policy that draws is from the one that is trained.
         cosine: between its mean and the gradient of the expected return.
         scale: length of the mean along that gradient, over the gradient's length: what a learning rate makes up for.
@@ -55,7 +55,7 @@ class Result:
     """
 
     case: Case
-    members: int
+    group_size: int
     apart: Apart
     cosine: float
     scale: float
@@ -94,19 +94,19 @@ class Bench:
         ]
         self.apart = Apart(*(np.mean(sums, axis=0) / self.mean_length).tolist())
 
-    def measure(self, case: Case, members: int, sampling: Sampling | None = None) -> Result:
+    def measure(self, case: Case, group_size: int, sampling: Sampling | None = None) -> Result:
         """The mean gradient of a case, over all groups of so many members, beside the truth.
 
         Args:
             case: what is measured.
-            members: of a group, at least 2; beyond 3 there are too many groups to sum over.
+            group_size: of a group, at least 2; beyond 3 there are too many groups to sum over.
             sampling: of groups instead, half of each level; None for all of them.
         """
         if sampling is None:
-            groups = [level.groups(members) for level in self.levels]
+            groups = [level.groups(group_size) for level in self.levels]
         else:
             draw = np.random.default_rng(sampling.seed)
-            groups = [level.sampled(members, sampling.draws // 2, draw) for level in self.levels]
+            groups = [level.sampled(group_size, sampling.draws // 2, draw) for level in self.levels]
         with jax.enable_x64(True):
             parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
             own = self.own_objective(case)
@@ -117,7 +117,7 @@ class Bench:
         noise = float(np.sqrt(max(square - mean @ mean, 0.0)) / (abs(scale) * size))
         return Result(
             case=case,
-            members=members,
+            group_size=group_size,
             apart=self.apart,
             cosine=_cosine(mean, self.truth),
             scale=scale,

@@ -108,14 +108,14 @@ class Level:
         pulls = apply.pulls(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
         return np.einsum("j,js,jsp->p", self.chance, np.asarray(pulls), self.slopes)
 
-    def groups(self, members: int) -> tuple[np.ndarray, np.ndarray]:
+    def groups(self, group_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Every group without an order, i64[C, M], and its probability [C]."""
-        index, orders = _groups(len(self.t), members)
+        index, orders = _groups(len(self.t), group_size)
         return index, self.chance[index].prod(axis=1) * orders
 
-    def sampled(self, members: int, draws: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def sampled(self, group_size: int, draws: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """So many groups drawn from the policy that draws, each of weight 1 / draws."""
-        index = draw.choice(len(self.t), (draws, members), p=self.chance / self.chance.sum())
+        index = draw.choice(len(self.t), (draws, group_size), p=self.chance / self.chance.sum())
         return index, np.full(draws, 1.0 / draws)
 
     def gradients(self, case: Case, index: np.ndarray, chance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -147,12 +147,12 @@ def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normali
 
 
 @functools.cache
-def _groups(number: int, members: int) -> tuple[np.ndarray, np.ndarray]:
+def _groups(number: int, group_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Every group of so many trajectories without an order, i64[C, M], and the number of its orders f64[C]."""
-    index = np.array(list(itertools.combinations_with_replacement(range(number), members)))
+    index = np.array(list(itertools.combinations_with_replacement(range(number), group_size)))
     # Equal members stand side by side; counting along each run of them multiplies to the run's factorial.
     run, repeats = np.ones(len(index)), np.ones(len(index))
     for before, here in itertools.pairwise(index.T):
         run = np.where(here == before, run + 1, 1)
         repeats *= run
-    return index, math.factorial(members) / repeats
+    return index, math.factorial(group_size) / repeats

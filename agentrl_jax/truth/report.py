@@ -24,7 +24,7 @@ UNBIASED = 1e-9
 
 def run(
     *,
-    members: tuple[int, ...],
+    group_size: tuple[int, ...],
     policy: str,
     drift: policies.Drift,
     direction: int,
@@ -38,7 +38,7 @@ def run(
     """Measures what `agentrl bench estimators` was asked for, prints it and returns it.
 
     Args:
-        members: sizes of the groups.
+        group_size: sizes of the groups.
         policy: table or one_layer.
         drift: how far the policy that draws is from it; none: on policy, with the estimators for that.
         direction: seed of the direction in which it is.
@@ -57,7 +57,7 @@ def run(
     if not cases:
         known = "; ".join(case.name for case in of_drift)
         raise UserError(f"--only is {only!r}, which no estimator under --drift {drift} is called; known are {known}")
-    _check(members, direction, draws, figure)
+    _check(group_size, direction, draws, figure)
     if direction and drift == "none":
         raise UserError(
             f"--direction is {direction}, which nothing reads without a drift; add --drift small, or leave it"
@@ -73,9 +73,9 @@ def run(
     report(f"groups are drawn by {drawn_by}")
     sampling = Sampling(draws, seed) if draws else None
     results = []
-    for size, case in itertools.product(members, cases):
+    for size, case in itertools.product(group_size, cases):
         results.append(bench.measure(case, size, sampling))
-        report(f"{len(results)}/{len(members) * len(cases)} {size} members, {case.name}")
+        report(f"{len(results)}/{len(group_size) * len(cases)} {size} members, {case.name}")
     how = f"{draws} sampled groups a case" if draws else "all groups"
     if format == "table":
         title = f"Estimated against exact gradient: {bench.policy.name}, {how}, drawn by {drawn_by}"
@@ -87,11 +87,11 @@ def run(
     return results
 
 
-def _check(members: tuple[int, ...], direction: int, draws: int, figure: str | None) -> None:
-    for size in members:
+def _check(group_size: tuple[int, ...], direction: int, draws: int, figure: str | None) -> None:
+    for size in group_size:
         if size < 2 or (size > 3 and not draws):
             raise UserError(
-                f"--members is {size}; expected 2 or 3, beyond which there are too many groups to sum over: add "
+                f"--group_size is {size}; expected 2 or 3, beyond which there are too many groups to sum over: add "
                 "--draws 20000 to sample them"
             )
     if direction < 0:
@@ -142,11 +142,11 @@ def draw(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     names.sort(key=first.__getitem__)
     drawn = Figure(figsize=(9, 0.24 * len(names) + 1.2), layout="constrained")
     axes = FigureCanvasAgg(drawn).figure.subplots()
-    for members in dict.fromkeys(result.members for result in results):
-        these = [result for result in results if result.members == members]
+    for group_size in dict.fromkeys(result.group_size for result in results):
+        these = [result for result in results if result.group_size == group_size]
         places = [names.index(result.case.name) for result in these]
         errors = [3 * result.error for result in these]
-        axes.errorbar([r.bias for r in these], places, xerr=errors, fmt="o", ms=4, label=f"{members} members")
+        axes.errorbar([r.bias for r in these], places, xerr=errors, fmt="o", ms=4, label=f"{group_size} members")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xlabel("bias: distance of the scaled mean from the true gradient, as a share of its length")
     axes.set_xlim(left=-0.005)
@@ -156,7 +156,7 @@ def draw(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
 
 
 def _columns(results: Sequence[Result]) -> list[str]:
-    sizes = " / ".join(str(members) for members in dict.fromkeys(result.members for result in results))
+    sizes = " / ".join(str(group_size) for group_size in dict.fromkeys(result.group_size for result in results))
     return ["estimator", f"bias, {sizes} members", "noise", "cosine", "own cosine", "scale", "note"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import settings
 
 ROWS, LENGTH = 4, 24
-GROUPS, MEMBERS = 5, 4
+GROUPS, GROUP_SIZE = 5, 4
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -17,7 +17,7 @@ numbers = hnp.arrays(np.float32, (ROWS, LENGTH), elements=st.floats(-3, 3, width
 masks = hnp.arrays(np.bool_, (ROWS, LENGTH))
 discounts = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0])
 # Eighths are exact in f32: a group's spread is either nothing or far above the floor of 1e-6.
-group_returns = hnp.arrays(np.float32, (GROUPS, MEMBERS), elements=st.integers(-24, 80).map(lambda n: n / 8))
+group_returns = hnp.arrays(np.float32, (GROUPS, GROUP_SIZE), elements=st.integers(-24, 80).map(lambda n: n / 8))
 
 
 def gae(rewards, values, mask, gamma, lam):

@@ -17,8 +17,8 @@ from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import Evidence, estimate
 from agentrl_jax.config.algo import Advantage
 
-GROUPS, MEMBERS, TURNS, SAID = 3, 4, 2, 3
-EPISODES, LENGTH = GROUPS * MEMBERS, TURNS * SAID
+GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
+EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID
 KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(get_args(Advantage)[0])}
 NAMES = tuple(KINDS)
 PER_EPISODE = [name for name, kind in KINDS.items() if kind.per_episode]
@@ -60,8 +60,8 @@ def evidence(draw):
         mask=mask,
         turn=np.broadcast_to(slot // SAID, mask.shape),
         turn_end=(last[:, :, None] == slot).any(axis=1),
-        scores=reward.sum(axis=1).reshape(GROUPS, MEMBERS),
-        intact=random.random((GROUPS, MEMBERS)) < 0.8,
+        scores=reward.sum(axis=1).reshape(GROUPS, GROUP_SIZE),
+        intact=random.random((GROUPS, GROUP_SIZE)) < 0.8,
         baseline=(random.integers(-8, 9, GROUPS) / 8).astype(np.float32),
         turn_rewards=reward,
         state=random.integers(0, 3, (EPISODES, TURNS, 1)).repeat(2, axis=2).astype(np.uint32),
@@ -89,8 +89,8 @@ def test_the_order_of_groups_and_members_changes_nothing(name, e, random):
     rule = rule_of(name)
     found = whitened(rule, e) if name == "gae" else advantages(rule, e)
     groups = np.array(random.sample(range(GROUPS), GROUPS))
-    members = np.array(random.sample(range(MEMBERS), MEMBERS))
-    moved = (groups[:, None] * MEMBERS + members).ravel()
+    members = np.array(random.sample(range(GROUP_SIZE), GROUP_SIZE))
+    moved = (groups[:, None] * GROUP_SIZE + members).ravel()
     of_episodes = ("rewards", "values", "mask", "turn", "turn_end", "turn_rewards", "state", "played")
     other = e.replace(
         **{name: getattr(e, name)[moved] for name in of_episodes},
@@ -149,7 +149,7 @@ def test_weights_of_groups_and_rows_multiply(e):
     found = advantages(rule_of("rloo", spread_weighted=True, length_weighted=True), e)
     std = np.array([row[kept].std(ddof=1) if kept.sum() > 1 else 0.0 for row, kept in zip(e.scores, e.intact)])
     lengths = e.mask.sum(axis=1)
-    factor = np.repeat(std / (std.max() + 1e-6), MEMBERS) * lengths.mean() / lengths
+    factor = np.repeat(std / (std.max() + 1e-6), GROUP_SIZE) * lengths.mean() / lengths
     np.testing.assert_allclose(found, plain * factor[:, None], atol=1e-5)
 
 

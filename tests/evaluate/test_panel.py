@@ -186,7 +186,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     tokenizer = build.load_tokenizer(config.model)
     model, world = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
     params = actor_critic.init_params(jax.random.key(3), model)
-    engine = build.engine_config(config, tokenizer, members=1, slots=0)
+    engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
 
     def play(chunk, episodes):
         program = Programs(make_mesh(1)).rollout("evaluation", model, world, engine)

@@ -84,14 +84,14 @@ def test_an_alias_is_a_copy(tmp_path):
     [
         (["--prompt.reply_tokens", str(2**31)], "at most 1048576"),
         (["--prompt.reply_tokens", str(2**20)], "prompt.max_turns x prompt.reply_tokens is 5242880 tokens"),
-        (["--rollout.members", str(2**20)], "groups x rollout.members is 8388608 episodes"),
-        (["--rollout.members", str(2**15), "--prompt.reply_tokens", "2000"], "groups x rollout.members x prompt"),
+        (["--rollout.group_size", str(2**20)], "groups x rollout.group_size is 8388608 episodes"),
+        (["--rollout.group_size", str(2**15), "--prompt.reply_tokens", "2000"], "groups x rollout.group_size x prompt"),
         (["--train.validation_episodes", str(2**20)], "train.validation_episodes is 1048576 episodes"),
         (["--evaluation.episodes", str(2**31 - 1)], "evaluation.episodes"),
         (["--imitation.batch", str(2**31 - 1)], "imitation.batch"),
         (["--model.lora.rank", str(2**31 - 1)], "model.lora.rank"),
         (["--model.width", str(2**20), "--model.mlp_width", str(2**20)], "parameters"),
-        (["--rollout.members", str(2**14), "--model.layers", str(2**18)], "cached numbers"),
+        (["--rollout.group_size", str(2**14), "--model.layers", str(2**18)], "cached numbers"),
         (["--train.mutual_information_pairs", str(10**40)], "at most 65536"),
     ],
 )

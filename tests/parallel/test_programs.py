@@ -196,14 +196,14 @@ def play():
     """Function (devices, fsdp, tensor, rollout) -> (trajectory, stats, players): replies of unequal lengths."""
     model = build.build_model(CONFIG, TOKENIZER)
     params = toy_agent.talkative_params(5, model)
-    ids = toy_agent.mixed_ids(16, toy_agent.MEMBERS)
+    ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
 
     @functools.cache
     def run(devices, fsdp, tensor, rollout):
         mesh = make_mesh(devices, fsdp=fsdp, tensor=tensor)
         programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[rollout])
         program = programs.rollout(
-            "rollout", model, toy_agent.WORLD, toy_agent.engine_config(members=toy_agent.MEMBERS)
+            "rollout", model, toy_agent.WORLD, toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
         )
         placed = jax.device_put(params, programs.placement(params, model.decoder))
         trajectory, stats = program(placed, jax.random.key(7), ids, toy_agent.settings(64))

@@ -33,6 +33,6 @@ def compiled():
 @pytest.fixture(scope="session")
 def batch(compiled, policy):
     """64 episodes, 16 groups of 4 with a shared first prefill: (ids, trajectory, stats)."""
-    ids = toy_agent.mixed_ids(16, toy_agent.MEMBERS)
-    program = compiled(toy_agent.engine_config(members=toy_agent.MEMBERS))
+    ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
+    program = compiled(toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE))
     return ids, *program(policy, jax.random.key(7), ids, toy_agent.settings(64))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from toy_agent import MEMBERS, TURNS
+from toy_agent import GROUP_SIZE, TURNS
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine
@@ -93,7 +93,7 @@ def test_position_in_the_batch_changes_no_bit(compiled, policy, batch):
 @pytest.mark.parametrize("wait_share", [1.0, 0.3])
 def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, wait_share):
     ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config(members=MEMBERS, slots=16, wait_share=wait_share))
+    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, wait_share=wait_share))
     refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
     assert_same(refilled, trajectory)
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
@@ -130,7 +130,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     whole = jax.tree.map(np.asarray, trajectory)
     prefix = int(whole.prompt_length.max())
     limit = prefix + toy_agent.WORLD.observation_tokens + toy_agent.REPLY_TOKENS + 6
-    program = compiled(toy_agent.engine_config(members=MEMBERS, context_tokens=limit))
+    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit))
     short = jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64))[0])
     sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.reply.length, axis=1)
     before = sizes - whole.reply.length + toy_agent.REPLY_TOKENS  # what a turn might have needed
@@ -172,7 +172,9 @@ def test_a_context_that_holds_no_turn_is_refused(policy):
 def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     ids, trajectory, _ = batch
     programs = Programs(make_mesh(devices))
-    program = programs.rollout("rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(members=MEMBERS))
+    program = programs.rollout(
+        "rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(group_size=GROUP_SIZE)
+    )
     spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
     assert len(spread.num_turns.sharding.device_set) == devices
     assert stats.decode_steps.shape == (devices,)
@@ -183,7 +185,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
 def test_settings_change_without_a_new_program(compiled, policy, batch):
     """Horizon, budget, temperature per row and environment parameters; one dispatch each, one executable."""
     ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config(members=MEMBERS))
+    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE))
     before = program._cache_size()
 
     def play(**changes):
@@ -207,14 +209,16 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     greedy = play(temperature=jnp.zeros(64))
     np.testing.assert_array_equal(greedy.reply.tokens[greedy_rows], mixed.reply.tokens[greedy_rows])
     # Greedy members of a group read the same first message, so they say the same.
-    np.testing.assert_array_equal(greedy.reply.tokens[:, 0], np.repeat(greedy.reply.tokens[::MEMBERS, 0], MEMBERS, 0))
+    np.testing.assert_array_equal(
+        greedy.reply.tokens[:, 0], np.repeat(greedy.reply.tokens[::GROUP_SIZE, 0], GROUP_SIZE, 0)
+    )
 
     poor = play(max_actions=jnp.int32(1))
     assert (np.sum(poor.turn.actions >= 0, axis=(1, 2)) <= 1).all()
     assert poor.turn.truncated.any()
     by_actions = poor.truncation == 1 + TRUNCATIONS.index("actions")
     np.testing.assert_array_equal(by_actions, poor.turn.truncated.any(axis=1))
-    found = trajectory_metrics(poor, (), MEMBERS, Penalties(0.0))
+    found = trajectory_metrics(poor, (), GROUP_SIZE, Penalties(0.0))
     assert float(found["truncated_actions"]) == pytest.approx(by_actions.mean())
     assert float(found["truncated"]) == pytest.approx((poor.truncation > 0).mean())
     assert program._cache_size() == before == 1
@@ -234,29 +238,29 @@ def test_compiled_rollout_speaks_to_nobody(compiled, policy):
 
 def test_members_share_their_level_and_draw_their_own_tokens(batch):
     _, trajectory, _ = batch
-    first = np.asarray(trajectory.observation[:, 0]).reshape(-1, MEMBERS, trajectory.observation.shape[-1])
+    first = np.asarray(trajectory.observation[:, 0]).reshape(-1, GROUP_SIZE, trajectory.observation.shape[-1])
     assert (first == first[:, :1]).all()
     assert len(np.unique(first[:, 0], axis=0)) >= 6
-    replies = np.asarray(trajectory.reply.tokens[:, 0]).reshape(16, MEMBERS, -1)
+    replies = np.asarray(trajectory.reply.tokens[:, 0]).reshape(16, GROUP_SIZE, -1)
     assert (replies != replies[:, :1]).any(axis=(1, 2)).all()
 
 
 def test_noise_is_per_member_or_shared():
-    ids = toy_agent.mixed_ids(8, MEMBERS)
+    ids = toy_agent.mixed_ids(8, GROUP_SIZE)
 
     def distinct(shared):
         noise = np.asarray(jax.random.key_data(key_law.noise_key(KEY, ids, shared=shared)))
         return len(np.unique(noise, axis=0))
 
     assert distinct(True) == 8
-    assert distinct(False) == 8 * MEMBERS
+    assert distinct(False) == 8 * GROUP_SIZE
 
 
 def test_keys_of_all_purposes_differ():
     """No two draws of a rollout share a key."""
-    ids = toy_agent.mixed_ids(8, MEMBERS)
+    ids = toy_agent.mixed_ids(8, GROUP_SIZE)
     sample = key_law.sample_key(KEY, ids)
-    groups = toy_agent.rows(ids, np.arange(0, 32, MEMBERS))
+    groups = toy_agent.rows(ids, np.arange(0, 32, GROUP_SIZE))
     turn, token = (jnp.asarray(x.ravel()) for x in np.meshgrid(np.arange(TURNS), np.arange(4)))
     tokens = [key_law.token_key(jnp.broadcast_to(key, turn.shape), turn, token) for key in sample]
     noise = key_law.noise_key(KEY, ids, shared=False)
@@ -267,7 +271,7 @@ def test_keys_of_all_purposes_differ():
 
 def test_metrics_are_counted_per_task(batch):
     ids, trajectory, _ = batch
-    metrics = jax.tree.map(float, trajectory_metrics(trajectory, ("short", "long"), MEMBERS, Penalties(-0.1)))
+    metrics = jax.tree.map(float, trajectory_metrics(trajectory, ("short", "long"), GROUP_SIZE, Penalties(-0.1)))
     t = jax.tree.map(np.asarray, trajectory)
     for name, mine in (("", np.full(64, True)), ("short/", ids.task == 0), ("long/", ids.task == 1)):
         mine = np.asarray(mine)
@@ -276,7 +280,7 @@ def test_metrics_are_counted_per_task(batch):
         returns = t.turn.reward[mine].sum(axis=1)
         expected = {
             "success": solved.mean(),
-            f"pass@{MEMBERS}": solved.reshape(-1, MEMBERS).any(axis=1).mean(),
+            f"pass@{GROUP_SIZE}": solved.reshape(-1, GROUP_SIZE).any(axis=1).mean(),
             "raw_return": returns.mean(),
             "return": (returns - 0.1 * t.turn.format_error[mine].sum(axis=1)).mean(),
             "turns": t.num_turns[mine].mean(),
@@ -293,7 +297,7 @@ def test_metrics_are_counted_per_task(batch):
 
 @pytest.mark.parametrize(
     ("changes", "episodes", "words"),
-    [({"slots": 6, "members": 4}, 8, "multiples of the 4"), ({"slots": 9}, 8, "at most one slot an episode")],
+    [({"slots": 6, "group_size": 4}, 8, "multiples of the 4"), ({"slots": 9}, 8, "at most one slot an episode")],
 )
 def test_impossible_slots_are_refused(policy, changes, episodes, words):
     config = toy_agent.engine_config(**changes)

@@ -28,18 +28,18 @@ from agentrl_jax.text.reference import parse_reply
 from agentrl_jax.train import build, state
 from agentrl_jax.train.learner import update
 
-TURNS, MEMBERS, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
+TURNS, GROUP_SIZE, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
 TOKENIZER = toy_agent.TOKENIZER
 KEY = jax.random.key(3)
 SETTINGS = RolloutSettings(
     temperature=jnp.ones(EPISODES), horizon=jnp.int32(TURNS), max_actions=jnp.int32(BUDGET), env_params=()
 )
 IDS = build.episode_ids(
-    group=np.arange(EPISODES) // MEMBERS,
-    member=np.arange(EPISODES) % MEMBERS,
+    group=np.arange(EPISODES) // GROUP_SIZE,
+    member=np.arange(EPISODES) % GROUP_SIZE,
     task=np.zeros(EPISODES),
     # The first groups are fixed episodes, so that a test knows their seeds; the others are drawn from the key.
-    level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // MEMBERS, -1),
+    level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // GROUP_SIZE, -1),
 )
 
 
@@ -94,7 +94,7 @@ class Stage:
         return EngineConfig(
             max_turns=TURNS,
             reply_tokens=toy_agent.REPLY_TOKENS,
-            members=MEMBERS,
+            group_size=GROUP_SIZE,
             slots=slots,
             wait_share=1.0,
             context="full",
@@ -206,11 +206,11 @@ def test_a_trajectory_is_what_plain_python_plays(stage, played):
 
 
 def test_members_of_a_group_start_alike_and_groups_do_not(played):
-    first = played[0].observation[:, 0].reshape(EPISODES // MEMBERS, MEMBERS, -1)
+    first = played[0].observation[:, 0].reshape(EPISODES // GROUP_SIZE, GROUP_SIZE, -1)
     assert (first == first[:, :1]).all()
     assert len({row.tobytes() for row in first[:, 0]}) > 1
     hashes = played[0].turn.state_hash[:, 0]
-    assert [tuple(a) == tuple(b) for a, b in zip(hashes[::2], hashes[1::2])] == [True] * (EPISODES // MEMBERS)
+    assert [tuple(a) == tuple(b) for a, b in zip(hashes[::2], hashes[1::2])] == [True] * (EPISODES // GROUP_SIZE)
 
 
 def test_one_callback_a_turn(stage, program, played):
@@ -318,7 +318,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
 def test_the_learner_takes_such_a_trajectory(troubled):
     _, trajectory = troubled
     config = toy_agent.CONFIG
-    rule = build.learner_config(config).replace(members=MEMBERS, task_names=("Courier",), minibatches=1)
+    rule = build.learner_config(config).replace(group_size=GROUP_SIZE, task_names=("Courier",), minibatches=1)
     optimize = build.build_optimizer(config)
     start = state.init_state(jax.random.key(0), toy_agent.MODEL, optimize, reference=False)
     start = dataclasses.replace(start, params=start.params | {"policy": policy()})

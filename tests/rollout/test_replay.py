@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from toy_agent import MEMBERS
+from toy_agent import GROUP_SIZE
 
 from agentrl_jax.models import actor_critic, attention
 from agentrl_jax.rollout.context import assemble
@@ -19,8 +19,8 @@ KEY = jax.random.key(7)
 TEMPERATURE = jnp.asarray(
     np.where(np.arange(64) % 5 == 0, 0.0, np.where(np.arange(64) % 3 == 0, 0.7, 1.0)), jnp.float32
 )
-WHOLE = {"members": MEMBERS}
-REFILLED = {"members": MEMBERS, "slots": 16, "wait_share": 0.3}
+WHOLE = {"group_size": GROUP_SIZE}
+REFILLED = {"group_size": GROUP_SIZE, "slots": 16, "wait_share": 0.3}
 SINGLE = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "wait_share": 0.5}
 
 
@@ -50,7 +50,7 @@ def bits(x):
 def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, changes, episodes):
     """Ragged replies, shared openings, refilled slots, a barrier and none, several temperatures."""
     config, temperature = toy_agent.engine_config(**changes), TEMPERATURE[:episodes]
-    ids = toy_agent.rows(toy_agent.mixed_ids(16, MEMBERS), np.arange(episodes))
+    ids = toy_agent.rows(toy_agent.mixed_ids(16, GROUP_SIZE), np.arange(episodes))
     settings = toy_agent.settings(episodes, temperature=temperature)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, settings)
     lengths = np.asarray(trajectory.reply.length)[np.asarray(trajectory.played)]
@@ -63,7 +63,7 @@ def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, change
 def test_other_parameters_give_their_own_log_probabilities(compiled, policy, replay):
     """Against the parallel forward pass, for parameters that did not play."""
     config = toy_agent.engine_config(**WHOLE)
-    ids, ones = toy_agent.mixed_ids(16, MEMBERS), jnp.ones(64)
+    ids, ones = toy_agent.mixed_ids(16, GROUP_SIZE), jnp.ones(64)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64))
     other = jax.tree.map(lambda x: 0.9 * x, policy)
     rows = assemble(trajectory, "full")
@@ -88,13 +88,13 @@ def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
     def replay(policy, record, temperature):
         return replay_logprobs(policy, shape, config, record, temperature, tasks=2)
 
-    trajectory = play(policy, toy_agent.mixed_ids(16, MEMBERS), toy_agent.settings(64))
+    trajectory = play(policy, toy_agent.mixed_ids(16, GROUP_SIZE), toy_agent.settings(64))
     replayed = replay(policy, trajectory, jnp.ones(64))
     np.testing.assert_array_equal(bits(replayed), bits(trajectory.reply.logprob))
 
 
 def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay):
-    config, ids = toy_agent.engine_config(**WHOLE), toy_agent.mixed_ids(16, MEMBERS)
+    config, ids = toy_agent.engine_config(**WHOLE), toy_agent.mixed_ids(16, GROUP_SIZE)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64, horizon=jnp.int32(0)))
     assert not np.asarray(replay(policy, config, trajectory, jnp.ones(64))).any()
 

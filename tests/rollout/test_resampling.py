@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import toy_agent
 from test_engine import KEY, assert_same
-from toy_agent import MEMBERS
+from toy_agent import GROUP_SIZE
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostWorld
@@ -29,7 +29,7 @@ SETTINGS = dataclasses.replace(
 
 def spread(trajectory):
     returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64)
-    return np.ptp(returns.reshape(-1, MEMBERS), axis=1) > 1e-6
+    return np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
 
 
 def numbered(ids, number):
@@ -39,10 +39,10 @@ def numbered(ids, number):
 @pytest.fixture(scope="module")
 def by_hand(compiled, policy, batch):
     """Three rounds one by one, and by plain Python which group of which round ends in which place."""
-    program = compiled(toy_agent.engine_config(members=MEMBERS))
+    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE))
     ids = batch[0]
     rounds = [program(policy, KEY, numbered(ids, number), SETTINGS)[0] for number in range(ROUNDS)]
-    task = np.asarray(ids.task)[::MEMBERS]
+    task = np.asarray(ids.task)[::GROUP_SIZE]
     places = [(0, place) for place in range(GROUPS)]
     filled = spread(rounds[0]).tolist()
     played = 1
@@ -54,7 +54,7 @@ def by_hand(compiled, policy, batch):
             empty = [place for place in range(GROUPS) if not filled[place] and task[place] == task[group]]
             if empty:
                 places[empty[0]], filled[empty[0]] = (number, group), True
-    parts = [toy_agent.rows(rounds[n], np.arange(MEMBERS) + g * MEMBERS) for n, g in places]
+    parts = [toy_agent.rows(rounds[n], np.arange(GROUP_SIZE) + g * GROUP_SIZE) for n, g in places]
     expected = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     return expected, rounds[:played], filled
 
@@ -65,7 +65,7 @@ def play():
 
     @functools.cache
     def program(devices):
-        engine = toy_agent.engine_config(members=MEMBERS)
+        engine = toy_agent.engine_config(group_size=GROUP_SIZE)
         return Programs(make_mesh(devices)).rollout(
             "rollout", toy_agent.MODEL, toy_agent.WORLD, engine, rounds=ROUNDS, task_names=NAMES
         )
@@ -93,7 +93,7 @@ def all_of(rounds):
     """The metrics of one trajectory that holds the episodes of all rounds."""
     everything = jax.tree.map(lambda *x: jnp.concatenate(x), *rounds)
     returns = penalized_returns(everything, PENALTIES)
-    means = measure(everything, groups_of(everything, returns, MEMBERS), NAMES, PENALTIES)
+    means = measure(everything, groups_of(everything, returns, GROUP_SIZE), NAMES, PENALTIES)
     return {name: float(mean.value) for name, mean in means.items()}
 
 
@@ -125,7 +125,7 @@ def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
     length = np.asarray(trajectory.reply.length, np.float64)
     paid = np.where(trajectory.played, 0.5 * length / toy_agent.REPLY_TOKENS, 0.0).sum(axis=1)
     returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64) - paid
-    varied = np.ptp(returns.reshape(-1, MEMBERS), axis=1) > 1e-6
+    varied = np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
     assert varied.sum() > spread(trajectory).sum()
     before, found = played_metrics(stats), played_metrics(punished)
     assert found["rollout/zero_std_share"] < before["rollout/zero_std_share"]
@@ -151,9 +151,9 @@ def test_rounds_end_when_all_is_full_or_at_the_bound(batch, good_from, bound, pl
             return trajectory.replace(ids=these), stats_of(64)
 
         def informative(drawn):
-            return drawn.ids.group[::MEMBERS] >= good_from * GROUPS
+            return drawn.ids.group[::GROUP_SIZE] >= good_from * GROUPS
 
-        return until_informative(play, informative, ids, members=MEMBERS, rounds=bound, stride=GROUPS)
+        return until_informative(play, informative, ids, group_size=GROUP_SIZE, rounds=bound, stride=GROUPS)
 
     result, stats = run(ids)
     assert int(stats.rounds) == played

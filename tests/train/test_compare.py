@@ -121,7 +121,7 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
         ({"arms": {}}, "arms"),
         ({"seeds": 0}, "seeds"),
         ({"seed": 1}, "the keys are seeds, devices, run, arms, pairs"),
-        ({"arms": {"a": {"rollout": {"members": 2}}}}, "arms.a changes rollout"),
+        ({"arms": {"a": {"rollout": {"group_size": 2}}}}, "arms.a changes rollout"),
         ({"arms": {"../a": {}}}, "names a file"),
         ({"arms": ARMS | {"ppo": {"algo": {"preset": "ppo", "minibatches": 2}}}}, "arms.ppo takes 2 gradient steps"),
         ({"arms": {"a": {"algo": {"preset": "nothing"}}}}, "arms.a: algo.preset"),

@@ -20,20 +20,20 @@ from agentrl_jax.train import build, dependence
 from agentrl_jax.train.dependence import DependenceConfig
 from agentrl_jax.train.programs import Programs
 
-GROUPS, MEMBERS = 6, toy_agent.MEMBERS
+GROUPS, GROUP_SIZE = 6, toy_agent.GROUP_SIZE
 CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
 MODEL = build.build_model(CONFIG, padded(toy_agent.TOKENIZER, 480))
 PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]
-TEMPERATURE = jnp.full(GROUPS * MEMBERS, 0.8)
+TEMPERATURE = jnp.full(GROUPS * GROUP_SIZE, 0.8)
 KEY = jax.random.key(3)
-BASE = DependenceConfig(pairs=9, members=MEMBERS, context="full", context_tokens=0, thought=None)
+BASE = DependenceConfig(pairs=9, group_size=GROUP_SIZE, context="full", context_tokens=0, thought=None)
 CONTEXTS = ("full", pytest.param("single_turn", marks=pytest.mark.slow))
 RUN = """
 tasks: [{env: FrozenLake, groups: 4}]
 prompt: {think: true, max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 9}
 model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
-rollout: {members: 2}
+rollout: {group_size: 2}
 algo: {preset: starpo_s, filter: {ratio: 0.5}}
 train: {iterations: 4, checkpoint_every: 3, validate_every: 0, validation_episodes: 8, mutual_information_every: 2}
 evaluation: {episodes: 8}
@@ -46,14 +46,14 @@ def play():
 
     @functools.cache
     def run(context):
-        engine = toy_agent.engine_config(members=MEMBERS, context=context)
+        engine = toy_agent.engine_config(group_size=GROUP_SIZE, context=context)
         program = jax.jit(
             lambda params, key, ids, settings: rollout(
                 params, MODEL.decoder, toy_agent.WORLD, engine, key, ids, settings
             )
         )
-        settings = toy_agent.settings(GROUPS * MEMBERS, temperature=TEMPERATURE)
-        return program(PARAMS["policy"], jax.random.key(7), toy_agent.mixed_ids(GROUPS, MEMBERS), settings)[0]
+        settings = toy_agent.settings(GROUPS * GROUP_SIZE, temperature=TEMPERATURE)
+        return program(PARAMS["policy"], jax.random.key(7), toy_agent.mixed_ids(GROUPS, GROUP_SIZE), settings)[0]
 
     return run
 
@@ -141,11 +141,11 @@ def test_samples_are_balanced_and_uniform(play):
     many = dataclasses.replace(BASE, pairs=13)
     first, _ = samples(trajectory, many)[0]
     assert first.episode.shape == (12,)
-    np.testing.assert_array_equal(np.bincount(first.episode // MEMBERS), np.full(GROUPS, 2))
+    np.testing.assert_array_equal(np.bincount(first.episode // GROUP_SIZE), np.full(GROUPS, 2))
     assert len(set(first.episode.tolist())) == 12
-    np.testing.assert_array_equal(first.episode // MEMBERS, first.prompt_episode[first.own] // MEMBERS)
+    np.testing.assert_array_equal(first.episode // GROUP_SIZE, first.prompt_episode[first.own] // GROUP_SIZE)
     few, _ = samples(trajectory, dataclasses.replace(BASE, pairs=4))[0]
-    assert len(set((few.episode // MEMBERS).tolist())) == 4
+    assert len(set((few.episode // GROUP_SIZE).tolist())) == 4
     keys = jax.random.split(jax.random.key(0), 400)
     drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(trajectory.played, key, BASE)))(keys)
     assert np.all(drawn.turn < trajectory.num_turns[drawn.episode])
@@ -169,7 +169,7 @@ def test_thoughts_are_scored_apart(play):
     """Replies with a thought, an empty one, and one that is not closed, put in the place of what was said."""
     trajectory = play("full")
     texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
-    rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * MEMBERS)]
+    rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]
     tokens, length = np.zeros(trajectory.reply.tokens.shape, np.int32), np.zeros(trajectory.reply.length.shape, int)
     for episode, row in enumerate(rows):
         tokens[episode, :, : len(row)] = row
@@ -178,11 +178,11 @@ def test_thoughts_are_scored_apart(play):
     trajectory = trajectory.replace(reply=reply)
     config = dataclasses.replace(BASE, pairs=24, thought=compile_thought(toy_agent.TOKENIZER, forced=True))
     found = measured(trajectory, config)
-    spoken = np.isin(np.arange(GROUPS * MEMBERS) % len(texts), [0, 3])
+    spoken = np.isin(np.arange(GROUPS * GROUP_SIZE) % len(texts), [0, 3])
     turns = np.asarray(trajectory.num_turns)
     assert found["collapse/valid_thinking_rate"] == pytest.approx(np.sum(turns * spoken) / np.sum(turns))
-    assert found["collapse/first_turn_pairs"] == GROUPS * MEMBERS / 2
-    assert found["collapse/first_turn_reply_pairs"] == GROUPS * MEMBERS
+    assert found["collapse/first_turn_pairs"] == GROUPS * GROUP_SIZE / 2
+    assert found["collapse/first_turn_reply_pairs"] == GROUPS * GROUP_SIZE
     expected = []
     for episode in np.flatnonzero(spoken):
         inside = len(toy_agent.vocabulary(texts[episode % len(texts)].split("</think>")[0]))

@@ -11,10 +11,10 @@ import pytest
 from made_up import (
     BASE,
     EPISODES,
+    GROUP_SIZE,
     GROUPS,
     GRPO,
     KEY,
-    MEMBERS,
     MODEL,
     ONES,
     PLAIN,
@@ -130,7 +130,7 @@ def test_what_was_not_sampled_is_not_read_as_such(learn, base):
 
 
 def test_order_of_groups_changes_nothing(learn, base):
-    order = (np.array([2, 0, 3, 1])[:, None] * MEMBERS + np.arange(MEMBERS)).ravel()
+    order = (np.array([2, 0, 3, 1])[:, None] * GROUP_SIZE + np.arange(GROUP_SIZE)).ravel()
     moved, _ = learn(jax.tree.map(lambda x: x[order], TRAJECTORY))
     assert_close(step_of(base[0]), step_of(moved))
 
@@ -189,7 +189,7 @@ def test_update_that_is_not_finite_is_skipped_whole(learn, bad):
 def test_the_longest_row_of_skipped_steps_is_reported(learn):
     """A loss that is not finite in some minibatches only: a good step after them hides none."""
     model = dataclasses.replace(MODEL, critic="none")
-    reward = TRAJECTORY.turn.reward.at[:MEMBERS, 0].set(jnp.nan)  # one group of four
+    reward = TRAJECTORY.turn.reward.at[:GROUP_SIZE, 0].set(jnp.nan)  # one group of four
     broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))
     longest = set()
     for seed in range(4):
@@ -216,7 +216,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
     t = jax.tree.map(np.asarray, TRAJECTORY)
     scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1)
     advantage, stds = np.zeros(EPISODES), []
-    for group in np.arange(EPISODES).reshape(GROUPS, MEMBERS):
+    for group in np.arange(EPISODES).reshape(GROUPS, GROUP_SIZE):
         there = group[~lost[group]]
         if there.size:
             stds.append(scores[there].std(ddof=1))
@@ -251,11 +251,11 @@ def test_normalized_returns_do_not_see_broken_episodes(learn, method):
 
 def test_filter_trains_on_the_groups_that_differ_most(learn):
     """Groups 0 and 3 vary most; what stands in the others reaches no gradient; the smallest are the other two."""
-    spread = np.repeat([3.0, 0.0, 0.5, 2.0], MEMBERS)[:, None] * np.tile([1.0, -1.0, 0.5, 0.0], GROUPS)[:, None]
+    spread = np.repeat([3.0, 0.0, 0.5, 2.0], GROUP_SIZE)[:, None] * np.tile([1.0, -1.0, 0.5, 0.0], GROUPS)[:, None]
     reward = jnp.asarray(np.concatenate([spread, np.zeros_like(spread)], axis=1), jnp.float32)
     turn = TRAJECTORY.turn.replace(reward=reward, format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
     trajectory = TRAJECTORY.replace(turn=turn)
-    other = np.repeat([False, True, True, False], MEMBERS)[:, None, None]
+    other = np.repeat([False, True, True, False], GROUP_SIZE)[:, None, None]
 
     def garbled(rows):
         tokens = jnp.where(rows, 1, trajectory.reply.tokens)
@@ -296,7 +296,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["rollout/logprob_gap_mean"] < 1e-5
     t = jax.tree.map(np.asarray, trajectory)
-    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(GROUPS, MEMBERS)
+    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(GROUPS, GROUP_SIZE)
     advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
     rows = assemble(trajectory, "full")
 

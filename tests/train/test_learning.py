@@ -33,7 +33,7 @@ class Climb(toy_agent.Ladder):
 @pytest.fixture(scope="module")
 def play():
     """Function (params, key) -> trajectory of the toy training batch."""
-    config = build.engine_config(toy_agent.CONFIG, toy_agent.TOKENIZER, members=toy_agent.MEMBERS, slots=0)
+    config = build.engine_config(toy_agent.CONFIG, toy_agent.TOKENIZER, group_size=toy_agent.GROUP_SIZE, slots=0)
     ids = build.training_ids(CONFIG)
     env = Climb(100)
     task = build.make_task("Climb", env, env.default_params, toy_agent.CONFIG.prompt, toy_agent.TOKENIZER)

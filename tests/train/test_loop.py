@@ -20,7 +20,7 @@ devices: 2
 tasks: [{env: FrozenLake-deterministic, groups: 4}]
 prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, reply_tokens: 8}
 model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
-rollout: {members: 2, context: single_turn}
+rollout: {group_size: 2, context: single_turn}
 algo: {preset: starpo_grpo, minibatches: 2, kl: {coef: 0.5}}
 optim: {lr: 0.03, schedule: linear}
 imitation: {levels: 8, steps: 25, batch: 4, lr: 0.03}
@@ -242,7 +242,7 @@ def test_a_folder_in_use(finished, tmp_path):
         (("--model.tokenizer", "absent"), ["absent", "no such tokenizer"]),
         (("--tasks.0.groups", "14", "--devices", "16", "--imitation.batch", "16"), ["devices is 16", "has 8"]),
         (("--devices", "0"), ["devices is 8", "4 groups"]),
-        (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.members = 4"]),
+        (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.group_size = 4"]),
         (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 players", "16 episodes"]),
         (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
         (("--prompt.reply_tokens", "4"), ["reply_tokens is 4", "at least 5"]),

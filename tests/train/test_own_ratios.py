@@ -8,7 +8,7 @@ import made_up
 import numpy as np
 import pytest
 import toy_agent
-from toy_agent import MEMBERS
+from toy_agent import GROUP_SIZE
 
 from agentrl_jax.config.algo import FixedKl, Gspo, NoCorrection, NoFilter, Ppo, RewardToGo
 from agentrl_jax.models import actor_critic
@@ -40,13 +40,13 @@ NUMBERS = build.update_settings(toy_agent.CONFIG, 1.0).replace(
 def learn():
     """Function of changes to the rule -> metrics of an update in bfloat16 at rate 0."""
     programs = Programs(make_mesh(1))
-    engine = toy_agent.engine_config(members=MEMBERS)
+    engine = toy_agent.engine_config(group_size=GROUP_SIZE)
     params = actor_critic.init_params(jax.random.key(0), MODEL) | {"policy": toy_agent.talkative_params(5)["policy"]}
     state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
     state = states.with_reference(state.replace(params=params))
-    episodes = GROUPS * MEMBERS
+    episodes = GROUPS * GROUP_SIZE
     rollout = programs.rollout("rollout", MODEL, toy_agent.WORLD, engine)
-    ids = toy_agent.mixed_ids(GROUPS, MEMBERS)
+    ids = toy_agent.mixed_ids(GROUPS, GROUP_SIZE)
     trajectory, _ = rollout(state.params, KEY, ids, toy_agent.settings(episodes))
 
     def run(**changes):

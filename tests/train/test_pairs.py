@@ -126,7 +126,7 @@ def test_what_changes_memory_alone_is_seen_to_change_nothing(judge):
 def test_a_preset_holds_no_value_that_nothing_reads(judge, name):
     """Another value of a key that it gives is not refused as one that is not read."""
     base = put(BASE, {"tasks": [{"env": "SimpleSokoban", "groups": 16}], "prompt.max_turns": 10})
-    base = put({**base, "algo": {"preset": name}}, {"rollout.members": 16})
+    base = put({**base, "algo": {"preset": name}}, {"rollout.group_size": 16})
     given, unread = {key for key, _ in leaves(read_preset(name).values, lists=False)}, []
     for setting in TRIED:
         if setting.name.removeprefix("algo.") in given:
@@ -146,7 +146,10 @@ REFUSED = [
         {"algo.filter": {"kind": "top_p", "include_zero": False}},
         "algo.filter.include_zero is false, which top_p with p below 1 does not read",
     ),
-    ({"algo.filter_members": 4}, "algo.filter_members is 4; expected at least 1 and fewer than rollout.members = 4"),
+    (
+        {"algo.filter_group_size": 4},
+        "algo.filter_group_size is 4; expected at least 1 and fewer than rollout.group_size = 4",
+    ),
     (
         {"algo.objective.kind": "policy_gradient", "algo.mismatch.ratio_from": "rollout"},
         "algo.mismatch.ratio_from is rollout, from which ratios start, but algo.objective policy_gradient has none",

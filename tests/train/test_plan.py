@@ -47,7 +47,7 @@ def test_a_plan_on_the_devices_that_are_here():
         {
             "tasks": [{"env": "Bandit", "groups": 4}],
             "prompt": {"max_turns": 1, "reply_tokens": 8},
-            "rollout": {"members": 2},
+            "rollout": {"group_size": 2},
             "model": {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "mlp_width": 32},
             "mesh": {"fsdp": 2, "tensor": 2},
         }
@@ -90,7 +90,7 @@ def test_qwen_on_described_tpus():
         {
             "tasks": [{"env": "SimpleSokoban", "groups": 64}],
             "prompt": {"style": "ragen", "think": True, "max_turns": 5, "reply_tokens": 64},
-            "rollout": {"members": 16},
+            "rollout": {"group_size": 16},
             "model": {"precision": "mixed", "remat": "full", "critic": "shared"},
             "mesh": {"fsdp": 2, "tensor": 2},
             "algo": {"minibatches": 4},

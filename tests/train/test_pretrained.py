@@ -28,7 +28,7 @@ RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
 prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
 model: {pretrained: MODEL, critic: separate, CHANGES}
-rollout: {members: 2}
+rollout: {group_size: 2}
 algo: {preset: starpo}
 optim: {lr: 0.01}
 imitation: {levels: 4, steps: 5, batch: 4, lr: 0.03}

@@ -9,9 +9,9 @@ import pytest
 from made_up import (
     BASE,
     EPISODES,
+    GROUP_SIZE,
     GROUPS,
     KEY,
-    MEMBERS,
     MODEL,
     ONES,
     PLAIN,
@@ -53,7 +53,7 @@ from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
-GREEDY = jax.tree.map(lambda x: x[1::MEMBERS], TRAJECTORY)
+GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)
 # States of two kinds, so that turns of a group meet in them.
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
 MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
@@ -163,17 +163,17 @@ def test_what_groups_are_ranked_by(kind):
         "mean": np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0), axis=1)),
         "entropy": -np.where(sampled, reply.logprob, 0).sum(axis=(1, 2)) / sampled.sum(axis=(1, 2)),
     }
-    grouped = values[kind.removesuffix("_std")].reshape(GROUPS, MEMBERS)
+    grouped = values[kind.removesuffix("_std")].reshape(GROUPS, GROUP_SIZE)
     scores = grouped.std(axis=1, ddof=1) if kind == "entropy_std" else grouped.mean(axis=1)
     expected = sorted(np.argsort(-scores, kind="stable")[:2])
-    assert sorted(set((np.asarray(kept.source) // MEMBERS).tolist())) == expected
+    assert sorted(set((np.asarray(kept.source) // GROUP_SIZE).tolist())) == expected
 
 
 def test_members_within_groups_are_chosen_by_their_returns(learn):
-    _, metrics, _ = learn(rule(advantage=Rloo(), filter_members=2))
-    batch = batch_of(rule(advantage=Rloo(), filter_members=2))
+    _, metrics, _ = learn(rule(advantage=Rloo(), filter_group_size=2))
+    batch = batch_of(rule(advantage=Rloo(), filter_group_size=2))
     trained = np.asarray(batch.source)[np.asarray(batch.mask).any(axis=1)]
-    assert np.bincount(trained // MEMBERS, minlength=GROUPS).tolist() == [2] * GROUPS
+    assert np.bincount(trained // GROUP_SIZE, minlength=GROUPS).tolist() == [2] * GROUPS
     assert metrics["update/trained_tokens"] == np.asarray(MET.reply.length).sum(axis=1)[trained].sum()
 
 
@@ -205,7 +205,7 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
     of_turns = anchors.turn_advantages(
         anchors.returns_to_go(rewards, 0.95),
         state,
-        jnp.arange(EPISODES) // MEMBERS,
+        jnp.arange(EPISODES) // GROUP_SIZE,
         MET.played,
         normalize_std=True,
     )
@@ -271,10 +271,10 @@ CUT = {
         "filter": FractionFilter(ratio=0.5),
     },
     "turn_gae": {"advantage": TurnGae(whiten=False, reward_placement="turn"), "kl": REWARD},
-    "turn_gae at the end": {"advantage": TurnGae(whiten=False), "filter_members": 2},
+    "turn_gae at the end": {"advantage": TurnGae(whiten=False), "filter_group_size": 2},
     "bi_level_gae": {"advantage": BiLevelGae(whiten=False, reward_placement="turn"), "kl": REWARD},
     "bi_level_gae at the end": {"advantage": BiLevelGae(whiten=False, reward_normalization="mean_std")},
-    "gae that goes on": {"advantage": Gae(whiten=False, bootstrap_truncated=True), "filter_members": 3},
+    "gae that goes on": {"advantage": Gae(whiten=False, bootstrap_truncated=True), "filter_group_size": 3},
     "turn_gae that goes on": {"advantage": TurnGae(whiten=False, bootstrap_truncated=True), "kl": REWARD},
     "reward_to_go": {"advantage": RewardToGo(reward_placement="turn"), "kl": REWARD},
     "grpo": {"advantage": Grpo(length_weighted=True)},
@@ -328,7 +328,7 @@ def test_remax_takes_the_greedy_return_off(learn):
     config = rule(advantage=Remax())
     batch = batch_of(config, greedy=GREEDY)
     earned = jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1)
-    expected = earned - jnp.repeat(earned[1::MEMBERS], MEMBERS)
+    expected = earned - jnp.repeat(earned[1::GROUP_SIZE], GROUP_SIZE)
     found = np.where(np.asarray(batch.mask).any(axis=1), np.asarray(batch.advantage)[:, 0], np.nan)
     kept = np.isfinite(found)
     np.testing.assert_allclose(found[kept], np.asarray(expected)[np.asarray(batch.source)][kept], atol=1e-6)
@@ -362,7 +362,7 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
     )
     batch = batch_of(config, trajectory)
     earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
-    label = {"state": np.arange(EPISODES) // MEMBERS, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
+    label = {"state": np.arange(EPISODES) // GROUP_SIZE, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
     centered = earned - np.array([earned[label[grouping] == one].mean() for one in label[grouping]])
     for row, source in enumerate(np.asarray(batch.source)):
         mask = np.asarray(batch.mask[row])
@@ -374,7 +374,7 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
 def test_returns_are_normalized_among_those_that_are_learned_from(grouping, dropped):
     """Whether an environment broke or a filter left members out, nobody is compared with them."""
     changes = {
-        "filtered": {"filter_members": 3},
+        "filtered": {"filter_group_size": 3},
         "filtered group": {"filter": TopKFilter()},
         "broken": {},
     }[dropped]
@@ -385,7 +385,7 @@ def test_returns_are_normalized_among_those_that_are_learned_from(grouping, drop
     learned = np.isin(np.arange(EPISODES), np.asarray(batch.source)[mask.any(axis=1)])
     assert 0 < EPISODES - learned.sum() <= GROUPS
     earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
-    label = np.arange(EPISODES) // MEMBERS if grouping == "state" else np.zeros(EPISODES, int)
+    label = np.arange(EPISODES) // GROUP_SIZE if grouping == "state" else np.zeros(EPISODES, int)
     centered = [
         earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)
     ]

@@ -15,7 +15,7 @@ tasks: [{env: textcraft, groups: 2, items: 0-11, held_out: 12-13}]
 prompt: {style: bare, max_turns: 8, reply_tokens: 80}
 model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 env: {url: local, observation_tokens: 1400}
-rollout: {members: 2, context_tokens: 3000}
+rollout: {group_size: 2, context_tokens: 3000}
 algo: {preset: grpo}
 imitation: {levels: 12, steps: 1, batch: 2, noise: 0.4}
 train: {iterations: 1, validate_every: 0, validation_episodes: 2}

@@ -9,7 +9,7 @@ import made_up
 import numpy as np
 import pytest
 import toy_agent
-from toy_agent import MEMBERS
+from toy_agent import GROUP_SIZE
 
 from agentrl_jax.config.algo import FixedKl, NoCorrection, Replay, Tis
 from agentrl_jax.models import actor_critic
@@ -23,8 +23,8 @@ from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.strict import with_gradient_of
 
 GROUPS = 8
-EPISODES = GROUPS * MEMBERS
-IDS = toy_agent.mixed_ids(GROUPS, MEMBERS)
+EPISODES = GROUPS * GROUP_SIZE
+IDS = toy_agent.mixed_ids(GROUPS, GROUP_SIZE)
 TEMPERATURE = jnp.asarray(np.where(np.arange(EPISODES) % 3 == 0, 0.7, 1.0), jnp.float32)
 KEY = jax.random.key(7)
 MODEL = dataclasses.replace(toy_agent.MODEL, critic="none")
@@ -49,7 +49,7 @@ class Iteration:
 
     def __init__(self, devices, engine, *, fsdp=1, **rule):
         self.programs = Programs(make_mesh(devices, fsdp=fsdp))
-        self.engine = toy_agent.engine_config(members=MEMBERS, **engine)
+        self.engine = toy_agent.engine_config(group_size=GROUP_SIZE, **engine)
         self.rule = RULE.replace(context=self.engine.context, **rule)
         self.compiled = {}
         params = actor_critic.init_params(jax.random.key(0), MODEL)
@@ -161,10 +161,10 @@ def test_the_gap_of_the_parallel_pass(iteration):
     ("engine", "words"),
     [
         (None, "give the rollout's EngineConfig"),
-        ({"members": 2}, "context and members"),
-        ({"members": MEMBERS, "context": "single_turn"}, "context and members"),
-        ({"members": MEMBERS, "slots": 64}, "64 slots for 32 episodes"),
-        ({"members": MEMBERS, "max_turns": 2}, "cannot be replayed"),
+        ({"group_size": 2}, "context and members"),
+        ({"group_size": GROUP_SIZE, "context": "single_turn"}, "context and members"),
+        ({"group_size": GROUP_SIZE, "slots": 64}, "64 slots for 32 episodes"),
+        ({"group_size": GROUP_SIZE, "max_turns": 2}, "cannot be replayed"),
     ],
 )
 def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
@@ -218,7 +218,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     assert metrics["actor/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
 
     t = jax.tree.map(np.asarray, trajectory)
-    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(made_up.GROUPS, made_up.MEMBERS)
+    scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(made_up.GROUPS, made_up.GROUP_SIZE)
     advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
     factor = weight * advantage.reshape(-1, 1) / np.sum(t.reply.length)
 

@@ -49,9 +49,9 @@ def test_estimators_are_as_biased_as_they_are_known_to_be(bench, drift, case):
 
 @pytest.mark.slow
 @every
-@pytest.mark.parametrize(("policy", "members"), [("table", 3), ("one_layer", 2)])
-def test_so_they_are_in_larger_groups_and_with_shared_parameters(bench, policy, members, drift, case):
-    check(bench(policy, drift).measure(case, members), KNOWN[drift][policy][str(members)])
+@pytest.mark.parametrize(("policy", "group_size"), [("table", 3), ("one_layer", 2)])
+def test_so_they_are_in_larger_groups_and_with_shared_parameters(bench, policy, group_size, drift, case):
+    check(bench(policy, drift).measure(case, group_size), KNOWN[drift][policy][str(group_size)])
 
 
 @pytest.mark.parametrize("drift", ["none", "small", "large"])

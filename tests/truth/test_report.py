@@ -8,7 +8,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.truth.report import run
 
 OPTIONS = {
-    "members": (2,),
+    "group_size": (2,),
     "policy": "table",
     "drift": "small",
     "direction": 0,
@@ -47,7 +47,7 @@ def test_another_direction_is_another_drift():
         ({"only": "gigpo"}, "no estimator under --drift small is called; known are reinforce, drift ignored; "),
         ({"drift": "none", "only": "truncated"}, "no estimator under --drift none is called; known are reinforce; "),
         ({"direction": -1}, "--direction is -1; expected a seed, 0 or above"),
-        ({"members": (4,)}, "--members is 4; expected 2 or 3"),
+        ({"group_size": (4,)}, "--group_size is 4; expected 2 or 3"),
     ],
 )
 def test_what_is_of_no_use_is_refused(wrong, says):
