@@ -26,8 +26,8 @@ from unittest import mock
 
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
-from agentrl_jax.services.environments.textcraft.players import Oracle
 from agentrl_jax.services.environments.textcraft.recipes import load_book, written
+from agentrl_jax.services.environments.textcraft.scripted import Oracle
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import WIRES
 

@@ -16,7 +16,7 @@ import psutil
 
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
-from agentrl_jax.services.environment import Player
+from agentrl_jax.services.environment import ScriptedPolicy
 from agentrl_jax.services.places import LocalPlace, Place, RemotePlace, Seat
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
@@ -24,7 +24,7 @@ from agentrl_jax.services.protocol import wire_of
 DEADLINE = 600.0
 
 
-def play(place: Place, player: Player, item: int, turns: int) -> tuple[Seat, float, list[tuple]]:
+def play(place: Place, player: ScriptedPolicy, item: int, turns: int) -> tuple[Seat, float, list[tuple]]:
     """The instance with an episode, when it began, and everything that was answered in it."""
     end = time.monotonic() + DEADLINE
     seat = place.open(item, end)

@@ -329,11 +329,11 @@ def _devices(config: Config) -> Iterator[str]:
         )
     # With 0 devices their number is not known yet; a run checks again when it is.
     learners = max(config.devices // mesh.tensor, 1)
-    players = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
+    replicas = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
     this, slots, episodes = f"devices is {config.devices}", config.rollout.slots, groups * config.rollout.group_size
-    if groups % players:
+    if groups % replicas:
         yield (
-            f"{this}, and their {players} players, each with episodes of its own, do not divide the {groups} groups of "
+            f"{this}, and their {replicas} replicas, each with episodes of its own, do not divide the {groups} groups of "
             "a batch; change devices, mesh, or the groups of the tasks"
         )
     parts = algo.minibatches * algo.accumulation
@@ -342,9 +342,9 @@ def _devices(config: Config) -> Iterator[str]:
             f"{this}, and their {learners} learners do not divide the {rows // parts} rows of a part of a minibatch; "
             "change devices, mesh.tensor, groups or members, algo.minibatches or algo.accumulation"
         )
-    if slots * players > episodes:
+    if slots * replicas > episodes:
         yield (
-            f"rollout.slots is {slots} for each of {players} players, more than the {episodes} episodes of a batch; "
+            f"rollout.slots is {slots} for each of {replicas} replicas, more than the {episodes} episodes of a batch; "
             "use fewer, or 0 for one slot per episode"
         )
     if config.imitation.levels and config.imitation.batch % learners:

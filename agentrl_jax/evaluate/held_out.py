@@ -53,7 +53,7 @@ class HeldOut:
         world: CompiledWorld | HostWorld,
         splits: LevelSplits,
         program: RolloutProgram,
-        players: int = 1,
+        replicas: int = 1,
     ) -> "HeldOut":
         """Those of a run.
 
@@ -62,10 +62,10 @@ class HeldOut:
             world: its tasks.
             splits: how their levels are divided.
             program: rollout of single episodes.
-            players: what the episodes of a dispatch have to be a multiple of.
+            replicas: what the episodes of a dispatch have to be a multiple of.
         """
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
-        chunk = -(-chunk // players) * players
+        chunk = -(-chunk // replicas) * replicas
         seed = config.evaluation.seed
 
         def panels(split: Split) -> tuple[Panel, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from agentrl_jax.services.client import ServiceError
-from agentrl_jax.services.environment import ItemError, Player, Service, ServiceEnvironment
+from agentrl_jax.services.environment import ItemError, ScriptedPolicy, Service, ServiceEnvironment
 
 
 def located(service: Service, item: int, shown: str) -> int:
@@ -48,7 +48,7 @@ class NoisyOracle:
         assert service.advise is not None
         self._service, self._item, self._advise = service, item, service.advise
         self._noise = iter(noise)
-        self._random: Player = service.random(item, seed)
+        self._random: ScriptedPolicy = service.random(item, seed)
         self._beside: ServiceEnvironment | None = None
 
     def act(self, observation: str) -> str:

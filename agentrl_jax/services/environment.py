@@ -54,7 +54,7 @@ class ServiceEnvironment(Protocol):
         ...
 
 
-class Player(Protocol):
+class ScriptedPolicy(Protocol):
     """A scripted agent in one episode."""
 
     def act(self, observation: str) -> str:
@@ -103,8 +103,8 @@ class Service:
     write: Callable[[str], str]
     turns: int
     solved: Callable[[Answer], bool]
-    oracle: Callable[[int], Player] | None
-    random: Callable[[int, int], Player]
+    oracle: Callable[[int], ScriptedPolicy] | None
+    random: Callable[[int, int], ScriptedPolicy]
     views: Mapping[str, str] = dataclasses.field(default_factory=dict)
     marked: bool = True
     distinct: int = 0

@@ -139,7 +139,7 @@ class _Run:
             self.dependence = self.programs.mutual_information(self.model, measured)
         episode = self.programs.rollout("evaluation", self.model, held_out, alone)
         splits = self.splits if held_out is self.world else level_splits(held_out)
-        self.held_out = HeldOut.of_run(config, held_out, splits, episode, self.programs.players)
+        self.held_out = HeldOut.of_run(config, held_out, splits, episode, self.programs.replicas)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.chunks and isinstance(self.world, CompiledWorld):
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)

@@ -134,7 +134,7 @@ def make_plan(
     update = made.update(trajectory)
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.whole())
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, whole.decoder), policy)
-    rows = made.engine.slots or made.episodes // programs.players
+    rows = made.engine.slots or made.episodes // programs.replicas
     length = cache_length(world, made.engine)
     cache = jax.eval_shape(lambda: decoder.init_cache(whole.decoder, rows, length))
     heads = programs.cache_spec(whole.decoder)

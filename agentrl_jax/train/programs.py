@@ -46,14 +46,14 @@ class Programs:
 
     Attributes:
         compiled: programs by name.
-        players: number of shares of the episodes, each played by devices of its own.
+        replicas: number of shares of the episodes, each played by devices of its own.
     """
 
     def __init__(self, mesh: Mesh, *, rollout_rules: Rules = layout.ROLLOUT):
         """Starts an empty list of programs for the devices of `mesh`."""
         self.mesh = mesh
         self.rollout_rules = rollout_rules
-        self.players = _size(mesh, rollout_rules.row_axes)
+        self.replicas = _size(mesh, rollout_rules.row_axes)
         rows = layout.UPDATE.row_axes
         self.shards = Shards(_size(mesh, rows), rows)
         self.compiled: dict[str, Any] = {}
@@ -99,10 +99,10 @@ class Programs:
             raise ValueError(
                 f"host environments play one round of episodes, but algo.dynamic_sampling is {rounds}; use 1"
             )
-        if isinstance(world, HostWorld) and self.players < self.mesh.size:
+        if isinstance(world, HostWorld) and self.replicas < self.mesh.size:
             raise ValueError(
-                f"host environments need one device a player, but a mesh {dict(self.mesh.shape)} has {self.players} "
-                "players; use 1 for its tensor axis, and rows for the rollout's layout"
+                f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
+                "replicas; use 1 for its tensor axis, and rows for the rollout's layout"
             )
         rows = self.rollout_rules.row_axes
         hold = self._hold_cache(model.decoder)
@@ -157,9 +157,9 @@ class Programs:
         Raises:
             ValueError: strict where learner and rollout compute in different shapes.
         """
-        if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.players != self.shards.count):
+        if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.replicas != self.shards.count):
             raise ValueError(
-                f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.players} players and "
+                f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.replicas} replicas and "
                 f"{self.shards.count} learners compute in different shapes; use 1 for tensor, and the layout rows"
             )
         return self._learning("update", update, model, config=config, optimize=optimize, engine=engine)
@@ -173,7 +173,7 @@ class Programs:
         specs = (Spec(), Spec(rows), Spec())
         score = functools.partial(dependence.score, model=model.decoder)
         shared = on_mesh(score, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
-        scorer = dependence.in_shares(shared, self.players)
+        scorer = dependence.in_shares(shared, self.replicas)
 
         def program(params, reference, trajectory, temperature, key):
             def laid(policy):

@@ -21,7 +21,7 @@ from agentrl_jax.services.beside import located
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
-from agentrl_jax.services.environment import Player, Service
+from agentrl_jax.services.environment import ScriptedPolicy, Service
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.places import LocalPlace, Place, RemotePlace
 from agentrl_jax.services.process import ServiceProcess
@@ -169,7 +169,7 @@ class Services:
         for close in self._closers:
             close()
 
-    def outcomes(self, task: int, items: Sequence[int], player: Callable[[int], Player]) -> np.ndarray:
+    def outcomes(self, task: int, items: Sequence[int], player: Callable[[int], ScriptedPolicy]) -> np.ndarray:
         """Success bool[n] of a scripted player on some items of a task, side by side.
 
         Raises:
@@ -338,7 +338,7 @@ class Played:
     score: float
 
 
-def play(task: ServedTask, player: Callable[[int], Player], item: int, config: Config) -> Played:
+def play(task: ServedTask, player: Callable[[int], ScriptedPolicy], item: int, config: Config) -> Played:
     """Plays an episode of an item by a player of its own; where the instance is lost, from the beginning.
 
     The player is made for the number that the item has here, as servers may number otherwise (`Service.locate`).
@@ -355,7 +355,9 @@ def play(task: ServedTask, player: Callable[[int], Player], item: int, config: C
     raise AssertionError("the last attempt returns or raises")
 
 
-def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[int], config: Config) -> list[Played]:
+def play_all(
+    task: ServedTask, player: Callable[[int], ScriptedPolicy], items: Sequence[int], config: Config
+) -> list[Played]:
     """Plays an episode of each item, side by side.
 
     Raises:
@@ -370,7 +372,7 @@ def play_all(task: ServedTask, player: Callable[[int], Player], items: Sequence[
     return found
 
 
-def _play(task: ServedTask, make: Callable[[int], Player], item: int, turns: int, seconds: float) -> Played:
+def _play(task: ServedTask, make: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float) -> Played:
     seat = task.place.open(item, time.monotonic() + seconds)
     texts: list[str] = []
     actions: list[str] = []

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 from agentrl_jax.services.environments.textcraft.env import TextCraft
-from agentrl_jax.services.environments.textcraft.players import Oracle
 from agentrl_jax.services.environments.textcraft.recipes import load_book
+from agentrl_jax.services.environments.textcraft.scripted import Oracle
 
 FOLDER = Path(__file__).parent
 LONGEST = 760

@@ -193,7 +193,7 @@ TOKENIZER = padded(toy_agent.TOKENIZER, 480)
 
 @pytest.fixture(scope="module")
 def play():
-    """Function (devices, fsdp, tensor, rollout) -> (trajectory, stats, players): replies of unequal lengths."""
+    """Function (devices, fsdp, tensor, rollout) -> (trajectory, stats, replicas): replies of unequal lengths."""
     model = build.build_model(CONFIG, TOKENIZER)
     params = toy_agent.talkative_params(5, model)
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
@@ -207,13 +207,13 @@ def play():
         )
         placed = jax.device_put(params, programs.placement(params, model.decoder))
         trajectory, stats = program(placed, jax.random.key(7), ids, toy_agent.settings(64))
-        return trajectory, stats, programs.players
+        return trajectory, stats, programs.replicas
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("devices", "fsdp", "tensor", "rollout", "players"),
+    ("devices", "fsdp", "tensor", "rollout", "replicas"),
     [
         (8, 2, 2, "rows", 4),
         slow(2, 2, 1, "rows", 2),
@@ -224,10 +224,10 @@ def play():
         slow(4, 2, 2, "wide", 1),
     ],
 )
-def test_a_rollout_is_that_of_one_device(play, devices, fsdp, tensor, rollout, players):
+def test_a_rollout_is_that_of_one_device(play, devices, fsdp, tensor, rollout, replicas):
     trajectory, stats, played_by = play(devices, fsdp, tensor, rollout)
     known, _, _ = play(1, 1, 1, "rows")
-    assert (played_by, stats.decode_steps.shape) == (players, (players,))
+    assert (played_by, stats.decode_steps.shape) == (replicas, (replicas,))
     assert total_stats(stats)["sampled_tokens"] == np.sum(known.reply.length)
     for name in ("num_turns", "observation"):
         np.testing.assert_array_equal(getattr(trajectory, name), getattr(known, name))

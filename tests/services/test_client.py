@@ -14,7 +14,7 @@ from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.environments.textcraft.env import TextCraft
-from agentrl_jax.services.environments.textcraft.players import Random
+from agentrl_jax.services.environments.textcraft.scripted import Random
 from agentrl_jax.services.protocol import COMPILED, WIRES
 from agentrl_jax.services.server.limits import Limits
 

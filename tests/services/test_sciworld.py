@@ -22,8 +22,8 @@ from agentrl_jax.services.environments.sciworld import (
     find_item,
     item_table,
 )
-from agentrl_jax.services.environments.sciworld_players import TEMPLATES, Oracle, Random
 from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator
+from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
 from agentrl_jax.services.protocol import WIRES
 
 BORDERS = {

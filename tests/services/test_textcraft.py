@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from agentrl_jax.services.beside import NoisyOracle
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environments.textcraft.env import SERVICE, TextCraft, goal_table
-from agentrl_jax.services.environments.textcraft.players import Oracle, Random
 from agentrl_jax.services.environments.textcraft.recipes import book_of, load_book, make_book, spoken, written
+from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,7 @@ def test_samples_are_balanced_and_uniform(play):
 
 
 def test_a_mesh_measures_the_same(play):
-    """Six and nine prompts for four players, whose matrices lie on two devices each."""
+    """Six and nine prompts for four replicas, whose matrices lie on two devices each."""
     trajectory = play("full")
     one, spread = measured(trajectory, BASE), measured(trajectory, BASE, devices=8, fsdp=2, tensor=2)
     assert one.keys() == spread.keys()

@@ -243,7 +243,7 @@ def test_a_folder_in_use(finished, tmp_path):
         (("--tasks.0.groups", "14", "--devices", "16", "--imitation.batch", "16"), ["devices is 16", "has 8"]),
         (("--devices", "0"), ["devices is 8", "4 groups"]),
         (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.group_size = 4"]),
-        (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 players", "16 episodes"]),
+        (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 replicas", "16 episodes"]),
         (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
         (("--prompt.reply_tokens", "4"), ["reply_tokens is 4", "at least 5"]),
     ],

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.services.environment import Answer, Player, Service
+from agentrl_jax.services.environment import Answer, ScriptedPolicy, Service
 from agentrl_jax.services.replies import last_action, react_reply
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
@@ -126,7 +126,7 @@ def compiled_service(tag: str) -> Service:
     env, params = programs(tag)[:2]
     planner = registry.spec(tag).plan
 
-    def oracle(item: int) -> Player:
+    def oracle(item: int) -> ScriptedPolicy:
         assert planner is not None
         level = np.asarray(env.draw_level(jax.random.key(item), params))
         plan = planner(level)

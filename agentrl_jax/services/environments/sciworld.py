@@ -11,8 +11,8 @@ import tempfile
 from typing import Any
 
 from agentrl_jax.services.environment import Answer, ItemError, Service
-from agentrl_jax.services.environments.sciworld_players import TEMPLATES, Oracle, Random
 from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator, find_java
+from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
 from agentrl_jax.services.replies import last_action, react_reply
 
 TASKS: dict[str, int] = {

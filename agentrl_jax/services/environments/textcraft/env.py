@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from agentrl_jax.services.environment import Answer, ItemError, Service
-from agentrl_jax.services.environments.textcraft.players import Oracle, Random
 from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
+from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 from agentrl_jax.services.replies import react_reply, rule_r
 from agentrl_jax.services.texts import cut
 
