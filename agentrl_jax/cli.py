@@ -32,7 +32,7 @@ stopped goes on from its last checkpoint when the same command is given again. W
 
 _GOES_ON = {
     "train": "; the same command goes on from the last checkpoint, if there is one",
-    "compare": "; the same command goes on with the arm it was at",
+    "compare": "; the same command goes on with the variant it was at",
 }
 """What a command that was stopped does when it is given again."""
 

@@ -80,7 +80,7 @@ def bench(command: Bench) -> None:
 
 
 def compare(command: Compare) -> None:
-    """Plays the arms of a comparison and writes its report."""
+    """Plays the variants of a comparison and writes its report."""
     from agentrl_jax.config.comparison import load_comparison
     from agentrl_jax.evaluate import comparison as reports
     from agentrl_jax.train.compare import compare
@@ -89,13 +89,13 @@ def compare(command: Compare) -> None:
     stem = Path(command.file).stem
     out = Path(command.out or Path("runs") / stem)
     console = Console()
-    with stopping.ends_with(lambda: "the same command goes on with the arm it was at"):
+    with stopping.ends_with(lambda: "the same command goes on with the variant it was at"):
         records = compare(comparison, out, only=command.only, console=console)
     reports.draw(records, out / "curves.png", stem)
     (out / "report.md").write_text(reports.page(records, comparison.pairs, stem, "curves.png"), encoding="utf-8")
     table = Table(title="Success on held-out levels, sampled", title_justify="left")
-    for name in ("arm", "start", "end", "low", "high", "gain"):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    for name in ("variant", "start", "end", "low", "high", "gain"):
+        table.add_column(name, justify="left" if name == "variant" else "right")
     for found in reports.findings(records):
         end = found.sampled
         rates = (f"{rate:.1%}" for rate in (found.start["mean"], end["mean"], end["low"], end["high"]))

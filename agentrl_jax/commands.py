@@ -19,12 +19,12 @@ class Compare:
     """Train several learning rules from the same starts with several seeds each, and report what each reached."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
-    """YAML file with the run, its arms and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
+    """YAML file with the run, its variants and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
     out: str = ""
-    """Folder for the arms, the report and its figure; default: runs/<name of the file>. Arms that it holds are not
+    """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants that it holds are not
     played again."""
     only: tuple[str, ...] = ()
-    """Arms to play now; the report has all that have been played."""
+    """Variants to play now; the report has all that have been played."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""The file of `agentrl compare`: one run, and what each arm changes in its learning rule.
+"""The file of `agentrl compare`: one run, and what each variant changes in its learning rule.
 
 seeds: 5
 run:                      # as a file of `agentrl train`
   tasks: [{env: FrozenLake, groups: 16}]
-arms:
+variants:
   grpo: {algo: {preset: grpo}}
   rloo: {algo: {preset: rloo}, optim: {lr: 1.0e-3}}
 """
@@ -23,14 +23,14 @@ from agentrl_jax.config.schema import Config, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
-"""What an arm may change; all arms share start, levels and budget."""
+"""What a variant may change; all variants share start, levels and budget."""
 
 
 class _File(Section):
     seeds: Positive = 5
     devices: Count = 1
     run: dict[str, Any] = Field(default_factory=dict)
-    arms: Annotated[dict[str, dict[str, dict[str, Any]]], Field(min_length=1)]
+    variants: Annotated[dict[str, dict[str, dict[str, Any]]], Field(min_length=1)]
     pairs: tuple[tuple[str, str], ...] = ()
 
 
@@ -39,29 +39,29 @@ class Comparison:
     """What is compared.
 
     Attributes:
-        seeds: number of seeds of every arm: `run.seed`, `run.seed` + 1 and so on.
+        seeds: number of seeds of every variant: `run.seed`, `run.seed` + 1 and so on.
         devices: that the seeds are laid over; 0 for all there are.
-        arms: the configuration of each arm by name, with the first seed.
-        pairs: of arms, (a, b), whose difference a - b is reported.
+        variants: the configuration of each variant by name, with the first seed.
+        pairs: of variants, (a, b), whose difference a - b is reported.
     """
 
     seeds: int
     devices: int
-    arms: Mapping[str, Config]
+    variants: Mapping[str, Config]
     pairs: tuple[tuple[str, str], ...]
 
     @property
     def shared(self) -> Config:
-        """A configuration with what all arms have in common."""
-        return next(iter(self.arms.values()))
+        """A configuration with what all variants have in common."""
+        return next(iter(self.variants.values()))
 
 
 def load_comparison(path: str | os.PathLike[str]) -> Comparison:
-    """Reads a file and checks that its arms can be compared.
+    """Reads a file and checks that its variants can be compared.
 
     Raises:
-        UserError: it cannot be read, an arm's configuration is refused, an arm changes more than its learning rule, or
-            arms differ in their number of gradient steps.
+        UserError: it cannot be read, a variant's configuration is refused, a variant changes more than its learning rule, or
+            variants differ in their number of gradient steps.
     """
     try:
         file = _File.model_validate_json(json.dumps(read_yaml(path)))
@@ -70,16 +70,16 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         where = shortened(".".join(map(str, first["loc"])) or "the file")
         known = ", ".join(_File.model_fields)
         raise UserError(f"{path}: {where}: {shortened(first['msg'])}; the keys are {known}") from error
-    arms = {}
-    for name, changes in file.arms.items():
+    variants = {}
+    for name, changes in file.variants.items():
         if not name.replace("_", "").replace("-", "").isalnum() or len(name) > 100:
             raise UserError(
-                f"{path}: the arm {shortened(repr(name))} names a file; use 1 to 100 letters, digits, _ and -"
+                f"{path}: the variant {shortened(repr(name))} names a file; use 1 to 100 letters, digits, _ and -"
             )
         other = [section for section in changes if section not in _SECTIONS]
         if other:
             raise UserError(
-                f"{path}: arms.{name} changes {shortened(other[0])}, but arms share everything except "
+                f"{path}: variants.{name} changes {shortened(other[0])}, but variants share everything except "
                 f"{' and '.join(_SECTIONS)}; put it under run, or compare two files"
             )
         data = dict(file.run)
@@ -88,20 +88,20 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
             if not isinstance(shared, dict):
                 raise UserError(f"{path}: run.{section} is {shortened(shared)}, expected keys with values")
             data[section] = merged(shared, values) if section == "algo" else {**shared, **values}
-        config = decode(data, source=f"{path}: arms.{name}")
+        config = decode(data, source=f"{path}: variants.{name}")
         try:
             validate(config)
         except UserError as error:
-            raise UserError(f"{path}: arms.{name}: {error}") from error
-        arms[name] = config
+            raise UserError(f"{path}: variants.{name}: {error}") from error
+        variants[name] = config
     for pair in file.pairs:
-        unknown = [name for name in pair if name not in arms]
+        unknown = [name for name in pair if name not in variants]
         if unknown:
             raise UserError(
-                f"{path}: pairs names {shortened(repr(unknown[0]))}, which is no arm; the arms are "
-                f"{shortened(', '.join(arms))}"
+                f"{path}: pairs names {shortened(repr(unknown[0]))}, which is no variant; the variants are "
+                f"{shortened(', '.join(variants))}"
             )
-    comparison = Comparison(seeds=file.seeds, devices=file.devices, arms=arms, pairs=file.pairs)
+    comparison = Comparison(seeds=file.seeds, devices=file.devices, variants=variants, pairs=file.pairs)
     _check_budgets(path, comparison)
     return comparison
 
@@ -114,7 +114,7 @@ def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None
         )
     if first.train.on_collapse != "go_on":
         raise UserError(
-            f"{path}: run.train.on_collapse is {first.train.on_collapse}, but arms have equal lengths; use go_on"
+            f"{path}: run.train.on_collapse is {first.train.on_collapse}, but variants have equal lengths; use go_on"
         )
     if first.train.mutual_information_every:
         raise UserError(
@@ -122,17 +122,17 @@ def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None
         )
     if not first.train.iterations:
         raise UserError(f"{path}: run.train.iterations is 0, so that nothing is learned; give at least 1")
-    steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.arms.items()}
+    steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}
     for name, number in steps.items():
         if number != next(iter(steps.values())):
             raise UserError(
-                f"{path}: arms.{name} takes {number} gradient steps an iteration and {next(iter(steps))} "
+                f"{path}: variants.{name} takes {number} gradient steps an iteration and {next(iter(steps))} "
                 f"{next(iter(steps.values()))}; set algo.epochs and algo.minibatches alike, under run.algo"
             )
 
 
 def check_same(name: str, held: Config, now: Config) -> None:
-    """Refuses to go on with an arm that was played with another configuration.
+    """Refuses to go on with a variant that was played with another configuration.
 
     Raises:
         UserError: keys differ.
@@ -140,6 +140,6 @@ def check_same(name: str, held: Config, now: Config) -> None:
     keys = differences(held, now)
     if keys:
         raise UserError(
-            f"the arm {name} was played with another configuration ({', '.join(keys[:6])} differ); give another folder "
-            "with --out, or delete the arm's file there"
+            f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ); give another folder "
+            "with --out, or delete the variant's file there"
         )

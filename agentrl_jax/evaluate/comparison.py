@@ -23,15 +23,15 @@ _GRAY, _BLUE = "#94a3b8", "#2563eb"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What an arm reached.
+    """What a variant reached.
 
     Attributes:
-        name: of the arm.
+        name: of the variant.
         start: sampled success before learning.
         sampled, greedy: success at the end, over seeds and held-out levels.
         gain: sampled success at the end minus the start's, seed by seed on the same levels.
         steps: environment steps of a seed, in the mean.
-        at_equal_steps: sampled validation success where the arm that stepped least ends, with its interval over seeds.
+        at_equal_steps: sampled validation success where the variant that stepped least ends, with its interval over seeds.
         entropy: in nats a token, mean of the first and of the last five iterations.
         no_spread: share of groups without a spread of returns, likewise.
         alarms: number of seeds that raised each alarm, by its name.
@@ -52,7 +52,7 @@ class Finding:
 
 
 def findings(records: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """One finding an arm, the best first."""
+    """One finding a variant, the best first."""
     least = min(np.sum(record["metrics"]["environment_steps"], axis=0).min() for record in records.values())
     found = [_finding(name, record, least) for name, record in records.items()]
     return sorted(found, key=lambda f: -f.sampled["mean"])
@@ -61,7 +61,7 @@ def findings(records: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
 def differences(
     records: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str, Interval, Interval]]:
-    """For each pair (a, b) of arms that were played: a - b of sampled and of greedy success, seed by seed."""
+    """For each pair (a, b) of variants that were played: a - b of sampled and of greedy success, seed by seed."""
     found = []
     for a, b in pairs:
         if a in records and b in records:
@@ -118,7 +118,7 @@ def band(success: np.ndarray, *, level: float = 0.95) -> tuple[np.ndarray, np.nd
 def table(found: Sequence[Finding]) -> list[str]:
     """The findings as lines of a Markdown table."""
     lines = [
-        "| arm | sampled | greedy | gain (sampled) | at equal environment steps | environment steps | entropy, first → "
+        "| variant | sampled | greedy | gain (sampled) | at equal environment steps | environment steps | entropy, first → "
         "last | groups without spread | alarms (seeds) | skipped steps |",
         "| --- | --- | --- | --- | --- | ---: | --- | --- | --- | ---: |",
     ]
@@ -148,7 +148,7 @@ def page(records: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, st
     lines = [
         f"# {title}",
         "",
-        f"{seeds} seeds an arm, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), on "
+        f"{seeds} seeds a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), on "
         f"which exact values are: {known}. In brackets 95 % intervals, over seeds and levels at the end and over seeds "
         "between; a gain and a difference are paired by seed and level.",
         "",
@@ -160,7 +160,7 @@ def page(records: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, st
         lines += ["| difference | sampled | greedy |", "| --- | --- | --- |"]
         lines += [f"| {a} − {b} | {_points(sampled)} | {_points(greedy)} |" for a, b, sampled, greedy in compared]
         lines += [""]
-    return "\n".join([*lines, f"![Success of every arm]({figure})", ""])
+    return "\n".join([*lines, f"![Success of every variant]({figure})", ""])
 
 
 def _percent(x: Interval) -> str:
@@ -172,7 +172,7 @@ def _points(x: Interval) -> str:
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str], title: str) -> None:
-    """One small diagram an arm: validation success with its band over seeds, the other arms' means behind it."""
+    """One small diagram a variant: validation success with its band over seeds, the other variants' means behind it."""
     columns = min(6, len(records))
     rows = -(-len(records) // columns)
     figure = Figure(figsize=(2.6 * columns, 2.1 * rows + 0.5), layout="constrained", facecolor="white")

@@ -1,6 +1,6 @@
 """Learning rules side by side: the same starts, levels, episodes and gradient steps, several seeds in one program.
 
-Seed s of an arm is the run that `agentrl train` makes of the arm's configuration with that seed, up to rounding.
+Seed s of a variant is the run that `agentrl train` makes of the variant's configuration with that seed, up to rounding.
 Shapes: `S` seeds, `n` held-out levels.
 """
 
@@ -13,41 +13,43 @@ from rich.console import Console
 from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.train.arms import Arms, Record
+from agentrl_jax.train.variants import Record, Variants
 from agentrl_jax.whole_files import replacing
 
 
 def compare(
     comparison: Comparison, out: str | os.PathLike[str], *, only: tuple[str, ...], console: Console
 ) -> dict[str, Record]:
-    """Plays every arm that has no file in the folder yet, and returns what is known of all of them.
+    """Plays every variant that has no file in the folder yet, and returns what is known of all of them.
 
-    An arm's file is written when the arm ends: a comparison that was stopped goes on with the arm it was at.
+    A variant's file is written when the variant ends: a comparison that was stopped goes on with the variant it was at.
 
     Args:
-        comparison: the arms.
-        out: the folder; arms are ARM.json in it.
-        only: arms to play; all if empty.
+        comparison: the variants.
+        out: the folder; variants are VARIANT.json in it.
+        only: variants to play; all if empty.
         console: where progress is shown.
 
     Returns:
-        Records of the arms that have been played, in the order of the file.
+        Records of the variants that have been played, in the order of the file.
 
     Raises:
-        UserError: an arm of the folder was played with another configuration, or a part of it is of no use.
+        UserError: a variant of the folder was played with another configuration, or a part of it is of no use.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    unknown = [name for name in only if name not in comparison.arms]
+    unknown = [name for name in only if name not in comparison.variants]
     if unknown:
-        raise UserError(f"--only names {unknown[0]!r}, which is no arm; the arms are {', '.join(comparison.arms)}")
-    records = {name: _held(folder, name, comparison) for name in comparison.arms}
+        raise UserError(
+            f"--only names {unknown[0]!r}, which is no variant; the variants are {', '.join(comparison.variants)}"
+        )
+    records = {name: _held(folder, name, comparison) for name in comparison.variants}
     missing = [name for name, record in records.items() if record is None and (not only or name in only)]
     if missing:
         with refusals():
-            arms = Arms(comparison, console)
+            variants = Variants(comparison, console)
         for name in missing:
-            played = records[name] = arms.play(name)
+            played = records[name] = variants.play(name)
             with replacing(folder / f"{name}.json") as file:
                 json.dump(played, file)
     return {name: record for name, record in records.items() if record is not None}
@@ -62,9 +64,9 @@ def _held(folder: Path, name: str, comparison: Comparison) -> Record | None:
         held, seeds = decode(record["config"], source="config"), record["seeds"]
     except (UserError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{file}: is no file of an arm of this version ({error}); delete it, or give another folder with --out"
+            f"{file}: is no file of a variant of this version ({error}); delete it, or give another folder with --out"
         ) from error
-    check_same(name, held, comparison.arms[name])
+    check_same(name, held, comparison.variants[name])
     if len(seeds) != comparison.seeds:
         raise UserError(
             f"{file}: has {len(seeds)} seeds instead of {comparison.seeds}; delete it, or give another --out"

@@ -66,7 +66,7 @@ def notes(config: Config) -> list[str]:
     """What is said at the start of a run that learns: its learning rates, and what does nothing in it."""
     algo, lines = config.algo, [rates.note(config)]
     if config.model.critic != "shared" and not algo.advantage.has_critic:
-        # The arms of a comparison share their model, so that this is no error.
+        # The variants of a comparison share their model, so that this is no error.
         lines.append(
             f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage.kind} has "
             "no critic"

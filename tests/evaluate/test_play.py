@@ -61,7 +61,7 @@ def test_the_end_of_the_input_and_quit_end_the_game(typed, capsys, text):
     assert out.endswith("<think>")
     assert "Reward:\n0.0\n\nTurn 2:" in out
     assert "Not understood in full.\n" in err
-    assert "Engineer" not in err, "hints do not say which arm comes first by number"
+    assert "Engineer" not in err, "hints do not say which variant comes first by number"
     assert "Stopped." in err
     assert "Not solved; return 0." in err
 

@@ -20,7 +20,7 @@ RUN = tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''")
 COMPARISON = {
     "seeds": 2,
     "run": yaml.safe_load(RUN) | {"algo": {"filter": "none"}},
-    "arms": {
+    "variants": {
         "grpo": {"algo": {"preset": "grpo", "minibatches": 1, "epochs": 1}},
         "rloo": {"algo": {"preset": "rloo"}, "optim": {"lr": 0.001}},
     },

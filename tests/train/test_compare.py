@@ -1,4 +1,4 @@
-"""Arms side by side: every seed of an arm is a run of its own, and what has been played is not played again."""
+"""Variants side by side: every seed of a variant is a run of its own, and what has been played is not played again."""
 
 import json
 import textwrap
@@ -19,15 +19,17 @@ RUN |= {
     "imitation": RUN["imitation"] | {"levels": 8},
     "train": {"iterations": 2, "validate_every": 1, "validation_episodes": 8},
 }
-ARMS = {
+VARIANTS = {
     "starpo_s": {"algo": {"preset": "starpo_s", "filter": {"ratio": 0.5}}},
     "dapo": {"algo": {"preset": "dapo", "dynamic_sampling": 2}, "optim": {"lr": 0.02}},
 }
 
 
 def write(folder, **changes):
-    file = folder / "arms.yaml"
-    file.write_text(yaml.safe_dump({"seeds": 2, "run": RUN, "arms": ARMS, "pairs": [["dapo", "starpo_s"]]} | changes))
+    file = folder / "variants.yaml"
+    file.write_text(
+        yaml.safe_dump({"seeds": 2, "run": RUN, "variants": VARIANTS, "pairs": [["dapo", "starpo_s"]]} | changes)
+    )
     return str(file)
 
 
@@ -40,18 +42,18 @@ def played(tmp_path_factory):
     return file, folder / "out", out
 
 
-def arm(out, name):
+def variant(out, name):
     return json.loads((out / f"{name}.json").read_text())
 
 
 def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
     _, out, _ = played
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | ARMS["dapo"] | {"seed": 4}))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | VARIANTS["dapo"] | {"seed": 4}))
     words = ("--algo.minibatches", "1", "--train.trajectories_every", "0")
     code, _, err = tiny_run.command("train", str(tmp_path / "run.yaml"), "--run_dir", str(tmp_path / "run"), *words)
     assert code == 0, err
     rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
-    record = arm(out, "dapo")
+    record = variant(out, "dapo")
     assert record["seeds"] == [3, 4]
     names = ["train/success", "train/turns", "rollout/rounds", "update/trained_tokens", "actor/entropy"]
     names += ["rollout/in_group_std", "rollout/chosen_in_group_std"]
@@ -67,32 +69,34 @@ def test_the_report_has_every_arm_and_pair(played):
     file, out, shown = played
     page = (out / "report.md").read_text()
     assert "| dapo − starpo_s |" in page
-    assert all(f"| {name} |" in page and name in shown for name in ARMS)
+    assert all(f"| {name} |" in page and name in shown for name in VARIANTS)
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    # What `agentrl train` says at its start, once for each arm.
-    notes = [f"{name}: {line}" for name, arm in load_comparison(file).arms.items() for line in start.notes(arm)]
-    assert len(notes) >= len(ARMS)
+    # What `agentrl train` says at its start, once for each variant.
+    notes = [
+        f"{name}: {line}" for name, variant in load_comparison(file).variants.items() for line in start.notes(variant)
+    ]
+    assert len(notes) >= len(VARIANTS)
     assert [shown.count(note) for note in notes] == [1] * len(notes)
-    for name in ARMS:
-        record = arm(out, name)
+    for name in VARIANTS:
+        record = variant(out, name)
         assert np.shape(record["end"]["sampled"]) == (2, 24)
         assert record["validation"]["iteration"] == [0, 1, 2]
-        # Arms start from the same policies.
-        assert record["start"] == arm(out, "dapo")["start"]
+        # Variants start from the same policies.
+        assert record["start"] == variant(out, "dapo")["start"]
 
 
 def test_arms_that_were_played_are_not_played_again(played):
     file, out, _ = played
-    before = {name: (out / f"{name}.json").stat().st_mtime_ns for name in ARMS}
+    before = {name: (out / f"{name}.json").stat().st_mtime_ns for name in VARIANTS}
     code, shown, err = tiny_run.command("compare", file, "--out", str(out))
     assert (code, err) == (0, "")
     assert "imitation" not in shown
-    assert before == {name: (out / f"{name}.json").stat().st_mtime_ns for name in ARMS}
+    assert before == {name: (out / f"{name}.json").stat().st_mtime_ns for name in VARIANTS}
 
 
 def test_an_arm_of_another_configuration_is_refused(played, tmp_path):
     _, out, _ = played
-    changed = write(tmp_path, arms=ARMS | {"dapo": {"algo": {"preset": "dapo"}}})
+    changed = write(tmp_path, variants=VARIANTS | {"dapo": {"algo": {"preset": "dapo"}}})
     code, _, err = tiny_run.command("compare", changed, "--out", str(out))
     assert code == 2
     assert "dapo was played with another configuration (algo.dynamic_sampling" in err
@@ -107,7 +111,7 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
     file = write(tmp_path, devices=2)
     code, _, err = tiny_run.command("compare", file, "--out", str(tmp_path / "out"), "--only", "dapo")
     assert code == 0, err
-    one, two = arm(out, "dapo"), arm(tmp_path / "out", "dapo")
+    one, two = variant(out, "dapo"), variant(tmp_path / "out", "dapo")
     for name in ("train/success", "update/trained_tokens"):
         assert one["metrics"][name][0] == pytest.approx(two["metrics"][name][0], rel=1e-2)
     code, _, err = tiny_run.command("compare", write(tmp_path, devices=2, seeds=3), "--out", str(tmp_path / "three"))
@@ -118,14 +122,20 @@ def test_seeds_over_devices_play_the_same(played, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arms": {}}, "arms"),
+        ({"variants": {}}, "variants"),
         ({"seeds": 0}, "seeds"),
-        ({"seed": 1}, "the keys are seeds, devices, run, arms, pairs"),
-        ({"arms": {"a": {"rollout": {"group_size": 2}}}}, "arms.a changes rollout"),
-        ({"arms": {"../a": {}}}, "names a file"),
-        ({"arms": ARMS | {"ppo": {"algo": {"preset": "ppo", "minibatches": 2}}}}, "arms.ppo takes 2 gradient steps"),
-        ({"arms": {"a": {"algo": {"preset": "nothing"}}}}, "arms.a: algo.preset"),
-        ({"arms": {"a": {"algo": {"preset": "grpo", "advantage": {"lam": 0.5}}}}}, "arms.a: algo.advantage.lam"),
+        ({"seed": 1}, "the keys are seeds, devices, run, variants, pairs"),
+        ({"variants": {"a": {"rollout": {"group_size": 2}}}}, "variants.a changes rollout"),
+        ({"variants": {"../a": {}}}, "names a file"),
+        (
+            {"variants": VARIANTS | {"ppo": {"algo": {"preset": "ppo", "minibatches": 2}}}},
+            "variants.ppo takes 2 gradient steps",
+        ),
+        ({"variants": {"a": {"algo": {"preset": "nothing"}}}}, "variants.a: algo.preset"),
+        (
+            {"variants": {"a": {"algo": {"preset": "grpo", "advantage": {"lam": 0.5}}}}},
+            "variants.a: algo.advantage.lam",
+        ),
         ({"pairs": [["dapo", "ppo"]]}, "pairs names 'ppo'"),
         ({"run": RUN | {"devices": 2}}, "run.devices"),
         ({"run": RUN | {"train": {"iterations": 0}}}, "run.train.iterations is 0"),

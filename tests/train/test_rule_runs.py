@@ -74,9 +74,9 @@ def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, m
         "algo": {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1},
         "train": {"iterations": 2, "validation_episodes": 8},
     }
-    arms = {"seeds": 2, "run": run, "arms": {"remax": {}, "again": {}}, "pairs": []}
+    variants = {"seeds": 2, "run": run, "variants": {"remax": {}, "again": {}}, "pairs": []}
     file = tmp_path / "file.yaml"
-    file.write_text(yaml.safe_dump(run if command == "train" else arms))
+    file.write_text(yaml.safe_dump(run if command == "train" else variants))
     seen, update = [], Programs.update
 
     def recorded(self, *args, **options):

@@ -1,4 +1,4 @@
-"""The arms of a comparison: what they share, and how one of them is played with all its seeds.
+"""The variants of a comparison: what they share, and how one of them is played with all its seeds.
 
 Shapes: `S` seeds, `n` held-out levels.
 """
@@ -35,11 +35,11 @@ from agentrl_jax.train.summary import machine
 from envs_jax.splits import Split
 
 Record = dict[str, Any]
-"""What is known of an arm, as its file holds it: see `Arms.play`."""
+"""What is known of a variant, as its file holds it: see `Variants.play`."""
 
 
-class Arms:
-    """What arms share: the world, the start of every seed, and the programs that do not depend on the rule."""
+class Variants:
+    """What variants share: the world, the start of every seed, and the programs that do not depend on the rule."""
 
     def __init__(self, comparison: Comparison, console: Console):
         self.comparison, self.console = comparison, console
@@ -60,13 +60,13 @@ class Arms:
             self.pretrained.config if self.pretrained else None,
             self.world,
             self.engine,
-            bootstrap=any(arm.algo.advantage.bootstrap_truncated for arm in comparison.arms.values()),
+            bootstrap=any(variant.algo.advantage.bootstrap_truncated for variant in comparison.variants.values()),
         )
         if config.imitation.levels:
             check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
         self.ids = build.training_ids(config)
         single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
-        rounds = {arm.algo.dynamic_sampling for arm in comparison.arms.values()}
+        rounds = {variant.algo.dynamic_sampling for variant in comparison.variants.values()}
         self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
         self.greedy = self._rollout(single)
         self.episode = self.alone.rollout("evaluation", self.model, self.world, single)
@@ -95,7 +95,7 @@ class Arms:
         return self.seeds.each(play)
 
     def _begin(self) -> tuple[Any, Any]:
-        """Policies [S, ...] that every arm starts from, and what is frozen of them."""
+        """Policies [S, ...] that every variant starts from, and what is frozen of them."""
         config, pretrained = self.config, self.pretrained.params if self.pretrained else None
         optimize = build.build_optimizer(config)
 
@@ -128,7 +128,7 @@ class Arms:
         return states.params["policy"], base
 
     def play(self, name: str) -> Record:
-        """An arm from the common start to its end.
+        """A variant from the common start to its end.
 
         Returns:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
@@ -137,7 +137,7 @@ class Arms:
             iterations; levels: [S] what `HeldOut.seen` tells of the test levels; baselines: success of random, optimal
             and null play on them, by name; seconds; machine.
         """
-        config, began = self.comparison.arms[name], time.monotonic()
+        config, began = self.comparison.variants[name], time.monotonic()
         for line in start.notes(config):
             self.console.print(f"{name}: {line}", highlight=False, markup=False, soft_wrap=True)
         with refusals():
@@ -175,7 +175,7 @@ class Arms:
         return record
 
     def _learner(self, config: Config) -> tuple[TrainState, Any]:
-        """The states [S, ...] of an arm before its first iteration, and the program of its update."""
+        """The states [S, ...] of a variant before its first iteration, and the program of its update."""
         optimize, model = build.build_optimizer(config), self._model(config)
         reference = build.needs_reference(config)
         pretrained = self.pretrained.params if self.pretrained else None
