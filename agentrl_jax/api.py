@@ -12,8 +12,8 @@ from typing import Any
 
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate.panel import Panel
-from agentrl_jax.evaluate.panel import evaluate_run as evaluate
+from agentrl_jax.evaluate.eval_set import EvalSet
+from agentrl_jax.evaluate.eval_set import evaluate_run as evaluate
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -111,7 +111,7 @@ def rollout(
         world = build.build_world(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)
         build.check_positions(policy.pretrained, world, engine)
-        levels = Panel(
+        levels = EvalSet(
             program=Programs(make_mesh(1)).rollout("rollout", policy.model, world, engine),
             chunk=episodes,
             world=world,

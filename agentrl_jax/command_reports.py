@@ -114,8 +114,8 @@ def evaluate(command: Eval) -> None:
     if command.env is not None and command.env not in NAMES:
         known(command.env, "--env")
     readable(command.levels)
+    from agentrl_jax.evaluate.eval_set import evaluate_run
     from agentrl_jax.evaluate.lines import optimal_label
-    from agentrl_jax.evaluate.panel import evaluate_run
     from agentrl_jax.train.live import levels_line
     from envs_jax.budget import EXACT
 

@@ -26,7 +26,7 @@ import numpy as np
 from situations import Situation, canonical, situations
 
 from agentrl_jax.config import Config, decode
-from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, success_interval
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
@@ -135,15 +135,17 @@ def play(
     """Sampling and greedily: (how, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
     engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
     programs = Programs(make_mesh(1))
-    panels = []
+    eval_sets = []
     for encoder in ("pieces", "canonical"):
         prompt = config.prompt.replace(encoder=encoder)
         world = build.build_world(config.replace(prompt=prompt), tokenizer)
         program = programs.rollout(encoder, model, world, engine)
         levels = level_splits(world).tasks[0]
-        panels.append(Panel(program, min(episodes, 64), world, config, 0, levels, Split.TEST, config.evaluation.seed))
+        eval_sets.append(
+            EvalSet(program, min(episodes, 64), world, config, 0, levels, Split.TEST, config.evaluation.seed)
+        )
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
-        both = [panel.play(params, panel.number(episodes), temperature) for panel in panels]
+        both = [eval_set.play(params, eval_set.number(episodes), temperature) for eval_set in eval_sets]
         if any(trajectory.overflow.any() for trajectory in both):
             raise RuntimeError("a message has more tokens than by pieces in the worst case; raise max_message_tokens")
         formatted = [1 - x.format_errors / np.maximum(x.num_turns, 1) for x in both]

@@ -158,7 +158,7 @@ def test_eval_prints_json_or_a_table(run, replace):
         seen = {"held_out": True, "levels": 8, "distinct_levels": 7, "seen_levels": 0}
         return {"env": "Bandit", "success": interval, "success_greedy": interval, "seen": seen}
 
-    replace("agentrl_jax.evaluate.panel", "evaluate_run", evaluate_run)
+    replace("agentrl_jax.evaluate.eval_set", "evaluate_run", evaluate_run)
     code, out, err = run("eval", "runs/a", "--json", "--env", "Bandit", "--seed", "7")
     assert (code, err, json.loads(out)["success"]) == (0, "eight levels\n", interval)
     nothing = {"levels": None, "episodes": None, "temperature": None}

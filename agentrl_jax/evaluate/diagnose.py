@@ -9,31 +9,31 @@ from typing import Any
 from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved
 from agentrl_jax.config.fields import LARGEST
 from agentrl_jax.errors import UserError, shortened
-from agentrl_jax.train.curves import Panel, plot_curves
+from agentrl_jax.train.curves import Subplot, plot_curves
 from agentrl_jax.train.run_folder import read_config, read_rows
 
 _ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
 
-PANELS = (
-    Panel("success", (("train/success", "training"), ("validation/success", "validation")), is_share=True),
-    Panel("in-group std of returns", (("rollout/in_group_std", ""),)),
-    Panel("groups", (("rollout/zero_std_share", "without spread"),), is_share=True),
-    Panel("entropy per token (nats)", (("actor/entropy", ""),)),
-    Panel("gradient norm, largest", (("actor/grad_norm_max", ""),)),
-    Panel("divergence from the start (nats a token)", (("actor/kl", ""),)),
-    Panel("tokens a turn", (("train/reply_tokens", ""),)),
-    Panel(
+SUBPLOTS = (
+    Subplot("success", (("train/success", "training"), ("validation/success", "validation")), is_share=True),
+    Subplot("in-group std of returns", (("rollout/in_group_std", ""),)),
+    Subplot("groups", (("rollout/zero_std_share", "without spread"),), is_share=True),
+    Subplot("entropy per token (nats)", (("actor/entropy", ""),)),
+    Subplot("gradient norm, largest", (("actor/grad_norm_max", ""),)),
+    Subplot("divergence from the start (nats a token)", (("actor/kl", ""),)),
+    Subplot("tokens a turn", (("train/reply_tokens", ""),)),
+    Subplot(
         "information about the prompt in first turns (nats)",
         (("collapse/first_turn_reply_mi", "replies"), ("collapse/first_turn_mi", "thoughts")),
     ),
-    Panel("replies", (("train/valid_format", "format kept"), ("rollout/repeated_share", "repeated")), is_share=True),
+    Subplot("replies", (("train/valid_format", "format kept"), ("rollout/repeated_share", "repeated")), is_share=True),
 )
 
 
 _READ = frozenset(
     {"iteration", "step", "train/success"}
     | {alarm.metric for alarm in ALARMS}
-    | {metric for panel in PANELS for metric, _ in panel.lines}
+    | {metric for subplot in SUBPLOTS for metric, _ in subplot.lines}
 )
 """Names of the numbers that are read here."""
 
@@ -61,7 +61,7 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
     if figure is not None:
         if not Path(figure).absolute().parent.is_dir():
             raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
-        plot_curves(rows, figure, title=Path(run).name, panels=_known(rows))
+        plot_curves(rows, figure, title=Path(run).name, subplots=_known(rows))
     return judge(rows, findings)
 
 
@@ -175,6 +175,6 @@ def _evidence(f: Finding) -> str:
     return f"[{alarm.name}] {alarm.metric} {seen}{beside}: {alarm.about}{more}."
 
 
-def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
+def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Subplot, ...]:
     """The panels of which the run has a metric."""
-    return tuple(panel for panel in PANELS if any(metric in row for metric, _ in panel.lines for row in rows))
+    return tuple(subplot for subplot in SUBPLOTS if any(metric in row for metric, _ in subplot.lines for row in rows))

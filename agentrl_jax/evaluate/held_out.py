@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.config import Config
+from agentrl_jax.evaluate.eval_set import EvalSet, Params
 from agentrl_jax.evaluate.lines import pool
-from agentrl_jax.evaluate.panel import Panel, Params
 from agentrl_jax.evaluate.seen import level_ids, seen_levels
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.level_splits import LevelSplits
@@ -38,13 +38,13 @@ class HeldOut:
 
     Attributes:
         config: the run's.
-        panels: one a task, in their order, of test levels.
+        eval_sets: one a task, in their order, of test levels.
         validations: likewise, of validation levels.
     """
 
     config: Config
-    panels: tuple[Panel, ...]
-    validations: tuple[Panel, ...]
+    eval_sets: tuple[EvalSet, ...]
+    validations: tuple[EvalSet, ...]
 
     @classmethod
     def of_run(
@@ -68,18 +68,18 @@ class HeldOut:
         chunk = -(-chunk // replicas) * replicas
         seed = config.evaluation.seed
 
-        def panels(split: Split) -> tuple[Panel, ...]:
+        def eval_sets(split: Split) -> tuple[EvalSet, ...]:
             return tuple(
-                Panel(program, chunk, world, config, task, levels, split, seed)
+                EvalSet(program, chunk, world, config, task, levels, split, seed)
                 for task, levels in enumerate(splits.tasks)
             )
 
-        return cls(config, panels(Split.TEST), panels(Split.VALIDATION))
+        return cls(config, eval_sets(Split.TEST), eval_sets(Split.VALIDATION))
 
     @property
     def levels(self) -> tuple[int, ...]:
         """Levels of the evaluation of each task."""
-        return tuple(panel.number(self.config.evaluation.episodes) for panel in self.panels)
+        return tuple(eval_set.number(self.config.evaluation.episodes) for eval_set in self.eval_sets)
 
     def outcomes(self, params: Params) -> Evaluated:
         """Plays every level of the evaluation once sampled and once greedy."""
@@ -88,7 +88,7 @@ class HeldOut:
         success: dict[str, list[bool]] = {}
         levels: list[list[str]] = []
         for how, temperature in temperatures.items():
-            played = [panel.play(params, panel.number(wanted), temperature) for panel in self.panels]
+            played = [eval_set.play(params, eval_set.number(wanted), temperature) for eval_set in self.eval_sets]
             success[how] = np.concatenate([trajectory.success for trajectory in played]).tolist()
             levels = [level_ids(trajectory) for trajectory in played]
         return Evaluated(success, levels)
@@ -99,10 +99,10 @@ class HeldOut:
         penalties = Penalties(self.config.prompt.format_penalty, algo.overlong_buffer, algo.overlong_penalty)
         row: dict[str, float] = {}
         success, episodes = [], 0
-        for task, panel in zip(self.config.tasks, self.validations):
-            number = panel.number(train.validation_episodes)
+        for task, eval_set in zip(self.config.tasks, self.validations):
+            number = eval_set.number(train.validation_episodes)
             episodes += number
-            trajectory = panel.play(params, number, train.validation_temperature)
+            trajectory = eval_set.play(params, number, train.validation_temperature)
             metrics = trajectory_metrics(trajectory, (task.label,), 1, penalties)
             row |= {f"validation/{task.label}/{key}": float(value) for key, value in metrics.items()}
             success.append(row[f"validation/{task.label}/success"])
@@ -116,11 +116,13 @@ class HeldOut:
             levels: ids of those that were played, of each task.
         """
         found = {}
-        for config, panel, played in zip(self.config.tasks, self.panels, levels):
-            task, boards = panel.world.tasks[panel.task], panel.boards(len(played))
-            found[config.label] = seen_levels(learned, played, panel.levels, task, boards)
+        for config, eval_set, played in zip(self.config.tasks, self.eval_sets, levels):
+            task, boards = eval_set.world.tasks[eval_set.task], eval_set.boards(len(played))
+            found[config.label] = seen_levels(learned, played, eval_set.levels, task, boards)
         return found
 
     def baselines(self) -> Baselines | None:
         """The lines on the levels of all tasks; None where those of a task are not known."""
-        return pool([panel.baselines(panel.number(self.config.evaluation.episodes)) for panel in self.panels])
+        return pool(
+            [eval_set.baselines(eval_set.number(self.config.evaluation.episodes)) for eval_set in self.eval_sets]
+        )

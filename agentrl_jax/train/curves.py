@@ -18,7 +18,7 @@ _GRAY = "#64748b"
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel:
+class Subplot:
     """One small diagram: a title and the metrics drawn in it, each with its name in the legend."""
 
     title: str
@@ -27,16 +27,16 @@ class Panel:
     """Drawn on an axis from 0 to 1 in percent."""
 
 
-PANELS = (
-    Panel("success", (("train/success", "training"), ("validation/success", "validation")), is_share=True),
-    Panel("return", (("train/return", ""),)),
-    Panel(
+SUBPLOTS = (
+    Subplot("success", (("train/success", "training"), ("validation/success", "validation")), is_share=True),
+    Subplot("return", (("train/return", ""),)),
+    Subplot(
         "in-group std of returns",
         (("rollout/in_group_std", "all groups"), ("rollout/chosen_in_group_std", "groups kept")),
     ),
-    Panel("entropy per token (nats)", (("actor/entropy", ""),)),
-    Panel("gradient norm", (("actor/grad_norm", "mean of the minibatches"), ("actor/grad_norm_max", "largest"))),
-    Panel(
+    Subplot("entropy per token (nats)", (("actor/entropy", ""),)),
+    Subplot("gradient norm", (("actor/grad_norm", "mean of the minibatches"), ("actor/grad_norm_max", "largest"))),
+    Subplot(
         "replies",
         (("train/valid_format", "format kept"), ("rollout/zero_std_share", "groups with no spread")),
         is_share=True,
@@ -52,7 +52,7 @@ def plot_curves(
     optimal: float | None = None,
     optimal_name: str = "optimal",
     title: str = "",
-    panels: Sequence[Panel] = PANELS,
+    subplots: Sequence[Subplot] = SUBPLOTS,
 ) -> None:
     """Draws rows of metrics.jsonl into a PNG; it replaces the file at once, so that a viewer never sees half of one.
 
@@ -64,18 +64,20 @@ def plot_curves(
         optimal: success of optimal play, drawn likewise.
         optimal_name: name of that line, see `lines.optimal_label`.
         title: heading of the figure.
-        panels: what to draw; panels without any data are left out, except for the first.
+        subplots: what to draw; panels without any data are left out, except for the first.
     """
     shown = [
-        panel for index, panel in enumerate(panels) if index == 0 or any(_series(rows, key) for key, _ in panel.lines)
+        subplot
+        for index, subplot in enumerate(subplots)
+        if index == 0 or any(_series(rows, key) for key, _ in subplot.lines)
     ]
     columns = min(3, len(shown))
     height = -(-len(shown) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.1 * height + 0.4), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(height, columns, squeeze=False).flat)
-    for axis, panel in zip(axes, shown):
-        _draw(axis, panel, rows)
+    for axis, subplot in zip(axes, shown):
+        _draw(axis, subplot, rows)
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
     _baselines(figure.axes[0], {"random": random, optimal_name: optimal})
@@ -85,8 +87,8 @@ def plot_curves(
         figure.savefig(file, format="png", dpi=130)
 
 
-def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
-    for color, (key, name) in zip(_COLORS, panel.lines):
+def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> None:
+    for color, (key, name) in zip(_COLORS, subplot.lines):
         points = _series(rows, key)
         if not points:
             continue
@@ -96,7 +98,7 @@ def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
             axis.plot(x, _smooth(y), color=color, linewidth=2.0, label=name)
         else:
             axis.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.5, label=name)
-    axis.set_title(panel.title, loc="left", fontsize=10)
+    axis.set_title(subplot.title, loc="left", fontsize=10)
     axis.set_xlabel("iteration", fontsize=8, color=_GRAY)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.tick_params(labelsize=8, color=_GRAY, labelcolor=_GRAY)
@@ -106,10 +108,10 @@ def _draw(axis: Axes, panel: Panel, rows: Sequence[Mapping[str, Any]]) -> None:
         axis.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axis.spines[side].set_color("#cbd5e1")
-    if panel.is_share:
+    if subplot.is_share:
         axis.set_ylim(-0.02, 1.02)
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    if any(name for _, name in panel.lines) and axis.lines:
+    if any(name for _, name in subplot.lines) and axis.lines:
         axis.legend(fontsize=8, frameon=False, loc="best")
 
 

@@ -18,9 +18,9 @@ from agentrl_jax.algos import collapse
 from agentrl_jax.config import Config, to_dict
 from agentrl_jax.config.comparison import Comparison
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.lines import optimal_label
-from agentrl_jax.evaluate.panel import Panel
 from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
@@ -236,17 +236,17 @@ class Variants:
         return trajectory.success, trajectory.turn.state_hash[:, 0]
 
     def _success(
-        self, states: TrainState, panels: Sequence[Panel], episodes: int, temperature: float
+        self, states: TrainState, eval_sets: Sequence[EvalSet], episodes: int, temperature: float
     ) -> tuple[np.ndarray, list[list[str]]]:
         """Success bool[S, n] on the first n levels of every task's panel, the same for all seeds, and their ids."""
         policies = states.params["policy"]
         parts, levels = [], []
-        for panel in panels:
-            number, settings = panel.number(episodes), panel.settings(temperature)
+        for eval_set in eval_sets:
+            number, settings = eval_set.number(episodes), eval_set.settings(temperature)
             found = []
-            for first in range(0, number, panel.chunk):
-                ids = build.evaluation_ids(first, panel.chunk, panel.task, panel.rows)
-                found.append(self.evaluation(policies, None, (self.base, panel.key, ids, settings)))
+            for first in range(0, number, eval_set.chunk):
+                ids = build.evaluation_ids(first, eval_set.chunk, eval_set.task, eval_set.rows)
+                found.append(self.evaluation(policies, None, (self.base, eval_set.key, ids, settings)))
             success, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
             parts.append(success[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))
@@ -257,7 +257,7 @@ class Variants:
         outcomes: dict[str, list[list[bool]]] = {}
         levels: list[list[str]] = []
         for how, temperature in {"sampled": evaluation.temperature, "greedy": 0.0}.items():
-            success, levels = self._success(states, self.held_out.panels, evaluation.episodes, temperature)
+            success, levels = self._success(states, self.held_out.eval_sets, evaluation.episodes, temperature)
             outcomes[how] = success.tolist()
         return outcomes, levels
 

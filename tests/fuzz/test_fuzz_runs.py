@@ -12,7 +12,7 @@ import yaml
 from damage import damaged, with_odd_values
 
 from agentrl_jax.errors import MAX_ERROR, UserError
-from agentrl_jax.evaluate import panel
+from agentrl_jax.evaluate import eval_set as eval_set
 from agentrl_jax.train.run_folder import read_config
 
 DEEP = "[" * 3000 + "]" * 3000
@@ -31,7 +31,7 @@ def instead_of_playing(monkeypatch):
     def play(self, *_):
         raise Reached("everything has been read")
 
-    monkeypatch.setattr(panel.Panel, "play", play)
+    monkeypatch.setattr(eval_set.EvalSet, "play", play)
 
 
 @pytest.fixture(scope="module")

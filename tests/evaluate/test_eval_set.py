@@ -9,7 +9,7 @@ import pytest
 import tiny_run
 
 from agentrl_jax.config import load_config
-from agentrl_jax.evaluate.panel import Panel
+from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import TaskLevels
@@ -191,8 +191,8 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     def play(chunk, episodes):
         program = Programs(make_mesh(1)).rollout("evaluation", model, world, engine)
         of = {"levels": TaskLevels(), "split": Split.ANY, "seed": 9}
-        panel = Panel(program=program, chunk=chunk, world=world, config=config, task=0, **of)
-        return [panel.play(params, n, 1.0) for n in episodes]
+        eval_set = EvalSet(program=program, chunk=chunk, world=world, config=config, task=0, **of)
+        return [eval_set.play(params, n, 1.0) for n in episodes]
 
     short, long = play(4, (3, 10))
     (other,) = play(10, (10,))

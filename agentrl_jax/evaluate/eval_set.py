@@ -44,7 +44,7 @@ Params = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel:
+class EvalSet:
     """Levels of one task, and the program that plays them.
 
     Attributes:
@@ -196,15 +196,15 @@ def evaluate_run(
         raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
     with contextlib.ExitStack() as stack:
         with refusals():
-            iteration, params, panel = _panel_of_run(run, config, env, levels, stack)
+            iteration, params, eval_set = _panel_of_run(run, config, env, levels, stack)
         learned = learned_levels(read_levels(run), read_metrics(run))
-        return _evaluated(iteration, params, panel, episodes, temperature, seed, levels is not None, learned, report)
+        return _evaluated(iteration, params, eval_set, episodes, temperature, seed, levels is not None, learned, report)
 
 
 def _evaluated(
     iteration: int,
     params: Params,
-    panel: Panel,
+    eval_set: EvalSet,
     episodes: int | None,
     temperature: float | None,
     seed: int | None,
@@ -212,37 +212,39 @@ def _evaluated(
     learned: set[str] | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    config = panel.config
+    config = eval_set.config
     # Levels that are given are played once each.
-    wanted = panel.world.levels(panel.task) if every_level else episodes or config.evaluation.episodes
-    episodes = panel.number(wanted)
-    panel = dataclasses.replace(
-        panel, seed=panel.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
+    wanted = eval_set.world.levels(eval_set.task) if every_level else episodes or config.evaluation.episodes
+    episodes = eval_set.number(wanted)
+    eval_set = dataclasses.replace(
+        eval_set, seed=eval_set.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
     )
-    task = panel.config.tasks[0]
+    task = eval_set.config.tasks[0]
     temperature = temperature or config.evaluation.temperature
     report(f"{episodes} levels of {task.env}, iteration {iteration}")
-    sampled = panel.play(params, episodes, temperature)
-    greedy = panel.play(params, episodes, 0.0)
+    sampled = eval_set.play(params, episodes, temperature)
+    greedy = eval_set.play(params, episodes, 0.0)
     result = {
         "env": task.env,
         "iteration": iteration,
         "episodes": episodes,
-        "seed": panel.seed,
+        "seed": eval_set.seed,
         "temperature": temperature,
         "success": success_interval(sampled.success),
         "success_greedy": success_interval(greedy.success),
         "return": mean_interval(np.asarray(sampled.returns, np.float64)),
     }
-    boards = panel.boards(episodes)
-    result["seen"] = seen_levels(learned, level_ids(sampled), panel.levels, panel.world.tasks[panel.task], boards)
-    known = panel.baselines(episodes)
+    boards = eval_set.boards(episodes)
+    result["seen"] = seen_levels(
+        learned, level_ids(sampled), eval_set.levels, eval_set.world.tasks[eval_set.task], boards
+    )
+    known = eval_set.baselines(episodes)
     if known is not None:
         result |= {"random": success_interval(known.random), "optimal": success_interval(known.optimal)}
         result |= {"optimal_is": known.optimal_is}
         result |= {} if known.null is None else {"null": success_interval(known.null)}
-    if panel.kinds is not None:
-        of = np.array(panel.kinds[:episodes])
+    if eval_set.kinds is not None:
+        of = np.array(eval_set.kinds[:episodes])
         result["categories"] = {
             kind: {
                 "success": success_interval(sampled.success[of == kind]),
@@ -255,7 +257,7 @@ def _evaluated(
 
 def _panel_of_run(
     run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None, stack: contextlib.ExitStack
-) -> tuple[int, dict[str, Any], Panel]:
+) -> tuple[int, dict[str, Any], EvalSet]:
     """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes.
 
     What has to be closed when it has been played is put on the stack.
@@ -279,7 +281,7 @@ def _panel_of_run(
     divided = level_splits(world).tasks[0]
     if levels is not None:
         divided = TaskLevels("all levels of the file are played", np.zeros(world.levels(0)))
-    panel = Panel(
+    eval_set = EvalSet(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, world, engine),
         chunk=config.train.validation_episodes,
         world=world,
@@ -290,4 +292,4 @@ def _panel_of_run(
         seed=config.evaluation.seed,
         kinds=None if services is None else services.kinds([world.levels(0)]),
     )
-    return policy.iteration, policy.params, panel
+    return policy.iteration, policy.params, eval_set
