@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from agentrl_jax.config.algo import Aggregation, Level
+from agentrl_jax.config.algo import Aggregation, Granularity
 
 Objective = Literal["ppo", "gspo", "cispo", "policy_gradient"]
 Correction = Literal["truncated", "masked"]
@@ -215,7 +215,7 @@ def importance_weights(
     *,
     cap: jax.Array | float,
     correction: Correction = "truncated",
-    level: Level = "token",
+    level: Granularity = "token",
 ) -> tuple[jax.Array, jax.Array]:
     """Importance weights of the policy loss from behavior to training log-probabilities, without a gradient.
 

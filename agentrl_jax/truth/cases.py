@@ -50,7 +50,7 @@ class Case:
     clip_high: float | None = 0.28
     dual_clip: float | None = 3.0
     correction: Correction = "ratio"
-    level: losses.Level = "token"
+    level: losses.Granularity = "token"
     cap: float = 2.0
     critic: Critic = "none"
     placement: Literal["episode", "turn"] = "episode"
