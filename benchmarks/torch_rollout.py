@@ -31,7 +31,7 @@ from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.rollout.keys import level_key
+from agentrl_jax.rollout.rng import level_key
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs, total_stats

@@ -21,7 +21,7 @@ from agentrl_jax.evaluate.lines import episode_budget, null_success
 from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
@@ -144,7 +144,7 @@ class EvalSet:
         return registry.draw_levels(task.env, task.env_params, self._keys(episodes), self.levels.split(self.split))
 
     def _keys(self, episodes: int) -> jax.Array:
-        return key_law.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
+        return rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
 
 
 def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:

@@ -19,8 +19,7 @@ from flax import struct
 from agentrl_jax.algos import masked
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout import keys as key_law
-from agentrl_jax.rollout import parsing
+from agentrl_jax.rollout import parsing, rng
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.reading import open_rows, read_chunked, read_prefixes
 from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_truncation, record_turn
@@ -194,7 +193,7 @@ class _Engine:
             episode=jnp.arange(slots),
             ids=ids,
             world=world,
-            sample_keys=key_law.sample_key(self.key, ids),
+            sample_keys=rng.sample_key(self.key, ids),
             turn=jnp.zeros(slots, jnp.int32),
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
@@ -257,7 +256,7 @@ class _Engine:
         """Token and log-probability of each row, [B], and the length at which its reply is complete."""
         temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
         if self.replies is None:
-            keys = key_law.token_key(state.sample_keys, state.turn, state.reply.length)
+            keys = rng.token_key(state.sample_keys, state.turn, state.reply.length)
             return *sample(keys, state.logits, temperature), self.config.reply_tokens
         given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.replies)
         token = jnp.take_along_axis(given.tokens, state.reply.length[:, None], axis=1, mode="clip")[:, 0]
@@ -344,7 +343,7 @@ class _Engine:
                 ids=ids,
                 world=masked.where(refilled, world, state.world),
                 message=masked.where(refilled, message, state.message),
-                sample_keys=masked.where(refilled, key_law.sample_key(self.key, ids), state.sample_keys),
+                sample_keys=masked.where(refilled, rng.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
                 cache=open_rows(state.cache, self.opening, ids.task, refilled),

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 from jax.experimental import io_callback
 
-from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult, unplayed
@@ -119,7 +119,7 @@ class HostWorld(Prompted):
             turn=jnp.zeros(rows, jnp.int32),
             used=jnp.zeros(rows, jnp.int32),
         )
-        drawn = jax.random.key_data(key_law.level_key(key, ids))[:, -1]
+        drawn = jax.random.key_data(rng.level_key(key, ids))[:, -1]
         seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), drawn)
         wanted = jnp.ones(rows, bool) if mask is None else mask
         shown = _call(self.desk.begin, self._shown(rows), state.identity, seed, wanted)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 
 from agentrl_jax.algos import masked
-from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.text.grammar import GrammarTable, ParsedReply
 from agentrl_jax.text.prompt import Prompt, message
@@ -205,7 +205,7 @@ class CompiledWorld(Prompted):
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[EpisodeState, Message]:
         """See `World.begin`; starting an episode touches nothing else, so every row is started."""
-        level_keys = key_law.level_key(key, ids)
+        level_keys = rng.level_key(key, ids)
         splits = jnp.broadcast_to(settings.split, len(self.tasks))
         envs, found = [], []
         for index, (task, params) in enumerate(zip(self.tasks, settings.env_params)):
@@ -218,7 +218,7 @@ class CompiledWorld(Prompted):
         state = EpisodeState(
             task=ids.task,
             envs=tuple(envs),
-            noise_key=key_law.noise_key(key, ids, shared=self.shared_noise),
+            noise_key=rng.noise_key(key, ids, shared=self.shared_noise),
             turn=jnp.zeros(rows, jnp.int32),
             used=jnp.zeros(rows, jnp.int32),
             no_level=~functools.reduce(operator.and_, found),

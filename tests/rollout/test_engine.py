@@ -8,8 +8,7 @@ import toy_agent
 from toy_agent import GROUP_SIZE, TURNS
 
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout import engine
-from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
@@ -249,7 +248,7 @@ def test_noise_is_per_member_or_shared():
     ids = toy_agent.mixed_ids(8, GROUP_SIZE)
 
     def distinct(shared):
-        noise = np.asarray(jax.random.key_data(key_law.noise_key(KEY, ids, shared=shared)))
+        noise = np.asarray(jax.random.key_data(rng.noise_key(KEY, ids, shared=shared)))
         return len(np.unique(noise, axis=0))
 
     assert distinct(True) == 8
@@ -259,13 +258,13 @@ def test_noise_is_per_member_or_shared():
 def test_keys_of_all_purposes_differ():
     """No two draws of a rollout share a key."""
     ids = toy_agent.mixed_ids(8, GROUP_SIZE)
-    sample = key_law.sample_key(KEY, ids)
+    sample = rng.sample_key(KEY, ids)
     groups = toy_agent.rows(ids, np.arange(0, 32, GROUP_SIZE))
     turn, token = (jnp.asarray(x.ravel()) for x in np.meshgrid(np.arange(TURNS), np.arange(4)))
-    tokens = [key_law.token_key(jnp.broadcast_to(key, turn.shape), turn, token) for key in sample]
-    noise = key_law.noise_key(KEY, ids, shared=False)
-    shared = key_law.noise_key(KEY, groups, shared=True)
-    every = np.concatenate([jax.random.key_data(k) for k in (key_law.level_key(KEY, groups), noise, shared, *tokens)])
+    tokens = [rng.token_key(jnp.broadcast_to(key, turn.shape), turn, token) for key in sample]
+    noise = rng.noise_key(KEY, ids, shared=False)
+    shared = rng.noise_key(KEY, groups, shared=True)
+    every = np.concatenate([jax.random.key_data(k) for k in (rng.level_key(KEY, groups), noise, shared, *tokens)])
     assert len(np.unique(every, axis=0)) == len(every) == 8 + 32 + 8 + 32 * 12
 
 

@@ -16,8 +16,7 @@ from prompt_texts import message_text, prefix_text
 
 from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, on_mesh
-from agentrl_jax.rollout import engine
-from agentrl_jax.rollout import keys as key_law
+from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
 from agentrl_jax.rollout.host_environment import host_task
@@ -163,7 +162,7 @@ def text_of(tokens, length):
 def test_a_trajectory_is_what_plain_python_plays(stage, played):
     trajectory, _ = played
     kinds = collections.Counter()
-    drawn = np.asarray(jax.random.key_data(key_law.level_key(KEY, IDS)))[:, 1]
+    drawn = np.asarray(jax.random.key_data(rng.level_key(KEY, IDS)))[:, 1]
     assert not trajectory.turn.failed.any()
     assert not trajectory.overflow.any()
     for row in range(EPISODES):

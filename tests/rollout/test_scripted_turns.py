@@ -68,8 +68,8 @@ def play_script(policy):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine, "sample", draw)
-            patch.setattr(engine.key_law, "sample_key", lambda key, ids: ids.group)
-            patch.setattr(engine.key_law, "token_key", lambda group, turn, i: jnp.stack([group, turn, i], axis=1))
+            patch.setattr(engine.rng, "sample_key", lambda key, ids: ids.group)
+            patch.setattr(engine.rng, "token_key", lambda group, turn, i: jnp.stack([group, turn, i], axis=1))
 
             def run(key):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, world, config, key, ids, settings)[0]
