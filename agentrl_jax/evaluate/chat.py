@@ -15,7 +15,7 @@ from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.load import load_pretrained
-from agentrl_jax.rollout.reading import read_chunked
+from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
@@ -124,7 +124,7 @@ _unstack = jax.jit(decoder.unstack, static_argnums=1)
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, temperature):
-    last, cache = read_chunked(params, shape, cache, tokens, start, count, 0)
+    last, cache = chunked_prefill(params, shape, cache, tokens, start, count, 0)
     token, _ = sample(keys, decoder.logits(params, last), temperature)
     return token, cache
 

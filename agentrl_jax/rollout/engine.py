@@ -21,7 +21,7 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
-from agentrl_jax.rollout.reading import open_rows, read_chunked, read_prefixes
+from agentrl_jax.rollout.prefill import chunked_prefill, prefill_prefixes, write_prefix
 from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import (
@@ -150,7 +150,7 @@ def final_state(
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     layers = decoder.unstack(params, model)
-    opening = read_prefixes(layers, model, world)
+    opening = prefill_prefixes(layers, model, world)
     engine = _Engine(layers, model, world, config, key, ids, settings, replies, hold, opening)
 
     def cycle(state: LoopState) -> LoopState:
@@ -176,7 +176,7 @@ class _Engine:
     replies: Reply | None
     hold: Callable[[Any], Any]
     opening: decoder.KVCache
-    """See `read_prefixes`."""
+    """See `prefill_prefixes`."""
 
     def start(self, slots: int) -> LoopState:
         """First observations of the first `slots` episodes, prefilled once a group."""
@@ -184,7 +184,7 @@ class _Engine:
         world, message = self.world.begin(self.key, self.settings, ids)
         heads = slice(None, None, self.config.group_size)
         cache = decoder.init_cache(self.model, slots // self.config.group_size, cache_length(self.world, self.config))
-        cache = open_rows(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.group_size, bool))
+        cache = write_prefix(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.group_size, bool))
         tokens, length = message.tokens[heads], message.length[heads]
         last, cache = self._read(cache, tokens, self._prefix_length(ids.task[heads]), length)
         logits = decoder.logits(self.params, last)
@@ -326,8 +326,8 @@ class _Engine:
     def _read(
         self, cache: decoder.KVCache, tokens: jax.Array, start: jax.Array, length: jax.Array
     ) -> tuple[jax.Array, decoder.KVCache]:
-        """See `read_chunked`."""
-        return read_chunked(self.params, self.model, cache, tokens, start, length, self.config.chunk)
+        """See `chunked_prefill`."""
+        return chunked_prefill(self.params, self.model, cache, tokens, start, length, self.config.chunk)
 
     def _refill(self, state: LoopState, over: jax.Array) -> tuple[LoopState, jax.Array]:
         """Gives the slots whose episode is over the next episodes, in the order of the slots."""
@@ -346,7 +346,7 @@ class _Engine:
                 sample_keys=masked.where(refilled, rng.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
-                cache=open_rows(state.cache, self.opening, ids.task, refilled),
+                cache=write_prefix(state.cache, self.opening, ids.task, refilled),
             )
             return self.hold(state)
 

@@ -12,7 +12,7 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.world import World
 
 
-def read_prefixes(params: decoder.Params, model: DecoderConfig, world: World) -> decoder.KVCache:
+def prefill_prefixes(params: decoder.Params, model: DecoderConfig, world: World) -> decoder.KVCache:
     """Keys and values of P positions of every task's prefix, a row a task.
 
     Args:
@@ -31,12 +31,14 @@ def read_prefixes(params: decoder.Params, model: DecoderConfig, world: World) ->
     return decoder.extend(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
 
 
-def open_rows(cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array, rows: jax.Array) -> decoder.KVCache:
+def write_prefix(
+    cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array, rows: jax.Array
+) -> decoder.KVCache:
     """The cache, in which some rows begin with the prefix of their task.
 
     Args:
         cache: of B rows and S positions.
-        prefixes: from `read_prefixes`.
+        prefixes: from `prefill_prefixes`.
         task: i32[B] task of each row.
         rows: bool[B] rows that begin anew; the others keep every bit.
 
@@ -51,7 +53,7 @@ def open_rows(cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array
     return jax.tree.map(write, cache, prefixes)
 
 
-def read_chunked(
+def chunked_prefill(
     params: decoder.Params,
     model: DecoderConfig,
     cache: decoder.KVCache,
