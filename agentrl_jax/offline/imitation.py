@@ -10,7 +10,7 @@ import optax
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import Sequences
+from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.train.state import TrainState, apply_gradients
 
 

@@ -19,7 +19,7 @@ from agentrl_jax.algos.estimate import Evidence, estimate
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import FinalStates, Sequences, assemble, final_states
+from agentrl_jax.rollout.packing import FinalStates, Sequences, final_states, pack_trajectories
 from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.measures import Groups, groups_of, measure
@@ -109,7 +109,7 @@ def make_batch(
     # No token of an episode that was filtered out, or whose environment broke, is trained.
     length = jnp.where(groups.intact.reshape(-1, 1), kept.reply.length, 0)
     learnable = kept.replace(reply=kept.reply.replace(length=length))
-    rows = assemble(learnable, config.context, config.context_tokens)
+    rows = pack_trajectories(learnable, config.context, config.context_tokens)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
@@ -150,7 +150,7 @@ class _Played(NamedTuple):
         groups, turn_rewards, played, state, baseline: see `Evidence`.
         earned: f32[E, T] what each turn has earned, normalized.
         length: i32[E, T] tokens of each turn that are learned from.
-        order: i32[N] number of each row among those of the kept episodes, as `assemble` made them.
+        order: i32[N] number of each row among those of the kept episodes, as `pack_trajectories` made them.
         final: states that the episodes were truncated in; None where nothing reads them.
     """
 

@@ -22,7 +22,7 @@ from agentrl_jax.config import Config
 from agentrl_jax.models import decoder
 from agentrl_jax.models.cross_scores import logprobs_after
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.text.thought import ThoughtTable, compile_thought, thought
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -243,7 +243,7 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int 
         trajectory: E episodes.
         sample: of its turns.
         context: "full": the whole conversation up to the turn. "single_turn": prefix and observation.
-        limit: as for `assemble`.
+        limit: as for `pack_trajectories`.
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
@@ -252,7 +252,7 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int 
         of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "reply", "turn")}
         chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
         slot = jnp.zeros_like(slot)
-    rows = assemble(chosen, "full", limit)
+    rows = pack_trajectories(chosen, "full", limit)
     length = rows.position[row, slot]
     tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens, 0)
     number = jnp.arange(sample.episode.shape[0])

@@ -8,9 +8,9 @@ from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import demonstrations
-from agentrl_jax.rollout.context import Sequences, assemble
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.level_splits import LevelSplits
+from agentrl_jax.rollout.packing import Sequences, pack_trajectories
 from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
@@ -44,7 +44,7 @@ def demonstration_rows(
     if isinstance(world, HostWorld):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
-        rows = assemble(trajectory, config.rollout.context, config.rollout.context_tokens)
+        rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
         rows = rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
         return rows, level_ids(trajectory)
     trajectory = demonstrations(
@@ -58,7 +58,7 @@ def demonstration_rows(
         max_actions=config.prompt.max_actions,
         context=config.rollout.context,
     )
-    rows = assemble(trajectory, config.rollout.context, config.rollout.context_tokens)
+    rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
     return rows, level_ids(trajectory)
 
 

@@ -41,7 +41,7 @@ class Replayer:
     shards: Shards
 
     def __call__(self, params: dict[str, Any]) -> jax.Array:
-        """Log-probabilities under the policy of `params` of every row that `assemble` makes of the E episodes.
+        """Log-probabilities under the policy of `params` of every row that `pack_trajectories` makes of the E episodes.
 
         Returns:
             f32[E, K], or f32[E * T, K] for a context of single turns; nothing can be differentiated through it.

@@ -18,7 +18,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
-from agentrl_jax.rollout.context import Sequences
+from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.text.tokenizer import padded
 from agentrl_jax.train import build
 from agentrl_jax.train import state as states

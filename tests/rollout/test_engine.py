@@ -9,8 +9,8 @@ from toy_agent import GROUP_SIZE, TURNS
 
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine, rng
-from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.metrics import trajectory_metrics
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.train.programs import Programs, total_stats
@@ -145,8 +145,8 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     np.testing.assert_array_equal(short.final_observation[cut], whole.observation[cut, fits[cut]])
     np.testing.assert_array_equal(short.final_observation_length[cut], whole.observation_length[cut, fits[cut]])
     np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
-    rows = assemble(short, "full", limit)
-    roomy = assemble(short, "full")
+    rows = pack_trajectories(short, "full", limit)
+    roomy = pack_trajectories(short, "full")
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit

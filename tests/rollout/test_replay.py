@@ -10,8 +10,8 @@ import toy_agent
 from toy_agent import GROUP_SIZE
 
 from agentrl_jax.models import actor_critic, attention
-from agentrl_jax.rollout.context import assemble
 from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.replay import replay_logprobs
 
 KEY = jax.random.key(7)
@@ -66,7 +66,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
     ids, ones = toy_agent.mixed_ids(16, GROUP_SIZE), jnp.ones(64)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64))
     other = jax.tree.map(lambda x: 0.9 * x, policy)
-    rows = assemble(trajectory, "full")
+    rows = pack_trajectories(trajectory, "full")
     expected = actor_critic.logprobs({"policy": other}, toy_agent.MODEL, rows.tokens, rows.position, ones)
     replayed = np.asarray(replay(other, config, trajectory, ones)).reshape(64, -1)
     sampled = np.asarray(rows.sampled)

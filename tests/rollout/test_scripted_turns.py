@@ -15,7 +15,7 @@ from prompt_texts import message_text, prefix_text
 from toy_agent import END, TOKENIZER
 
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.world import CompiledWorld
 
 TURNS, REPLY_TOKENS, ACTIONS = 5, 14, 5
@@ -75,7 +75,7 @@ def play_script(policy):
                 return engine.rollout(policy, toy_agent.MODEL.decoder, world, config, key, ids, settings)[0]
 
             trajectory = jax.jit(run)(jax.random.key(3))
-        rows = assemble(trajectory, "full")
+        rows = pack_trajectories(trajectory, "full")
         return Play(world, *jax.tree.map(np.asarray, (trajectory, rows)))
 
     return play

@@ -32,7 +32,7 @@ from agentrl_jax.config.algo import FixedKl, FractionFilter, Gae, Rloo
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.settings import UpdateSettings
@@ -40,7 +40,7 @@ from agentrl_jax.train.settings import UpdateSettings
 
 def on_policy(trajectory, params, model=MODEL):
     """The trajectory as if the policy had drawn it: its own log-probabilities."""
-    rows = assemble(trajectory, "full")
+    rows = pack_trajectories(trajectory, "full")
     logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
     logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.reply.logprob.shape), 0.0)
     return trajectory.replace(reply=trajectory.reply.replace(logprob=logprob))
@@ -221,7 +221,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
         if there.size:
             stds.append(scores[there].std(ddof=1))
             advantage[there] = (scores[there] - scores[there].mean()) / (stds[-1] + 1e-6)
-    rows = assemble(trajectory, "full")
+    rows = pack_trajectories(trajectory, "full")
     weight = advantage[:, None] / np.sum(t.reply.length[~lost])
 
     def objective(policy):
@@ -298,7 +298,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
     t = jax.tree.map(np.asarray, trajectory)
     scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(GROUPS, GROUP_SIZE)
     advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
-    rows = assemble(trajectory, "full")
+    rows = pack_trajectories(trajectory, "full")
 
     def objective(policy):
         logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)

@@ -47,7 +47,7 @@ from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.train.batch import make_batch
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
@@ -461,7 +461,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
     state = fresh_state(NO_CRITIC, reference=True)
     other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)
     state = state.replace(reference=other)
-    rows = assemble(MET, "full")
+    rows = pack_trajectories(MET, "full")
 
     def logits(policy):
         hidden = decoder.forward(policy, SHAPE, rows.tokens)

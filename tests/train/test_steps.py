@@ -15,7 +15,7 @@ from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.train import state as states
 from agentrl_jax.train.programs import Programs
 
@@ -39,7 +39,7 @@ def test_a_step_without_tokens_moves_nothing():
 def test_imitation_lowers_the_loss_whatever_the_devices():
     """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
     optimize = states.optimizer(0.9, 0.999, 0.0)
-    rows = assemble(TRAJECTORY, "full")
+    rows = pack_trajectories(TRAJECTORY, "full")
     numbers = (jnp.float32(0.01), jnp.float32(1.0))
     program = jax.jit(
         functools.partial(imitation_steps, batch=8, model=MODEL, optimize=optimize, shards=Shards()),
@@ -71,7 +71,7 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     kept = sum(x.size for x in jax.tree.leaves(state.reference))
     of_matrices = decoder.num_layers * sum(2 * sum(decoder.layer_shapes()[name]) for name in model.lora.targets)
     assert kept == of_matrices
-    rows = assemble(TRAJECTORY, "full")
+    rows = pack_trajectories(TRAJECTORY, "full")
     moved = state.replace(params=jax.tree.map(lambda x: x + 0.1, state.params))
     ones = jnp.ones(rows.tokens.shape[0])
 

@@ -15,7 +15,7 @@ from agentrl_jax.config.algo import FixedKl, NoCorrection, Replay, Tis
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.train import build
 from agentrl_jax.train import state as states
 from agentrl_jax.train.learner import update
@@ -201,7 +201,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     numbers = made_up.settings(entropy_coef=0.0, lr=1.0)
     state, metrics = jax.jit(learn)(start, trajectory, made_up.ONES, KEY, numbers)
 
-    rows = assemble(trajectory, "full")
+    rows = pack_trajectories(trajectory, "full")
     sampled = np.asarray(rows.sampled)
 
     def score(policy):

@@ -36,7 +36,7 @@ class Sequences(struct.PyTreeNode):
     episode: jax.Array
 
 
-def assemble(trajectory: Trajectory, context: str, limit: int = 0) -> Sequences:
+def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> Sequences:
     """Makes the learner's rows, exactly the token sequences that the policy saw.
 
     Args:
@@ -109,11 +109,11 @@ class FinalStates(NamedTuple):
 
 
 def final_states(trajectory: Trajectory, context: str, limit: int = 0) -> FinalStates:
-    """The states that truncated episodes ended in, as rows of the same context as `assemble` makes.
+    """The states that truncated episodes ended in, as rows of the same context as `pack_trajectories` makes.
 
     Args:
         trajectory: E episodes.
-        context: see `assemble`.
+        context: see `pack_trajectories`.
         limit: likewise; the last observation may go beyond it.
     """
     turns = trajectory.observation_length.shape[1]
@@ -128,7 +128,7 @@ def final_states(trajectory: Trajectory, context: str, limit: int = 0) -> FinalS
     longer["observation"] = jnp.where(here[..., None], final, longer["observation"])
     longer["observation_length"] = jnp.where(here, final_length, longer["observation_length"])
     unanswered = trajectory.replace(**longer, num_turns=trajectory.num_turns + known)
-    rows = assemble(unanswered, context, limit + final.shape[-1] if limit else 0)
+    rows = pack_trajectories(unanswered, context, limit + final.shape[-1] if limit else 0)
     number = jnp.arange(len(known))
     if context == "single_turn":
         number = number * (turns + 1) + jnp.minimum(trajectory.num_turns, turns)

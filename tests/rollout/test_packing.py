@@ -8,7 +8,7 @@ import toy_agent
 from toy_agent import REPLY_TOKENS, TURNS
 
 from agentrl_jax.offline.demonstrations import demonstrate, split_plans
-from agentrl_jax.rollout.context import assemble
+from agentrl_jax.rollout.packing import pack_trajectories
 
 
 def joined(trajectory, row: int, turns: list[int]):
@@ -32,7 +32,7 @@ def assembled(batch):
     trajectory = batch[1]
 
     def run(context):
-        return jax.tree.map(np.asarray, jax.jit(assemble, static_argnums=1)(trajectory, context))
+        return jax.tree.map(np.asarray, jax.jit(pack_trajectories, static_argnums=1)(trajectory, context))
 
     return jax.tree.map(np.asarray, trajectory), run
 
