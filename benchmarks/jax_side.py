@@ -30,10 +30,10 @@ class Ours:
         return dataclasses.replace(self.shape, dtype=dtype, cache_dtype=cache)
 
     def layers(self, dtype: str) -> Any:
-        """The parameters as `decoder.extend` reads them; made once."""
+        """The parameters as `decoder.forward_with_cache` reads them; made once."""
         if dtype not in self.by_layer:
-            unstack = jax.jit(decoder.unstack, static_argnums=1)
-            self.by_layer[dtype] = jax.block_until_ready(unstack(self.params, self.config(dtype)))
+            prepare_for_decode = jax.jit(decoder.prepare_for_decode, static_argnums=1)
+            self.by_layer[dtype] = jax.block_until_ready(prepare_for_decode(self.params, self.config(dtype)))
         return self.by_layer[dtype]
 
     @functools.cached_property
@@ -45,7 +45,7 @@ class Ours:
             batch, length = tokens.shape
             cache = decoder.init_cache(config, batch, CACHE)
             zeros = jnp.zeros(batch, jnp.int32)
-            hidden, cache = decoder.extend(params, config, cache, tokens, zeros, zeros + length)
+            hidden, cache = decoder.forward_with_cache(params, config, cache, tokens, zeros, zeros + length)
             return decoder.logits(params, hidden[:, -1]), cache
 
         return run
@@ -61,7 +61,9 @@ class Ours:
             def step(i, carry):
                 token, cache = carry
                 start = jnp.full(batch, PROMPT, jnp.int32) + i
-                hidden, cache = decoder.extend(params, config, cache, token[:, None], start, jnp.ones(batch, jnp.int32))
+                hidden, cache = decoder.forward_with_cache(
+                    params, config, cache, token[:, None], start, jnp.ones(batch, jnp.int32)
+                )
                 return jnp.argmax(decoder.logits(params, hidden[:, 0]), axis=-1).astype(jnp.int32), cache
 
             return jax.lax.fori_loop(0, steps, step, (token, cache))

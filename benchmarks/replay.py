@@ -20,7 +20,7 @@ import optax
 from agentrl_jax.config import load_config
 from agentrl_jax.config.algo import IcePop, NoCorrection, Replay, Tis
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.world import common_prefix
+from agentrl_jax.rollout.world import shared_prefix_len
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.state import init_state, with_reference
@@ -33,7 +33,7 @@ def main(path: str, *overrides: str) -> None:
     config = load_config(path, overrides)
     tokenizer = build.load_tokenizer(config.model)
     world = build.build_world(config, tokenizer)
-    model = build.build_model(config, tokenizer, common=common_prefix(world))
+    model = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(world))
     engine = build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots)
     programs = Programs(make_mesh(1))
     key = jax.random.key(config.seed)

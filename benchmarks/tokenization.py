@@ -112,7 +112,7 @@ def score(
     length = max(len(tokens) for tokens, _ in rows)
     slots = max(sum(end - begin for begin, end in spans) for _, spans in rows)
     columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(tokens[:-1] for tokens, _ in rows)))
-    model = dataclasses.replace(model, common=len(list(columns)))
+    model = dataclasses.replace(model, shared_prefix_len=len(list(columns)))
     for first in range(0, len(rows), ROWS):
         part = rows[first : first + ROWS]
         tokens, position = np.zeros((ROWS, length), np.int32), np.ones((ROWS, slots), np.int32)

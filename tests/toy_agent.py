@@ -140,8 +140,8 @@ def talkative_params(seed: int, model: ActorCritic = MODEL):
         bias[vocabulary(text)] = odds
     bias[END] = 8.0
     # The first entry of the hidden state stays large, so that its weights act as an offset of the logits.
-    unembedding = normal(policy["unembedding"], 0.12).at[0].set(bias / 2)
-    return params | {"policy": policy | {"layers": layers, "embedding": embedding, "unembedding": unembedding}}
+    lm_head = normal(policy["lm_head"], 0.12).at[0].set(bias / 2)
+    return params | {"policy": policy | {"layers": layers, "embedding": embedding, "lm_head": lm_head}}
 
 
 def mixed_ids(groups: int, group_size: int):

@@ -62,7 +62,7 @@ class Conversation:
         self._opening = [("system", system)] if system else []
         self._temperature, self._key = jnp.full(1, temperature, jnp.float32), jax.random.key(seed)
         self._read, self._ended = 0, True
-        self._params = _unstack(params, shape)
+        self._params = _prepare_for_decode(params, shape)
         self._cache = decoder.init_cache(shape, 1, length)
         self._shape = shape
 
@@ -119,7 +119,7 @@ class Conversation:
         return int(np.asarray(token)[0])
 
 
-_unstack = jax.jit(decoder.unstack, static_argnums=1)
+_prepare_for_decode = jax.jit(decoder.prepare_for_decode, static_argnums=1)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)

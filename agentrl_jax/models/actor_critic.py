@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from agentrl_jax.models import decoder, lora
-from agentrl_jax.models.decoder import WHOLE, Remat, Whole
+from agentrl_jax.models.decoder import NO_GATHER, NoGather, Remat
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import Measure, compare, logprob_and_entropy
@@ -25,7 +25,7 @@ class ActorCritic:
     Attributes:
         decoder: shape of the policy, and of a separate critic.
         critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a decoder of its own.
-        common: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
+        shared_prefix_len: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
         lora: with it the policy and a separate critic are adapters of one frozen decoder.
         frozen_layers: number of first layers that are frozen, and the embedding with them, or that have no adapter; 0
             trains everything. No gradient is taken through these layers.
@@ -35,11 +35,11 @@ class ActorCritic:
 
     decoder: DecoderConfig
     critic: Literal["none", "shared", "separate"]
-    common: int = 0
+    shared_prefix_len: int = 0
     lora: LoraConfig | None = None
     frozen_layers: int = 0
     remat: Remat = "none"
-    gather: Whole = WHOLE
+    gather: NoGather = NO_GATHER
 
     def __post_init__(self):
         if not 0 <= self.frozen_layers < self.decoder.num_layers:
@@ -107,7 +107,7 @@ def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The whole decoder of the policy, as `decoder.forward` and `decoder.unstack` take it; nothing is copied.
+    """The whole decoder of the policy, as `decoder.forward` and `decoder.prepare_for_decode` take it; nothing is copied.
 
     Args:
         params: "policy", and "base" if something is frozen.
@@ -205,12 +205,14 @@ def _read(
     """A decoder with what makes its logits put together, and its states as `_hidden` has them."""
     policy = _embedding_whole(policy, model)
     hidden = _hidden(policy, model, tokens, position)
-    head = {name: leaf for name, leaf in policy.items() if name == "unembedding"}
+    head = {name: leaf for name, leaf in policy.items() if name == "lm_head"}
     hidden, head = model.gather.after(hidden, head)
     return {**policy, **head}, hidden
 
 
 def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
     """States [N, K, D] from which the tokens at `position` are predicted."""
-    hidden = decoder.forward(policy, model.decoder, tokens, common=model.common, remat=model.remat, gather=model.gather)
+    hidden = decoder.forward(
+        policy, model.decoder, tokens, shared_prefix_len=model.shared_prefix_len, remat=model.remat, gather=model.gather
+    )
     return jnp.take_along_axis(hidden, position[..., None] - 1, axis=1)

@@ -25,7 +25,7 @@ def logprobs_after(
     It takes the memory of a cache of N rows with S + L positions.
 
     Args:
-        params: parameters from `decoder.unstack`.
+        params: parameters from `decoder.prepare_for_decode`.
         config: shape of the decoder.
         context: i32[S], padded on the right.
         context_length: i32[] tokens of it, at least 1.
@@ -39,10 +39,10 @@ def logprobs_after(
     rows, size = replies.shape
     cache = decoder.init_cache(config, 1, context.shape[0] + size)
     start = jnp.zeros(1, jnp.int32)
-    hidden, cache = decoder.extend(params, config, cache, context[None], start, context_length[None])
+    hidden, cache = decoder.forward_with_cache(params, config, cache, context[None], start, context_length[None])
     last = jax.lax.dynamic_index_in_dim(hidden, context_length - 1, axis=1)
     cache = jax.tree.map(lambda x: jnp.repeat(x, rows, axis=0), cache)
-    hidden, _ = decoder.extend(params, config, cache, replies, jnp.full(rows, context_length), length)
+    hidden, _ = decoder.forward_with_cache(params, config, cache, replies, jnp.full(rows, context_length), length)
     before = jnp.concatenate([jnp.repeat(last, rows, axis=0), hidden[:, :-1]], axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
     logprob, _ = logprob_and_entropy(params, before, replies, temperature)

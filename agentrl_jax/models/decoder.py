@@ -20,7 +20,7 @@ from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
 """A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
-for `extend` they are a tuple of N trees instead, see `unstack`. The first layers may stand apart under "first_layers",
+for `forward_with_cache` they are a tuple of N trees instead, see `prepare_for_decode`. The first layers may stand apart under "first_layers",
 stacked likewise, so that a frozen part and a trained one need not be put together."""
 
 MIXED = "mixed"
@@ -47,7 +47,7 @@ GATHERED = "gathered"
 """Name of parameters that were put together from the parts of several devices; the backward pass does it again."""
 
 
-class Whole:
+class NoGather:
     """What is done to parameters before they are read where nothing is kept in parts; see `parallel.fsdp.Gather`."""
 
     def __call__(self, params: Any) -> Any:
@@ -64,7 +64,7 @@ class Whole:
         return x, self(params)
 
 
-WHOLE = Whole()
+NO_GATHER = NoGather()
 
 
 STACKS = ("first_layers", "layers")
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
             "final_norm": self.param("final_norm", nn.initializers.ones, (c.width,), jnp.float32),
         }
         if not c.tied_embeddings:
-            declared["unembedding"] = self.param("unembedding", scaled, (c.width, c.vocab_size), jnp.float32)
+            declared["lm_head"] = self.param("lm_head", scaled, (c.width, c.vocab_size), jnp.float32)
         return logits(declared, forward(declared, c, tokens))
 
 
@@ -149,8 +149,8 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
     return jax.tree_util.tree_map_with_path(cast, params)
 
 
-def unstack(params: Params, config: DecoderConfig) -> Params:
-    """The parameters as `extend` reads them: of the activations' type, a tree a layer, matrices laid out for few rows.
+def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
+    """The parameters as `forward_with_cache` reads them: of the activations' type, a tree a layer, matrices laid out for few rows.
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
@@ -162,7 +162,7 @@ def unstack(params: Params, config: DecoderConfig) -> Params:
         for i in range(stack["attention_norm"].shape[0])
     ]
     whole = {name: params[name] for name in params if name not in STACKS}
-    if "unembedding" not in whole and (table := matmul.transposed_table(params["embedding"])) is not None:
+    if "lm_head" not in whole and (table := matmul.transposed_table(params["embedding"])) is not None:
         whole["transposed_embedding"] = table
     return {**whole, "layers": tuple(apart)}
 
@@ -172,9 +172,9 @@ def forward(
     config: DecoderConfig,
     tokens: jax.Array,
     *,
-    common: int = 0,
+    shared_prefix_len: int = 0,
     remat: Remat = "none",
-    gather: Whole = WHOLE,
+    gather: NoGather = NO_GATHER,
 ) -> jax.Array:
     """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
 
@@ -182,7 +182,7 @@ def forward(
         params: stacked parameters.
         config: shape of the decoder.
         tokens: i32[B, S].
-        common: number of first tokens, less than S, that are the same in every row; they are computed once for all.
+        shared_prefix_len: number of first tokens, less than S, that are the same in every row; they are computed once for all.
         remat: name in `REMAT`.
         gather: puts parameters together; the embedding is whole.
     """
@@ -192,7 +192,7 @@ def forward(
     cos, sin = layers.rotary_angles(positions[None], config)
     visible = attention.visible(positions[None], length)
     # The first tokens are a chunk of one row, if there are any; all rows of the second chunk read its keys and values.
-    starts = (0, common, length) if common else (0, length)
+    starts = (0, shared_prefix_len, length) if shared_prefix_len else (0, length)
     spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
 
     def layer(chunks, layer_inputs):
@@ -212,11 +212,11 @@ def forward(
             after.append(layers.finish(weights, config, x, mixed))
         return after, None
 
-    rows = [tokens[:1], tokens] if common else [tokens]
+    rows = [tokens[:1], tokens] if shared_prefix_len else [tokens]
     chunks = [params["embedding"][some[:, span]] for some, span in zip(rows, spans)]
     windows = np.array(config.windows, np.int32) if any(config.windows) else None
     recomputed = REMAT[remat]
-    if gather is not WHOLE and recomputed is None:
+    if gather is not NO_GATHER and recomputed is None:
         forgetful = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
         recomputed = functools.partial(jax.checkpoint, policy=forgetful)
     first = 0
@@ -230,13 +230,13 @@ def forward(
     return layers.rms_norm(x, norm["final_norm"], config.norm_eps)
 
 
-def extend(
+def forward_with_cache(
     params: Params, config: DecoderConfig, cache: KVCache, tokens: jax.Array, start: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, KVCache]:
     """Appends a chunk of tokens to each row of the cache.
 
     Args:
-        params: parameters from `unstack`.
+        params: parameters from `prepare_for_decode`.
         config: shape of the decoder.
         cache: cache of B rows; positions from `start` on are overwritten, earlier ones are read.
         tokens: i32[B, C], padded on the right.
@@ -271,8 +271,8 @@ def extend(
 
 def logits(params: Params, hidden: jax.Array) -> jax.Array:
     """Vocabulary logits f32[..., V] of hidden states [..., D]."""
-    if "unembedding" in params:
-        return matmul.float32_product(hidden, params["unembedding"].astype(hidden.dtype))
+    if "lm_head" in params:
+        return matmul.float32_product(hidden, params["lm_head"].astype(hidden.dtype))
     return matmul.unembed(hidden, params["embedding"], params.get("transposed_embedding"))
 
 

@@ -6,14 +6,14 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from agentrl_jax.models.decoder import GATHERED, Whole
+from agentrl_jax.models.decoder import GATHERED, NoGather
 from agentrl_jax.parallel.layout import logical_axes
 from agentrl_jax.parallel.mesh import FSDP
 from agentrl_jax.parallel.turns import in_turn
 
 
 @dataclasses.dataclass(frozen=True)
-class Gather(Whole):
+class Gather(NoGather):
     """Puts the parts of parameters together, inside a `jax.shard_map` over `fsdp`; gradients go back in parts.
 
     Attributes:
@@ -23,7 +23,7 @@ class Gather(Whole):
     width: int
 
     def __call__(self, params: Any) -> Any:
-        """Whole parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
+        """NoGather parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
         return jax.tree_util.tree_map_with_path(self._whole, params)
 
     def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:

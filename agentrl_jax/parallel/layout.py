@@ -100,7 +100,7 @@ _MATRICES: dict[str, tuple[str, str]] = {
 }
 _OUTER: dict[str, tuple[str, ...]] = {
     "embedding": ("vocab", "width"),
-    "unembedding": ("width", "vocab"),
+    "lm_head": ("width", "vocab"),
     "final_norm": ("width",),
     "head": ("width",),
 }

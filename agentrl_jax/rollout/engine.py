@@ -149,7 +149,7 @@ def final_state(
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
-    layers = decoder.unstack(params, model)
+    layers = decoder.prepare_for_decode(params, model)
     opening = prefill_prefixes(layers, model, world)
     engine = _Engine(layers, model, world, config, key, ids, settings, replies, hold, opening)
 
@@ -234,7 +234,7 @@ class _Engine:
         if config.stop_at_answer:
             complete |= parsing.closed(self.world.grammars, state.ids.task, parser)
 
-        hidden, cache = decoder.extend(
+        hidden, cache = decoder.forward_with_cache(
             self.params, self.model, state.cache, token[:, None], state.position, decoding.astype(jnp.int32)
         )
         stats = state.stats

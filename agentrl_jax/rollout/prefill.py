@@ -16,7 +16,7 @@ def prefill_prefixes(params: decoder.Params, model: DecoderConfig, world: World)
     """Keys and values of P positions of every task's prefix, a row a task.
 
     Args:
-        params: parameters of the policy from `decoder.unstack`.
+        params: parameters of the policy from `decoder.prepare_for_decode`.
         model: its shape.
         world: tells the prefixes, i32[K, P] of K tasks.
 
@@ -28,7 +28,7 @@ def prefill_prefixes(params: decoder.Params, model: DecoderConfig, world: World)
     if not length:
         return cache
     prefix, count = jnp.asarray(world.prefix), jnp.asarray(world.prefix_length)
-    return decoder.extend(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
+    return decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
 
 
 def write_prefix(
@@ -65,7 +65,7 @@ def chunked_prefill(
     """Runs the model on the first tokens of every row, `size` of them at a time, as many times as the longest needs.
 
     Args:
-        params: parameters of the policy from `decoder.unstack`.
+        params: parameters of the policy from `decoder.prepare_for_decode`.
         model: its shape.
         cache: of B rows.
         tokens: i32[B, O], of which a row's first `length` are read.
@@ -77,14 +77,14 @@ def chunked_prefill(
         The hidden state [B, D] of the last token that each row reads, and the cache.
     """
     if not 0 < size < tokens.shape[1]:
-        hidden, cache = decoder.extend(params, model, cache, tokens, start, length)
+        hidden, cache = decoder.forward_with_cache(params, model, cache, tokens, start, length)
         return _last(hidden, length), cache
     tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
 
     def read(number, cache):
         part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
         count = jnp.clip(length - number * size, 0, size)
-        hidden, cache = decoder.extend(params, model, cache, part, start + number * size, count)
+        hidden, cache = decoder.forward_with_cache(params, model, cache, part, start + number * size, count)
         return count, _last(hidden, count), cache
 
     def go_on(carry):

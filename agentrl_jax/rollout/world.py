@@ -268,7 +268,7 @@ class CompiledWorld(Prompted):
         )
 
 
-def common_prefix(world: World) -> int:
+def shared_prefix_len(world: World) -> int:
     """Number of first tokens that every row begins with, whatever its task."""
     prefix, shortest = np.asarray(world.prefix), int(np.min(world.prefix_length))
     return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())

@@ -132,9 +132,9 @@ def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
 
 
 def build_model(
-    config: Config, tokenizer: Tokenizer, pretrained: Pretrained | None = None, *, common: int = 0
+    config: Config, tokenizer: Tokenizer, pretrained: Pretrained | None = None, *, shared_prefix_len: int = 0
 ) -> ActorCritic:
-    """Shapes of policy and critic; GRPO has no critic. A learner gives the world's `common_prefix`."""
+    """Shapes of policy and critic; GRPO has no critic. A learner gives the world's `shared_prefix_len`."""
     c = config.model
     activations = "float32" if c.precision == "float32" else "bfloat16"
     shape = pretrained.config.decoder if pretrained else _fresh_shape(c, tokenizer.vocab_size)
@@ -142,7 +142,7 @@ def build_model(
     return ActorCritic(
         decoder=dataclasses.replace(shape, dtype=activations, cache_dtype="" if c.cache == "activations" else c.cache),
         critic=c.critic if config.algo.advantage.has_critic else "none",
-        common=common,
+        shared_prefix_len=shared_prefix_len,
         lora=lora,
         frozen_layers=c.frozen_layers,
         remat=c.remat,

@@ -176,7 +176,7 @@ def measure(
 
 def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: DecoderConfig) -> jax.Array:
     """Log-probability f32[J, n, L] of each token of the texts under each prompt, one prompt after the other."""
-    layers = decoder.unstack(policy, model)
+    layers = decoder.prepare_for_decode(policy, model)
 
     def under(prompt: Prompts) -> jax.Array:
         some = jax.tree.map(lambda x: x[prompt.scored], texts)

@@ -174,7 +174,9 @@ def _gradient(
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
     steps = range(1, config.row_lengths + 1)
-    lengths = [max(-(-batch.tokens.shape[1] * step // config.row_lengths), model.common + 1) for step in steps]
+    lengths = [
+        max(-(-batch.tokens.shape[1] * step // config.row_lengths), model.shared_prefix_len + 1) for step in steps
+    ]
     branches = [lambda _: zeros, *map(up_to, lengths)]
 
     def accumulate(total, part):

@@ -23,7 +23,7 @@ from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
-from agentrl_jax.rollout.world import CompiledWorld, common_prefix
+from agentrl_jax.rollout.world import CompiledWorld, shared_prefix_len
 from agentrl_jax.stopping import closed_at_stop
 from agentrl_jax.train import build, dependence, guards, run_keys, start
 from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
@@ -108,7 +108,9 @@ class _Run:
             self.services.refuse_seen()
         self.world, held_out = worlds(config, self.tokenizer, self.services)
         self.splits = level_splits(self.world)
-        self.model = build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
+        self.model = build.build_model(
+            config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.world)
+        )
         self.optimize = build.build_optimizer(config)
         self.names = tuple(task.label for task in config.tasks)
         self.rates = build.learning_rates(config)

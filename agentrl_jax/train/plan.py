@@ -20,7 +20,7 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.rollout.world import CompiledWorld, common_prefix
+from agentrl_jax.rollout.world import CompiledWorld, shared_prefix_len
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
 from agentrl_jax.train import build, state
 from agentrl_jax.train.programs import Programs
@@ -121,7 +121,7 @@ def make_plan(
     validate(config)
     shape, tokenizer, source = _model(config, model)
     world = build.build_world(config, tokenizer)
-    whole = build.build_model(config, tokenizer, common=common_prefix(world))
+    whole = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(world))
     whole = dataclasses.replace(
         whole, decoder=dataclasses.replace(shape, dtype=whole.decoder.dtype, cache_dtype=whole.decoder.cache_dtype)
     )

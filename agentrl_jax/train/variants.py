@@ -25,7 +25,7 @@ from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import level_splits
-from agentrl_jax.rollout.world import common_prefix
+from agentrl_jax.rollout.world import shared_prefix_len
 from agentrl_jax.train import build, run_keys, start
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.programs import Programs
@@ -78,7 +78,9 @@ class Variants:
             self.policies, self.base = self._begin()
 
     def _model(self, config: Config) -> Any:
-        return build.build_model(config, self.tokenizer, self.pretrained, common=common_prefix(self.world))
+        return build.build_model(
+            config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.world)
+        )
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
         """(policies, (keys, horizons, ids), (base, settings)) -> trajectories, counters."""

@@ -58,5 +58,5 @@ def slow_logits(params, config: DecoderConfig, tokens: np.ndarray) -> np.ndarray
             gate = h @ w["gate"]
             after.append(x + (gate / (1 + np.exp(-gate)) * (h @ w["up"])) @ w["down"])
         stream = after
-    table = p["unembedding"] if "unembedding" in p else p["embedding"].T
+    table = p["lm_head"] if "lm_head" in p else p["embedding"].T
     return np.stack([norm(x, p["final_norm"]) @ table for x in stream])

@@ -131,7 +131,9 @@ def test_steps_through_the_cache_read_the_adapter(adapted, tokens):
     attached = actor_critic.policy_decoder(params, model)
     start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
     cache = decoder.init_cache(CONFIG, ROWS, LENGTH)
-    hidden, _ = decoder.extend(decoder.unstack(attached, CONFIG), CONFIG, cache, tokens, start, count)
+    hidden, _ = decoder.forward_with_cache(
+        decoder.prepare_for_decode(attached, CONFIG), CONFIG, cache, tokens, start, count
+    )
     np.testing.assert_allclose(hidden, decoder.forward(attached, CONFIG, tokens), atol=2e-5, rtol=2e-5)
 
 
@@ -149,7 +151,7 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(tokens, tied):
     whole = lively_params(config, seed=5)
     model = ActorCritic(decoder=config, critic="none", frozen_layers=2)
     params = actor_critic.from_decoder(jax.random.key(0), whole, model)
-    assert ("embedding" in params["policy"], "unembedding" in params["policy"]) == (False, not tied)
+    assert ("embedding" in params["policy"], "lm_head" in params["policy"]) == (False, not tied)
 
     def loss(policy, model, base):
         scores = actor_critic.score_tokens({"policy": policy} | base, model, tokens, POSITION, jnp.ones(ROWS))

@@ -21,14 +21,14 @@ def tokens():
     return jax.random.randint(jax.random.key(1), (ROWS, LENGTH), 0, CONFIG.vocab_size)
 
 
-forward = jax.jit(decoder.forward, static_argnums=1, static_argnames=("remat", "common"))
+forward = jax.jit(decoder.forward, static_argnums=1, static_argnames=("remat", "shared_prefix_len"))
 """Compiled once a shape; called as it is, it would compile its loop over the layers at every call."""
 
 
 @pytest.fixture(scope="module")
 def extend():
     def run(params, config, *args):
-        return decoder.extend(decoder.unstack(params, config), config, *args)
+        return decoder.forward_with_cache(decoder.prepare_for_decode(params, config), config, *args)
 
     return jax.jit(run, static_argnums=1)
 
@@ -58,17 +58,17 @@ def test_recomputation_changes_no_gradient(params, tokens, remat):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), kept, again)
 
 
-@pytest.mark.parametrize("common", [1, 4, LENGTH - 1])
-def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, common):
+@pytest.mark.parametrize("shared_prefix_len", [1, 4, LENGTH - 1])
+def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, shared_prefix_len):
     """Outputs and gradients of a batch whose rows begin alike."""
-    alike = tokens.at[:, :common].set(tokens[0, :common])
+    alike = tokens.at[:, :shared_prefix_len].set(tokens[0, :shared_prefix_len])
     weight = jnp.linspace(-1.0, 1.0, LENGTH)[:, None]
 
-    def run(params, common):
-        hidden = forward(params, CONFIG, alike, common=common)
+    def run(params, shared_prefix_len):
+        hidden = forward(params, CONFIG, alike, shared_prefix_len=shared_prefix_len)
         return jnp.sum(weight * jnp.square(hidden)), hidden
 
-    whole, shared = (jax.grad(run, has_aux=True)(params, size) for size in (0, common))
+    whole, shared = (jax.grad(run, has_aux=True)(params, size) for size in (0, shared_prefix_len))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-4), whole, shared)
 
 
@@ -161,7 +161,7 @@ def test_bfloat16_steps_with_either_cache_stay_close_to_the_parallel_pass(params
     zeros = jnp.zeros(ROWS, jnp.int32)
     hidden, filled = extend(params, config, decoder.init_cache(config, ROWS, LENGTH), tokens, zeros, zeros + LENGTH)
     expected = decoder.logits(params, forward(params, config, tokens))
-    laid = decoder.unstack(params, config)
+    laid = decoder.prepare_for_decode(params, config)
     for some in (hidden, hidden[:1, :4]):  # many rows and few are multiplied in different ways
         np.testing.assert_allclose(decoder.logits(laid, some), expected[: some.shape[0], : some.shape[1]], atol=0.15)
     assert filled.keys[0].dtype == (jnp.float32 if cache else jnp.bfloat16)

@@ -51,8 +51,8 @@ def forward(params, shape, tokens):
 
 @functools.partial(jax.jit, static_argnums=1)
 def extend(params, shape, cache, tokens, start, count):
-    apart = decoder.unstack(params, shape)
-    hidden, cache = decoder.extend(apart, shape, cache, tokens, start, count)
+    apart = decoder.prepare_for_decode(params, shape)
+    hidden, cache = decoder.forward_with_cache(apart, shape, cache, tokens, start, count)
     return decoder.logits(apart, hidden), cache
 
 

@@ -60,7 +60,7 @@ def test_matrices_of_the_two_layouts():
     )
     update = specs(params, mesh(2, 2, 2), layout.UPDATE)
     assert update["policy"]["embedding"] == Spec("tensor", "fsdp")
-    assert update["policy"]["unembedding"] == Spec("fsdp", "tensor")
+    assert update["policy"]["lm_head"] == Spec("fsdp", "tensor")
     assert update["policy"]["layers"]["query"] == Spec(None, "fsdp", "tensor")
     assert update["policy"]["layers"]["down"] == Spec(None, "tensor", "fsdp")
     assert update["policy"]["layers"]["up_bias"] == Spec(None, "tensor")

@@ -36,12 +36,16 @@ SHAPE = DecoderConfig(
     qkv_bias=True,
     qk_norm=True,
 )
-WHOLE = ActorCritic(decoder=SHAPE, critic="separate")
+NO_GATHER = ActorCritic(decoder=SHAPE, critic="separate")
 ADAPTERS = ActorCritic(decoder=SHAPE, critic="separate", lora=LoraConfig(rank=2, alpha=3.0), remat="dots")
 FROZEN = ActorCritic(
-    decoder=dataclasses.replace(SHAPE, tied_embeddings=True), critic="shared", frozen_layers=1, common=2, remat="full"
+    decoder=dataclasses.replace(SHAPE, tied_embeddings=True),
+    critic="shared",
+    frozen_layers=1,
+    shared_prefix_len=2,
+    remat="full",
 )
-MODELS = {"whole": WHOLE, "adapters": ADAPTERS, "frozen": FROZEN}
+MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN}
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -114,14 +118,14 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
 def test_the_whole_divergence_is_that_of_one_device():
     """Two policies that both lie in parts, put together one after the other."""
     changes = {"kl": FixedKl(estimator="full")}
-    one, spread = (step_on(*mesh, WHOLE, **changes) for mesh in ((1, 1, 1), (8, 2, 2)))
+    one, spread = (step_on(*mesh, NO_GATHER, **changes) for mesh in ((1, 1, 1), (8, 2, 2)))
     assert_same_update(one, spread)
     assert float(one[1]["actor/kl"]) > 1e-4
 
 
 def test_devices_cut_their_parts_alike():
     """Each device has rows of its own lengths, and needs the parts of the parameters that others hold."""
-    one, spread = (step_on(*mesh, WHOLE, accumulation=2, row_lengths=3) for mesh in ((1, 1, 1), (4, 4, 1)))
+    one, spread = (step_on(*mesh, NO_GATHER, accumulation=2, row_lengths=3) for mesh in ((1, 1, 1), (4, 4, 1)))
     assert_same_update(one, spread)
 
 
@@ -130,7 +134,7 @@ def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
     """All episodes but one are silent; the one that speaks needs the parts of the parameters that others hold."""
     lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.reply.length, 0)
     trajectory = TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(length=lengths))
-    one, spread = (step_on(*mesh, WHOLE, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
+    one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
     assert 0 < one[1]["update/trained_tokens"] <= made_up.SAID * made_up.TURNS
     assert_same_update(one, spread)
 
@@ -150,8 +154,8 @@ def test_minibatches_parts_and_adam_on_a_mesh():
     """The optimizer's moments lie as the parameters do; its norm and its clip read all parts."""
     options = {"minibatches": 2, "accumulation": 1, "epochs": 2}
     optimize = states.optimizer(0.9, 0.99, 0.01)
-    _, known, one = step_on(1, 1, 1, WHOLE, optimize, **options)
-    _, metrics, after = step_on(4, 2, 2, WHOLE, optimize, **options)
+    _, known, one = step_on(1, 1, 1, NO_GATHER, optimize, **options)
+    _, metrics, after = step_on(4, 2, 2, NO_GATHER, optimize, **options)
     up, known_up = (np.asarray(state.params["policy"]["layers"]["up"]) for state in (after, one))
     np.testing.assert_allclose(up, known_up, atol=1e-3)
     np.testing.assert_allclose(metrics["grad_norm"], known["grad_norm"], rtol=1e-4)
@@ -174,9 +178,9 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
 
     def imitate(devices, fsdp, tensor):
         programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
-        state = drawn_state(WHOLE)
+        state = drawn_state(NO_GATHER)
         state = jax.device_put(state, programs.placement(state, SHAPE))
-        program = programs.imitation(WHOLE, PLAIN, batch=8)
+        program = programs.imitation(NO_GATHER, PLAIN, batch=8)
         return program(state, rows, KEY, jnp.int32(3), jnp.float32(0.1), jnp.float32(1e9))
 
     (one, known), (spread, metrics) = imitate(1, 1, 1), imitate(devices, fsdp, tensor)
@@ -246,4 +250,4 @@ def test_devices_that_do_not_fit_are_refused():
 def test_a_strict_learner_refuses_parted_matrices():
     programs = Programs(make_mesh(2, tensor=2))
     with pytest.raises(ValueError, match=r"strict on a mesh .*'tensor': 2.*; use 1"):
-        programs.update(WHOLE, BASE.replace(mismatch=Replay()), optax.sgd(1.0))
+        programs.update(NO_GATHER, BASE.replace(mismatch=Replay()), optax.sgd(1.0))

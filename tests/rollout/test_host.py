@@ -124,13 +124,13 @@ def policy():
     params = toy_agent.talkative_params(14)["policy"]
     sides, more, close = (jnp.array(toy_agent.vocabulary(text)) for text in ("LeftRight", "||", "</answer>"))
     end = jnp.array([TOKENIZER.end_of_turn_id])
-    table = (0.2 * params["unembedding"]).at[:3].set(0.0)
+    table = (0.2 * params["lm_head"]).at[:3].set(0.0)
     # Row 0 is an offset; row 1 is read after a side, row 2 after a closing tag (see the embedding below).
     after_side = ((1, -2.0, sides), (1, 2.5, close), (1, 3.2, more))
     for row, odds, tokens in ((0, 3.0, sides), (0, 1.5, close), (0, 1.0, end), *after_side, (2, 3.0, end)):
         table = table.at[row, tokens].set(odds)
     embedding = params["embedding"].at[:, 1:3].set(0.0).at[sides, 1].set(3.0).at[close, 2].set(3.0)
-    return params | {"unembedding": table, "embedding": embedding}
+    return params | {"lm_head": table, "embedding": embedding}
 
 
 @pytest.fixture(scope="module")

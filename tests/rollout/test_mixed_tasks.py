@@ -9,7 +9,7 @@ from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
-from agentrl_jax.rollout.world import common_prefix
+from agentrl_jax.rollout.world import shared_prefix_len
 from agentrl_jax.train import build
 
 GROUPS = 16
@@ -53,10 +53,10 @@ def test_the_prefix_in_common_is_what_all_tasks_begin_with():
         return build.build_world(toy_agent.CONFIG.replace(tasks=tasks), toy_agent.TOKENIZER)
 
     alone, mixed = world("SimpleSokoban"), world("SimpleSokoban", "FrozenLake", "Bandit")
-    assert common_prefix(alone) == alone.prefix.shape[1]
+    assert shared_prefix_len(alone) == alone.prefix.shape[1]
     # A bandit's prefix, which tells nothing, is no more than the header of the message that all begin with.
-    assert 0 < common_prefix(mixed) == mixed.prefix_length.min() < mixed.prefix_length.max()
-    same = mixed.prefix[:, : common_prefix(mixed) + 1] == mixed.prefix[0, : common_prefix(mixed) + 1]
+    assert 0 < shared_prefix_len(mixed) == mixed.prefix_length.min() < mixed.prefix_length.max()
+    same = mixed.prefix[:, : shared_prefix_len(mixed) + 1] == mixed.prefix[0, : shared_prefix_len(mixed) + 1]
     assert same[:, :-1].all()
     assert not same[:, -1].all()
 

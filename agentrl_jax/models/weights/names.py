@@ -1,7 +1,7 @@
 """One table of names: our leaves, Hugging Face's keys, GGUF's tensors.
 
 Our matrices are [In, Out] and stacked over layers, [N, In, Out]; those of both file formats are [Out, In], one a layer.
-The embedding is [V, D] everywhere, `unembedding` is [D, V] here and [V, D] there.
+The embedding is [V, D] everywhere, `lm_head` is [D, V] here and [V, D] there.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ _NORMS = {
 _OUTER = {
     "embedding": ("model.embed_tokens.weight", "token_embd.weight"),
     "final_norm": ("model.norm.weight", "output_norm.weight"),
-    "unembedding": ("lm_head.weight", "output.weight"),
+    "lm_head": ("lm_head.weight", "output.weight"),
 }
 HF_LAYER = "model.layers.{}."
 _GGUF_LAYER = "blk.{}."
 
-TIED_HEAD = _OUTER["unembedding"][0]
+TIED_HEAD = _OUTER["lm_head"][0]
 """Key of the output matrix, which some files hold although it is the embedding."""
 
 
@@ -71,15 +71,15 @@ def leaves(config: DecoderConfig, style: Style) -> dict[str, Leaf]:
     outer = {
         "embedding": (config.vocab_size, config.width),
         "final_norm": (config.width,),
-        "unembedding": (config.width, config.vocab_size),
+        "lm_head": (config.width, config.vocab_size),
     }
     if config.tied_embeddings:
-        del outer["unembedding"]
+        del outer["lm_head"]
     layered = {}
     for name, shape in config.layer_shapes().items():
         keys = tuple(_layer_key(name, column, i) for i in range(config.num_layers))
         layered[f"layers/{name}"] = Leaf((config.num_layers, *shape), keys, True, len(shape) == 2)
-    single = {name: Leaf(shape, (_OUTER[name][column],), False, name == "unembedding") for name, shape in outer.items()}
+    single = {name: Leaf(shape, (_OUTER[name][column],), False, name == "lm_head") for name, shape in outer.items()}
     return {"embedding": single.pop("embedding"), **layered, **single}
 
 

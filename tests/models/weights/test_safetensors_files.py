@@ -32,8 +32,8 @@ def assert_holds(params, tensors, dtype=np.float32):
 
     check(params["embedding"], ["model.embed_tokens.weight"])
     check(params["final_norm"], ["model.norm.weight"])
-    if "unembedding" in params:
-        check(params["unembedding"], ["lm_head.weight"])
+    if "lm_head" in params:
+        check(params["lm_head"], ["lm_head.weight"])
     for name, array in params["layers"].items():
         check(array, [f"model.layers.{i}.{LAYER_NAMES[name]}" for i in range(len(array))])
     assert used == set(tensors)
@@ -104,7 +104,7 @@ def test_each_device_gets_its_part(tmp_path):
         "layers/down": PartitionSpec(None, "tensor", "fsdp"),
         "layers/up": PartitionSpec("fsdp", None, "tensor"),
         "embedding": PartitionSpec("tensor", "fsdp"),
-        "unembedding": PartitionSpec(None, "tensor"),
+        "lm_head": PartitionSpec(None, "tensor"),
     }
     asked = {}
 
