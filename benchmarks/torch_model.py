@@ -55,8 +55,8 @@ class Case:
 def cases(ours: Ours, options: argparse.Namespace) -> list[Case]:
     c = ours.shape
     heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    matrices = c.num_layers * (2 * c.width * heads + 2 * c.width * kv + 3 * c.width * c.mlp_width)
-    table = c.vocab_size * c.width
+    matrices = c.num_layers * (2 * c.embed_dim * heads + 2 * c.embed_dim * kv + 3 * c.embed_dim * c.mlp_width)
+    table = c.vocab_size * c.embed_dim
     ways = {"eager": {"mode": "eager"}}
     if not options.no_compile:
         ways |= {"compiled": {"mode": "compiled"}}
@@ -199,12 +199,12 @@ def measure(case: Case, dtype: str, worker: Worker, options, peaks: dict[str, fl
             times[key] = min(times[key], run())
     best = {side: min(((t, k[1]) for k, t in times.items() if k[0] == side), default=None) for side in least}
     cells = f"{case.name:18s} {dtype:9s}"
-    for side, width in (("jax", 10), ("torch", 8)):
+    for side, embed_dim in (("jax", 10), ("torch", 8)):
         found = best[side]
         cells += (
-            f" {case.tokens / found[0]:{width}.1f}"
+            f" {case.tokens / found[0]:{embed_dim}.1f}"
             if found
-            else f" {'> ' + format(least[side], '.0f') + ' s':>{width}s}"
+            else f" {'> ' + format(least[side], '.0f') + ' s':>{embed_dim}s}"
         )
     jax_best, torch_best = best["jax"], best["torch"]
     peak = max(peaks.values())

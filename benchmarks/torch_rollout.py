@@ -40,7 +40,7 @@ from envs_jax.sokoban.text import render_codes
 TURNS, TOKENS, ACTIONS = 5, 64, 5
 MODELS: dict[str, dict[str, Any]] = {
     "smollm2": {"pretrained": "smollm2-135m"},
-    "demo": {"layers": 3, "width": 64, "heads": 2, "kv_heads": 2, "mlp_width": 192, "rope_theta": 100.0},
+    "demo": {"layers": 3, "embed_dim": 64, "heads": 2, "kv_heads": 2, "mlp_width": 192, "rope_theta": 100.0},
 }
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

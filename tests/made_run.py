@@ -17,7 +17,7 @@ from agentrl_jax.train import build
 from agentrl_jax.train.checkpoint import Checkpoints
 
 SHAPE = DecoderConfig(
-    vocab_size=480, num_layers=2, width=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16, qk_norm=True
+    vocab_size=480, num_layers=2, embed_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16, qk_norm=True
 )
 """More tokens than the tokenizer has, as Qwen's embedding has."""
 

@@ -14,7 +14,7 @@ from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
 GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
 EPISODES = GROUPS * GROUP_SIZE
-SHAPE = DecoderConfig(vocab_size=19, num_layers=1, width=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
+SHAPE = DecoderConfig(vocab_size=19, num_layers=1, embed_dim=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
 MODEL = ActorCritic(decoder=SHAPE, critic="shared")
 PLAIN = optax.sgd(1.0)
 """Steps that are the gradient itself; Adam would blow rounding up where a gradient is zero."""
@@ -63,7 +63,7 @@ def fresh_state(model=MODEL, reference=False, optimize=PLAIN):
     )
     params = state.params | {"policy": drawn | {"final_norm": drawn["final_norm"] + 1.0}}
     if model.critic != "none":
-        params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.width)}
+        params["critic"] = params["critic"] | {"head": jnp.linspace(-0.3, 0.3, SHAPE.embed_dim)}
     state = state.replace(params=params)
     return states.with_reference(state) if reference else state
 

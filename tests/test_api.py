@@ -9,7 +9,7 @@ from agentrl_jax.api import load_policy, rollout
 from agentrl_jax.errors import UserError
 from envs_jax.splits import Split
 
-MODEL = "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+MODEL = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
 
 
 @pytest.fixture(scope="module")

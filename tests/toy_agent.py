@@ -90,7 +90,7 @@ class Ladder(TextEnvironment):
 CONFIG = Config(
     tasks=(TaskConfig(env="Short", groups=8), TaskConfig(env="Long", groups=8)),
     prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=5, reply_tokens=REPLY_TOKENS),
-    model=ModelConfig(layers=2, width=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
+    model=ModelConfig(layers=2, embed_dim=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
     rollout=RolloutConfig(group_size=GROUP_SIZE),
     algo=AlgoConfig(filter=FractionFilter(ratio=0.5), advantage=Gae(whiten=False)),
 )

@@ -12,7 +12,17 @@ from agentrl_jax.config.sizes import check_sizes
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.services.catalog import TEXT_SERVICES
 
-_SHAPE = ("layers", "width", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings", "tokenizer")
+_SHAPE = (
+    "layers",
+    "embed_dim",
+    "heads",
+    "kv_heads",
+    "mlp_width",
+    "rope_theta",
+    "norm_eps",
+    "tied_embeddings",
+    "tokenizer",
+)
 """Keys of `model` that a pretrained model answers itself."""
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
@@ -130,10 +140,10 @@ def _model(config: Config) -> Iterator[str]:
         )
     if model.cache != "activations" and model.precision == "float32":
         yield "model.cache is float32, but so are the activations (model.precision), so nothing changes; leave it out"
-    if model.width % (2 * model.heads):
+    if model.embed_dim % (2 * model.heads):
         yield (
-            f"model.width is {model.width} and model.heads is {model.heads}; every head needs an even whole number of "
-            "entries: make model.width a multiple of 2 x model.heads"
+            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; every head needs an even whole number of "
+            "entries: make model.embed_dim a multiple of 2 x model.heads"
         )
     if model.heads % model.kv_heads:
         yield f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor"

@@ -127,10 +127,10 @@ class ModelConfig(Section):
     that is shipped with the package."""
     layers: Size = 4
     """Transformer layers."""
-    width: Size = 128
+    embed_dim: Size = 128
     """Size of the residual stream."""
     heads: Size = 4
-    """Attention heads; divides width."""
+    """Attention heads; divides embed_dim."""
     kv_heads: Size = 2
     """Key and value heads; divides heads."""
     mlp_width: Size = 384

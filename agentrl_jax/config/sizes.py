@@ -48,19 +48,19 @@ def check_sizes(config: Config) -> None:
     _at_most(model.lora.rank, MAX_RANK, "model.lora.rank", "columns")
     if model.pretrained:
         return
-    layer = model.width * (2 * model.width + 3 * model.mlp_width)
+    layer = model.embed_dim * (2 * model.embed_dim + 3 * model.mlp_width)
     _at_most(
         model.layers * layer,
         MAX_PARAMETERS,
-        "model.layers x model.width x (2 x model.width + 3 x model.mlp_width)",
+        "model.layers x model.embed_dim x (2 x model.embed_dim + 3 x model.mlp_width)",
         "parameters",
     )
     rows = rollout.slots or episodes
     longest = rollout.context_tokens or (prompt.reply_tokens if rollout.context == "single_turn" else context)
     _at_most(
-        rows * longest * model.layers * 2 * model.kv_heads * (model.width // model.heads),
+        rows * longest * model.layers * 2 * model.kv_heads * (model.embed_dim // model.heads),
         MAX_CACHED,
-        "rows x tokens x model.layers x 2 x model.kv_heads x (model.width / model.heads)",
+        "rows x tokens x model.layers x 2 x model.kv_heads x (model.embed_dim / model.heads)",
         "cached numbers",
     )
 

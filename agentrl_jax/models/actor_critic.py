@@ -1,6 +1,6 @@
 """A policy and its critic as one tree of parameters.
 
-Shapes: `N` rows of `S` tokens, of which `K` are scored, `D` width, `V` vocabulary. Outputs over [N, K] speak of the
+Shapes: `N` rows of `S` tokens, of which `K` are scored, `D` embed_dim, `V` vocabulary. Outputs over [N, K] speak of the
 token at `position` and are computed from the tokens before it. Vocabulary logits are made for these K tokens only.
 """
 
@@ -93,7 +93,7 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
     else:
         params["policy"] = pretrained
     if model.critic != "none":
-        params["critic"] = {"head": jnp.zeros(model.decoder.width, jnp.float32), "bias": jnp.zeros((), jnp.float32)}
+        params["critic"] = {"head": jnp.zeros(model.decoder.embed_dim, jnp.float32), "bias": jnp.zeros((), jnp.float32)}
     if model.critic == "separate":
         params["critic"]["decoder"] = params["policy"]
     return critic_from_policy(params)

@@ -1,6 +1,6 @@
 """Log-probabilities of many replies after one context, which is read once for all of them.
 
-Shapes: `N` replies of at most `L` tokens, `S` tokens of the context, `D` width.
+Shapes: `N` replies of at most `L` tokens, `S` tokens of the context, `D` embed_dim.
 """
 
 import jax

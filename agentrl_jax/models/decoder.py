@@ -1,6 +1,6 @@
 """A decoder-only transformer: parameters declared by Flax, everything else a function of arrays.
 
-Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` width, `V` vocabulary, `N` layers; see `layers`.
+Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` embed_dim, `V` vocabulary, `N` layers; see `layers`.
 """
 
 import functools
@@ -80,14 +80,14 @@ class Decoder(nn.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Returns logits f32[B, S, V] for `tokens` i32[B, S]."""
         c = self.config
-        scaled = nn.initializers.normal(c.width**-0.5)
+        scaled = nn.initializers.normal(c.embed_dim**-0.5)
         declared: dict[str, Any] = {
-            "embedding": self.param("embedding", scaled, (c.vocab_size, c.width), jnp.float32),
+            "embedding": self.param("embedding", scaled, (c.vocab_size, c.embed_dim), jnp.float32),
             "layers": self.param("layers", _init_layers, c),
-            "final_norm": self.param("final_norm", nn.initializers.ones, (c.width,), jnp.float32),
+            "final_norm": self.param("final_norm", nn.initializers.ones, (c.embed_dim,), jnp.float32),
         }
         if not c.tied_embeddings:
-            declared["lm_head"] = self.param("lm_head", scaled, (c.width, c.vocab_size), jnp.float32)
+            declared["lm_head"] = self.param("lm_head", scaled, (c.embed_dim, c.vocab_size), jnp.float32)
         return logits(declared, forward(declared, c, tokens))
 
 

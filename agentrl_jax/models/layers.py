@@ -1,6 +1,6 @@
 """The mathematics of a decoder layer as functions of arrays.
 
-Shapes: `B` rows, `C` tokens of a chunk, `D` width, `H` query heads, `K` key-value heads, `Dh` head dimension. Norms
+Shapes: `B` rows, `C` tokens of a chunk, `D` embed_dim, `H` query heads, `K` key-value heads, `Dh` head dimension. Norms
 and rotary angles are computed in f32.
 """
 

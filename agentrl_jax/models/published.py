@@ -5,20 +5,20 @@ from typing import Any
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
 
 
-def _qwen2(layers: int, width: int, mlp: int, heads: int, kv_heads: int, **more: Any) -> DecoderConfig:
+def _qwen2(layers: int, embed_dim: int, mlp: int, heads: int, kv_heads: int, **more: Any) -> DecoderConfig:
     shape: dict[str, Any] = dict(vocab_size=151_936, rope_theta=1e6, norm_eps=1e-6, qkv_bias=True, head_dim=128)
-    shape |= dict(num_layers=layers, width=width, mlp_width=mlp, num_heads=heads, num_kv_heads=kv_heads)
+    shape |= dict(num_layers=layers, embed_dim=embed_dim, mlp_width=mlp, num_heads=heads, num_kv_heads=kv_heads)
     return DecoderConfig(**(shape | more))
 
 
-def _qwen3(layers: int, width: int, mlp: int, heads: int, **more: Any) -> DecoderConfig:
-    return _qwen2(layers, width, mlp, heads, 8, qkv_bias=False, qk_norm=True, **more)
+def _qwen3(layers: int, embed_dim: int, mlp: int, heads: int, **more: Any) -> DecoderConfig:
+    return _qwen2(layers, embed_dim, mlp, heads, 8, qkv_bias=False, qk_norm=True, **more)
 
 
-def _llama3(layers: int, width: int, mlp: int, heads: int, factor: float, **more: Any) -> DecoderConfig:
+def _llama3(layers: int, embed_dim: int, mlp: int, heads: int, factor: float, **more: Any) -> DecoderConfig:
     scaling = Llama3Scaling(factor=factor, low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192)
     shape: dict[str, Any] = dict(vocab_size=128_256, rope_theta=5e5, norm_eps=1e-5, rope_scaling=scaling, head_dim=128)
-    shape |= dict(num_layers=layers, width=width, mlp_width=mlp, num_heads=heads, num_kv_heads=8)
+    shape |= dict(num_layers=layers, embed_dim=embed_dim, mlp_width=mlp, num_heads=heads, num_kv_heads=8)
     return DecoderConfig(**(shape | more))
 
 
@@ -26,7 +26,7 @@ PUBLISHED: dict[str, DecoderConfig] = {
     "smollm2-135m": DecoderConfig(
         vocab_size=49_152,
         num_layers=30,
-        width=576,
+        embed_dim=576,
         num_heads=9,
         num_kv_heads=3,
         head_dim=64,

@@ -30,7 +30,7 @@ class DecoderConfig:
     Attributes:
         vocab_size: V, rows of the embedding.
         num_layers: N.
-        width: D, size of the residual stream.
+        embed_dim: D, size of the residual stream.
         num_heads: query heads H.
         num_kv_heads: key and value heads K; divides H.
         mlp_width: F, inner size of the feed-forward layer.
@@ -51,7 +51,7 @@ class DecoderConfig:
 
     vocab_size: int
     num_layers: int
-    width: int
+    embed_dim: int
     num_heads: int
     num_kv_heads: int
     mlp_width: int
@@ -80,15 +80,15 @@ class DecoderConfig:
         """Shape of each parameter of one layer, by name."""
         heads, kv_heads = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
-            "attention_norm": (self.width,),
-            "query": (self.width, heads),
-            "key": (self.width, kv_heads),
-            "value": (self.width, kv_heads),
-            "output": (heads, self.width),
-            "mlp_norm": (self.width,),
-            "gate": (self.width, self.mlp_width),
-            "up": (self.width, self.mlp_width),
-            "down": (self.mlp_width, self.width),
+            "attention_norm": (self.embed_dim,),
+            "query": (self.embed_dim, heads),
+            "key": (self.embed_dim, kv_heads),
+            "value": (self.embed_dim, kv_heads),
+            "output": (heads, self.embed_dim),
+            "mlp_norm": (self.embed_dim,),
+            "gate": (self.embed_dim, self.mlp_width),
+            "up": (self.embed_dim, self.mlp_width),
+            "down": (self.mlp_width, self.embed_dim),
         }
         biased = (
             (("query", "key", "value") if self.qkv_bias else ())

@@ -1,6 +1,6 @@
 """Log-probabilities and entropies of tokens from hidden states, and distances between two policies.
 
-Shapes: `N` rows, `K` scored tokens of a row, `D` width, `V` vocabulary.
+Shapes: `N` rows, `K` scored tokens of a row, `D` embed_dim, `V` vocabulary.
 """
 
 from collections.abc import Callable

@@ -17,10 +17,10 @@ class Gather(NoGather):
     """Puts the parts of parameters together, inside a `jax.shard_map` over `fsdp`; gradients go back in parts.
 
     Attributes:
-        width: D; an axis called "width" that is shorter is a part of it.
+        embed_dim: D; an axis called "embed_dim" that is shorter is a part of it.
     """
 
-    width: int
+    embed_dim: int
 
     def __call__(self, params: Any) -> Any:
         """NoGather parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
@@ -33,6 +33,6 @@ class Gather(NoGather):
     def _whole(self, path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         axes = logical_axes([str(key.key) for key in path], leaf.ndim)
         for index, axis in enumerate(axes):
-            if axis == "width" and leaf.shape[index] < self.width:
+            if axis == "embed_dim" and leaf.shape[index] < self.embed_dim:
                 return checkpoint_name(jax.lax.all_gather(leaf, FSDP, axis=index, tiled=True), GATHERED)
         return leaf

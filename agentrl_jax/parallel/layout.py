@@ -24,7 +24,7 @@ class Rules:
 
     Attributes:
         vocab: rows of the embedding, columns of the output matrix.
-        width: the residual stream D.
+        embed_dim: the residual stream D.
         heads: query heads H, never split inside a head.
         kv_heads: key and value heads K, likewise.
         mlp: inner size F of the feed-forward layer.
@@ -32,7 +32,7 @@ class Rules:
     """
 
     vocab: Axis
-    width: Axis
+    embed_dim: Axis
     heads: Axis
     kv_heads: Axis
     mlp: Axis
@@ -78,31 +78,31 @@ class Rules:
         return Spec(*entries)
 
 
-UPDATE = Rules(vocab=TENSOR, width=FSDP, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
+UPDATE = Rules(vocab=TENSOR, embed_dim=FSDP, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
 """Learning: matrices are split both ways and gathered layer by layer."""
 
-ROLLOUT = Rules(vocab=TENSOR, width=None, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
+ROLLOUT = Rules(vocab=TENSOR, embed_dim=None, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
 """Decoding: whole rows of the stream; every data and fsdp device plays episodes of its own."""
 
 WIDE_ROLLOUT = Rules(
-    vocab=(FSDP, TENSOR), width=None, heads=(FSDP, TENSOR), kv_heads=(FSDP, TENSOR), mlp=(FSDP, TENSOR), rows=DATA
+    vocab=(FSDP, TENSOR), embed_dim=None, heads=(FSDP, TENSOR), kv_heads=(FSDP, TENSOR), mlp=(FSDP, TENSOR), rows=DATA
 )
 """Decoding of a model too large for `ROLLOUT`: fsdp is a second tensor axis."""
 
 _MATRICES: dict[str, tuple[str, str]] = {
-    "query": ("width", "heads"),
-    "key": ("width", "kv_heads"),
-    "value": ("width", "kv_heads"),
-    "output": ("heads", "width"),
-    "gate": ("width", "mlp"),
-    "up": ("width", "mlp"),
-    "down": ("mlp", "width"),
+    "query": ("embed_dim", "heads"),
+    "key": ("embed_dim", "kv_heads"),
+    "value": ("embed_dim", "kv_heads"),
+    "output": ("heads", "embed_dim"),
+    "gate": ("embed_dim", "mlp"),
+    "up": ("embed_dim", "mlp"),
+    "down": ("mlp", "embed_dim"),
 }
 _OUTER: dict[str, tuple[str, ...]] = {
-    "embedding": ("vocab", "width"),
-    "lm_head": ("width", "vocab"),
-    "final_norm": ("width",),
-    "head": ("width",),
+    "embedding": ("vocab", "embed_dim"),
+    "lm_head": ("embed_dim", "vocab"),
+    "final_norm": ("embed_dim",),
+    "head": ("embed_dim",),
 }
 
 
@@ -134,7 +134,7 @@ def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
     elif name.removesuffix("_bias") in _MATRICES:
         axes = _MATRICES[name.removesuffix("_bias")][1:]
     elif name in ("attention_norm", "mlp_norm"):
-        axes = ("width",)
+        axes = ("embed_dim",)
     elif name in ("query_norm", "key_norm"):
         axes = (None,)
     else:

@@ -1,7 +1,7 @@
 """What the model reads before it replies: the prefix of a task, once for all of its episodes, and observations.
 
 Shapes: `B` rows, `K` tasks, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an
-observation, `D` width.
+observation, `D` embed_dim.
 """
 
 import jax

@@ -153,10 +153,10 @@ def _fresh_shape(c: ModelConfig, vocab_size: int) -> DecoderConfig:
     return DecoderConfig(
         vocab_size=vocab_size,
         num_layers=c.layers,
-        width=c.width,
+        embed_dim=c.embed_dim,
         num_heads=c.heads,
         num_kv_heads=c.kv_heads,
-        head_dim=c.width // c.heads,
+        head_dim=c.embed_dim // c.heads,
         mlp_width=c.mlp_width,
         rope_theta=c.rope_theta,
         norm_eps=c.norm_eps,

@@ -194,7 +194,7 @@ class Programs:
     def _learning(self, name: str, function: Callable[..., Any], model: ActorCritic, **options: Any) -> Any:
         """A program that changes the state, which keeps its layout."""
         if self.mesh.shape[FSDP] > 1:
-            model = dataclasses.replace(model, gather=Gather(model.decoder.width))
+            model = dataclasses.replace(model, gather=Gather(model.decoder.embed_dim))
         alone = functools.partial(function, model=model, shards=self.shards, **options)
 
         def program(state, *arguments):

@@ -21,7 +21,7 @@ from agentrl_jax.text.conversation import conversation_ids, following_ids
 
 TOKENIZER = tokenizers.load_small()
 SHAPE = DecoderConfig(
-    vocab_size=TOKENIZER.vocab_size, num_layers=1, width=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16
+    vocab_size=TOKENIZER.vocab_size, num_layers=1, embed_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16
 )
 LENGTH = 160
 
@@ -154,7 +154,7 @@ def test_who_cannot_be_talked_with(tmp_path):
         assert (code, out, err.count("\n")) == (2, "", 1)
         return err
 
-    fresh = made_run.write_run(tmp_path / "fresh", "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16")
+    fresh = made_run.write_run(tmp_path / "fresh", "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16")
     assert "its tokenizer has no chat template" in refused(fresh)
     assert "leave out --online" in refused(fresh, "--online")
     plain = made_run.write_model(tmp_path / "plain")

@@ -90,7 +90,7 @@ def test_an_alias_is_a_copy(tmp_path):
         (["--evaluation.episodes", str(2**31 - 1)], "evaluation.episodes"),
         (["--imitation.batch", str(2**31 - 1)], "imitation.batch"),
         (["--model.lora.rank", str(2**31 - 1)], "model.lora.rank"),
-        (["--model.width", str(2**20), "--model.mlp_width", str(2**20)], "parameters"),
+        (["--model.embed_dim", str(2**20), "--model.mlp_width", str(2**20)], "parameters"),
         (["--rollout.group_size", str(2**14), "--model.layers", str(2**18)], "cached numbers"),
         (["--train.mutual_information_pairs", str(10**40)], "at most 65536"),
     ],

@@ -17,7 +17,7 @@ from agentrl_jax.train.run_folder import read_config
 
 DEEP = "[" * 3000 + "]" * 3000
 WORDS = [b"9" * 5000, DEEP.encode(), b"null", b"NaN", b"{", b'"', b"\n", b"\xff", b"\\ud800"]
-SMALL = "layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+SMALL = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
 
 
 class Reached(UserError):
@@ -87,7 +87,7 @@ def test_whole_runs_can_be_read(runs, monkeypatch, instead_of_playing):
     ("changes", "message"),
     [
         ({"rollout": {"slots": 7}}, "rollout.slots is 7"),
-        ({"model": {"heads": 3}}, "model.width is 16 and model.heads is 3"),
+        ({"model": {"heads": 3}}, "model.embed_dim is 16 and model.heads is 3"),
         ({"prompt": {"style": "chat"}}, "prompt.style is chat"),
         ({"evaluation": {"episodes": 2**31 - 1}}, "evaluation.episodes"),
         ({"tasks": [{"env": "FrozenLake", "groups": 2, "levels": "gone.txt"}]}, "gone.txt: there is no such file"),

@@ -8,7 +8,14 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 
 CONFIG = DecoderConfig(
-    vocab_size=23, num_layers=2, width=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp_width=20, tied_embeddings=False
+    vocab_size=23,
+    num_layers=2,
+    embed_dim=16,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=4,
+    mlp_width=20,
+    tied_embeddings=False,
 )
 ROWS, LENGTH = 3, 11
 

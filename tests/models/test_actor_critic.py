@@ -52,7 +52,7 @@ def test_critic_reads_the_tokens_before(critic, tokens):
     params = actor_critic.init_params(jax.random.key(0), model)
     position = jnp.tile(jnp.arange(1, LENGTH), (ROWS, 1))
     assert not np.asarray(actor_critic.values(params, model, tokens, position)).any()
-    params["critic"]["head"] = jax.random.normal(jax.random.key(5), (CONFIG.width,))
+    params["critic"]["head"] = jax.random.normal(jax.random.key(5), (CONFIG.embed_dim,))
     value = actor_critic.values(params, model, tokens, position)
     assert value.shape == position.shape
     other = actor_critic.values(params, model, tokens.at[:, 6:].set(1), position)
@@ -67,7 +67,7 @@ def test_critic_reads_the_tokens_before(critic, tokens):
 def test_value_loss_reaches_the_policy_only_through_a_shared_decoder(critic, tokens):
     model = ActorCritic(decoder=CONFIG, critic=critic)
     params = actor_critic.init_params(jax.random.key(0), model)
-    params["critic"]["head"] = jnp.ones(CONFIG.width)
+    params["critic"]["head"] = jnp.ones(CONFIG.embed_dim)
     grads = jax.grad(lambda p: jnp.sum(actor_critic.values(p, model, tokens, POSITION)))(params)
     touched = any(np.asarray(x).any() for x in jax.tree.leaves(grads["policy"]))
     assert touched == (critic == "shared")

@@ -20,7 +20,7 @@ from agentrl_jax.parallel.mesh import MESH_AXES
 SHAPE = DecoderConfig(
     vocab_size=32,
     num_layers=2,
-    width=16,
+    embed_dim=16,
     num_heads=4,
     num_kv_heads=2,
     head_dim=8,
@@ -90,8 +90,10 @@ def test_heads_are_never_cut():
 
 
 def test_two_axes_on_one_mesh_axis_are_refused():
-    rules = dataclasses.replace(layout.UPDATE, width="tensor")
-    with pytest.raises(ValueError, match=r"layers/query: the mesh axis 'tensor' would split both 'width' and 'heads'"):
+    rules = dataclasses.replace(layout.UPDATE, embed_dim="tensor")
+    with pytest.raises(
+        ValueError, match=r"layers/query: the mesh axis 'tensor' would split both 'embed_dim' and 'heads'"
+    ):
         specs({"layers": {"query": jax.ShapeDtypeStruct((2, 16, 32), jnp.float32)}}, mesh(1, 1, 2), rules)
 
 

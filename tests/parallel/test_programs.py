@@ -27,7 +27,7 @@ from agentrl_jax.train.programs import Programs, total_stats
 SHAPE = DecoderConfig(
     vocab_size=24,
     num_layers=2,
-    width=16,
+    embed_dim=16,
     num_heads=4,
     num_kv_heads=2,
     head_dim=4,

@@ -32,7 +32,7 @@ CONTEXTS = ("full", pytest.param("single_turn", marks=pytest.mark.slow))
 RUN = """
 tasks: [{env: FrozenLake, groups: 4}]
 prompt: {think: true, max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 9}
-model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2}
 algo: {preset: starpo_s, filter: {ratio: 0.5}}
 train: {iterations: 4, checkpoint_every: 3, validate_every: 0, validation_episodes: 8, mutual_information_every: 2}

@@ -23,7 +23,7 @@ MODELS = {
     "upper": "pretrained: MODEL, frozen_layers: 1, lora: {rank: 2, alpha: 3, targets: [query, down]}",
     "frozen": "pretrained: MODEL, frozen_layers: 1",
     "whole": "pretrained: MODEL, critic: separate",
-    "fresh": "layers: 2, width: 16, heads: 2, kv_heads: 1, mlp_width: 16, tied_embeddings: false",
+    "fresh": "layers: 2, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16, tied_embeddings: false",
 }
 TOKENS = np.random.default_rng(0).integers(20, 300, (2, 24))
 

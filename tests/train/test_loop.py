@@ -19,7 +19,7 @@ OTHER = """
 devices: 2
 tasks: [{env: FrozenLake-deterministic, groups: 4}]
 prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, reply_tokens: 8}
-model: {layers: 1, width: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2, context: single_turn}
 algo: {preset: starpo_grpo, minibatches: 2, kl: {coef: 0.5}}
 optim: {lr: 0.03, schedule: linear}

@@ -48,7 +48,7 @@ def test_a_plan_on_the_devices_that_are_here():
             "tasks": [{"env": "Bandit", "groups": 4}],
             "prompt": {"max_turns": 1, "reply_tokens": 8},
             "rollout": {"group_size": 2},
-            "model": {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "mlp_width": 32},
+            "model": {"layers": 2, "embed_dim": 16, "heads": 4, "kv_heads": 2, "mlp_width": 32},
             "mesh": {"fsdp": 2, "tensor": 2},
         }
     )
@@ -74,7 +74,7 @@ def test_an_unknown_shape_is_refused():
 
 def test_plan_at_the_command_line(tmp_path):
     file = tiny_run.write_config(tmp_path)
-    code, _, err = tiny_run.command("plan", file, "--topology", "v7:1", "--model.width", "16")
+    code, _, err = tiny_run.command("plan", file, "--topology", "v7:1", "--model.embed_dim", "16")
     assert (code, err.count("\n")) == (2, 1)
     assert "topology 'v7:1' is unknown" in err
     code, _, err = tiny_run.command("plan", file, "--mesh.fsdp", "99")

@@ -17,7 +17,7 @@ from agentrl_jax.text import tokenizer as tokenizers
 SHAPE = DecoderConfig(
     vocab_size=480,  # more than the tokenizer has, as Qwen's embedding has
     num_layers=2,
-    width=16,
+    embed_dim=16,
     num_heads=2,
     num_kv_heads=1,
     head_dim=8,

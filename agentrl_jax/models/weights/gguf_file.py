@@ -83,8 +83,8 @@ def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConf
             key("pooling_type"): (0,),
         }
     )
-    heads, width = whole("attention.head_count", MOST["heads"]), whole("embedding_length", MOST["width"])
-    head_dim = whole("attention.key_length", MOST["heads"], max(1, width // heads))
+    heads, embed_dim = whole("attention.head_count", MOST["heads"]), whole("embedding_length", MOST["embed_dim"])
+    head_dim = whole("attention.key_length", MOST["heads"], max(1, embed_dim // heads))
     for other in ("attention.value_length", "rope.dimension_count"):
         if whole(other, MOST["heads"], head_dim) != head_dim:
             raise fields.refuse(key(other), f"{head_dim}, as the keys have")
@@ -96,7 +96,7 @@ def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConf
         decoder = DecoderConfig(
             vocab_size=vocab_size,
             num_layers=whole("block_count", MOST["layers"]),
-            width=width,
+            embed_dim=embed_dim,
             num_heads=heads,
             num_kv_heads=whole("attention.head_count_kv", MOST["heads"], heads),
             mlp_width=whole("feed_forward_length", MOST["mlp"]),

@@ -67,7 +67,7 @@ _HARMLESS = {
 HARMLESS = frozenset(" ".join(_HARMLESS.values()).split())
 """Keys that change nothing in the function that the weights compute."""
 
-MOST = {"layers": 1024, "heads": 4096, "width": 2**18, "mlp": 2**21, "vocab": 2**24, "positions": 2**31}
+MOST = {"layers": 1024, "heads": 4096, "embed_dim": 2**18, "mlp": 2**21, "vocab": 2**24, "positions": 2**31}
 """Sizes beyond those of any decoder there is; larger ones are mistakes or attacks."""
 
 
@@ -122,7 +122,7 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> Pretrain
     fields.only(_ONLY_OF[model_type])
     layers = fields.whole("num_hidden_layers", MOST["layers"])
     heads = fields.whole("num_attention_heads", MOST["heads"])
-    width = fields.whole("hidden_size", MOST["width"])
+    embed_dim = fields.whole("hidden_size", MOST["embed_dim"])
     positions = fields.whole("max_position_embeddings", MOST["positions"])
     theta, scaling = _rope(fields, positions)
     attention_bias = model_type in ("llama", "qwen3") and fields.flag("attention_bias")
@@ -130,11 +130,11 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> Pretrain
         decoder = DecoderConfig(
             vocab_size=fields.whole("vocab_size", MOST["vocab"]),
             num_layers=layers,
-            width=width,
+            embed_dim=embed_dim,
             num_heads=heads,
             num_kv_heads=_or(fields, "num_key_value_heads", heads),
             mlp_width=fields.whole("intermediate_size", MOST["mlp"]),
-            head_dim=_or(fields, "head_dim", _head_dim(fields, width, heads)),
+            head_dim=_or(fields, "head_dim", _head_dim(fields, embed_dim, heads)),
             rope_theta=theta,
             rope_scaling=scaling,
             norm_eps=fields.number("rms_norm_eps"),
@@ -177,10 +177,10 @@ def _or(fields: Fields, key: str, default: int) -> int:
     return default if fields.take(key) is None else fields.whole(key, MOST["heads"])
 
 
-def _head_dim(fields: Fields, width: int, heads: int) -> int:
-    if width % heads and fields.take("head_dim") is None:
+def _head_dim(fields: Fields, embed_dim: int, heads: int) -> int:
+    if embed_dim % heads and fields.take("head_dim") is None:
         raise fields.refuse("hidden_size", f"a multiple of num_attention_heads, {heads}, where head_dim is absent")
-    return width // heads
+    return embed_dim // heads
 
 
 def _rope(fields: Fields, positions: int) -> tuple[float, Llama3Scaling | None]:

@@ -38,7 +38,7 @@ def describe(
         "eos_token_id": eos_token_id,
         "pad_token_id": pad_token_id,
         "vocab_size": decoder.vocab_size,
-        "hidden_size": decoder.width,
+        "hidden_size": decoder.embed_dim,
         "intermediate_size": decoder.mlp_width,
         "num_hidden_layers": decoder.num_layers,
         "num_attention_heads": decoder.num_heads,

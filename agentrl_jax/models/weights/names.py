@@ -69,9 +69,9 @@ def leaves(config: DecoderConfig, style: Style) -> dict[str, Leaf]:
     """Every array of a decoder by path, such as `layers/query`, in the order in which files hold them."""
     column = 0 if style == "hf" else 1
     outer = {
-        "embedding": (config.vocab_size, config.width),
-        "final_norm": (config.width,),
-        "lm_head": (config.width, config.vocab_size),
+        "embedding": (config.vocab_size, config.embed_dim),
+        "final_norm": (config.embed_dim,),
+        "lm_head": (config.embed_dim, config.vocab_size),
     }
     if config.tied_embeddings:
         del outer["lm_head"]

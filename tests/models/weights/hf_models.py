@@ -68,34 +68,37 @@ def config_of(family: str, **changes) -> dict:
 def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
     """Random f32 tensors for a configuration."""
     draw = np.random.default_rng(seed)
-    width, mlp, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
-    size = config.get("head_dim") or width // config["num_attention_heads"]
+    embed_dim, mlp, kind = config["hidden_size"], config["intermediate_size"], config["model_type"]
+    size = config.get("head_dim") or embed_dim // config["num_attention_heads"]
     heads, kv_heads = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     outputs = {"q": heads, "k": kv_heads, "v": kv_heads}
 
     def normal(*shape):
         return (0.3 * draw.standard_normal(shape)).astype(np.float32)
 
-    tensors = {"model.embed_tokens.weight": normal(config["vocab_size"], width)}
+    tensors = {"model.embed_tokens.weight": normal(config["vocab_size"], embed_dim)}
     for i in range(config["num_hidden_layers"]):
-        layer = {"input_layernorm.weight": 1 + normal(width), "post_attention_layernorm.weight": 1 + normal(width)}
+        layer = {
+            "input_layernorm.weight": 1 + normal(embed_dim),
+            "post_attention_layernorm.weight": 1 + normal(embed_dim),
+        }
         for name, out in outputs.items():
-            layer[f"self_attn.{name}_proj.weight"] = normal(out, width)
+            layer[f"self_attn.{name}_proj.weight"] = normal(out, embed_dim)
             if kind == "qwen2" or config.get("attention_bias"):
                 layer[f"self_attn.{name}_proj.bias"] = normal(out)
             if kind == "qwen3" and name != "v":
                 layer[f"self_attn.{name}_norm.weight"] = 1 + normal(size)
-        layer["self_attn.o_proj.weight"] = normal(width, heads)
+        layer["self_attn.o_proj.weight"] = normal(embed_dim, heads)
         if config.get("attention_bias"):
-            layer["self_attn.o_proj.bias"] = normal(width)
-        for name, shape in (("gate", (mlp, width)), ("up", (mlp, width)), ("down", (width, mlp))):
+            layer["self_attn.o_proj.bias"] = normal(embed_dim)
+        for name, shape in (("gate", (mlp, embed_dim)), ("up", (mlp, embed_dim)), ("down", (embed_dim, mlp))):
             layer[f"mlp.{name}_proj.weight"] = normal(*shape)
             if config.get("mlp_bias"):
                 layer[f"mlp.{name}_proj.bias"] = normal(shape[0])
         tensors |= {f"model.layers.{i}.{name}": value for name, value in layer.items()}
-    tensors["model.norm.weight"] = 1 + normal(width)
+    tensors["model.norm.weight"] = 1 + normal(embed_dim)
     if not config.get("tie_word_embeddings"):
-        tensors["lm_head.weight"] = normal(config["vocab_size"], width)
+        tensors["lm_head.weight"] = normal(config["vocab_size"], embed_dim)
     return tensors
 
 

@@ -229,7 +229,7 @@ def smollm2():
 
 def test_smollm2_knows_the_capital_of_france(smollm2):
     config = smollm2.config.decoder
-    assert (config.num_layers, config.width, config.rope_theta, config.norm_eps) == (30, 576, 100_000.0, 1e-5)
+    assert (config.num_layers, config.embed_dim, config.rope_theta, config.norm_eps) == (30, 576, 100_000.0, 1e-5)
     words = tokenizer.from_files(smollm2.files, load.SMOLLM2)
     ids = jnp.array([words.encode("The capital of France is")])
     logits = jax.jit(lambda params: decoder.logits(params, decoder.forward(params, config, ids)))(smollm2.params)

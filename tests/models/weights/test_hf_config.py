@@ -50,7 +50,7 @@ def test_smollm2_as_the_hub_has_it():
     assert config.decoder == DecoderConfig(
         vocab_size=49152,
         num_layers=30,
-        width=576,
+        embed_dim=576,
         num_heads=9,
         num_kv_heads=3,
         mlp_width=1536,
@@ -95,7 +95,7 @@ def test_absent_keys_are_as_in_transformers(kind):
     config = parse_config({"model_type": kind})
     decoder = config.decoder
     sizes = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    ours = (decoder.vocab_size, decoder.num_layers, decoder.width, decoder.num_heads, decoder.mlp_width)
+    ours = (decoder.vocab_size, decoder.num_layers, decoder.embed_dim, decoder.num_heads, decoder.mlp_width)
     assert ours == tuple(getattr(theirs, name) for name in sizes)
     assert (decoder.norm_eps, config.max_positions) == (theirs.rms_norm_eps, theirs.max_position_embeddings)
     assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": decoder.rope_theta}
