@@ -40,7 +40,7 @@ def main(run: str) -> None:
     base = None
     for name, slots, share in VARIANTS:
         engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=slots)
-        program = programs.rollout(name, policy.model, world, dataclasses.replace(engine, wait_share=share))
+        program = programs.rollout(name, policy.model, world, dataclasses.replace(engine, prefill_threshold=share))
         _, stats = jax.block_until_ready(program(policy.params, key, ids, settings))
         times = []
         for _ in range(REPEATS):

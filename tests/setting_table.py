@@ -172,11 +172,11 @@ def with_settings(settings: tuple[Setting, ...], needs: tuple[Setting, ...] = ()
 
 ELSEWHERE: dict[str, tuple[str, str]] = {
     "algo.preset": ("names the values that a file leaves out", "test_config.py::test_presets_fill_what_is_not_given"),
-    "algo.accumulation": (
+    "algo.grad_accum_steps": (
         "memory alone, not the result",
         "train/test_rules.py::test_parts_of_a_minibatch_change_nothing",
     ),
-    "algo.row_lengths": (
+    "algo.length_buckets": (
         "time alone, not the result",
         "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
     ),
@@ -198,7 +198,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "train/test_loop.py::test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run",
     ),
     **dict.fromkeys(
-        ("rollout.slots", "rollout.wait_share"),
+        ("rollout.slots", "rollout.prefill_threshold"),
         ("time alone, not the trajectories", "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories"),
     ),
     "rollout.prefill_chunk": (

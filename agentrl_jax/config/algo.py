@@ -504,9 +504,9 @@ class UpdateRule(Section):
     minibatches: Positive = 1
     """Gradient steps per pass. The rows that a filter keeps are dealt out evenly; a step without any is left out. With
     one step and one epoch no ratio has moved, so that clip_low, clip_high and dual_clip do nothing."""
-    accumulation: Positive = 1
+    grad_accum_steps: Positive = 1
     """Parts in which a minibatch is computed; changes memory, not the result."""
-    row_lengths: Annotated[int, Field(ge=1, le=16)] = 1
+    length_buckets: Annotated[int, Field(ge=1, le=16)] = 1
     """Lengths that the learner's program is compiled for, equal steps up to the longest row. Rows of a minibatch are
     sorted, and each part is cut to the shortest length that holds it: less padding, more compilation, and the same
     result. It takes more than one part to gain."""

@@ -170,7 +170,7 @@ class RolloutConfig(Section):
     """What the model sees of its past: every turn so far, or the current turn only."""
     slots: Count = 0
     """Rows that run at once; 0: one per episode, fewer: a finished row takes up the next episode."""
-    wait_share: Share = 1.0
+    prefill_threshold: Share = 1.0
     """Share of active rows that has to wait for an observation before it is read; 1 is a barrier after every turn."""
     prefill_chunk: Count = 0
     """Observations are read so many tokens at a time, as often as the longest that waits needs; 0: their full width at

@@ -211,7 +211,9 @@ class _Engine:
     def may_decode(self, state: LoopState) -> jax.Array:
         """bool[]: some row decodes and too few wait to answer them."""
         waiting = jnp.sum(state.waiting)
-        return jnp.any(state.active & ~state.waiting) & (waiting < self.config.wait_share * jnp.sum(state.active))
+        return jnp.any(state.active & ~state.waiting) & (
+            waiting < self.config.prefill_threshold * jnp.sum(state.active)
+        )
 
     def decode(self, state: LoopState) -> LoopState:
         """Adds one token to the reply of every row that decodes, and runs the model on it."""

@@ -15,7 +15,7 @@ class EngineConfig:
         reply_tokens: L, the cap on one reply.
         group_size: members of a group; its rows are contiguous and share the prefill of the first observation.
         slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
-        wait_share: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
+        prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
         end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
@@ -25,14 +25,14 @@ class EngineConfig:
             as many as can occur.
 
     Raises:
-        ValueError: `wait_share` lies outside (0, 1], or `end_of_turn` is empty.
+        ValueError: `prefill_threshold` lies outside (0, 1], or `end_of_turn` is empty.
     """
 
     max_turns: int
     reply_tokens: int
     group_size: int
     slots: int
-    wait_share: float
+    prefill_threshold: float
     context: Literal["full", "single_turn"]
     stop_at_answer: bool
     end_of_turn: tuple[int, ...]
@@ -40,8 +40,8 @@ class EngineConfig:
     context_tokens: int = 0
 
     def __post_init__(self):
-        if not 0 < self.wait_share <= 1:
-            raise ValueError(f"wait_share {self.wait_share} must lie in (0, 1]")
+        if not 0 < self.prefill_threshold <= 1:
+            raise ValueError(f"prefill_threshold {self.prefill_threshold} must lie in (0, 1]")
         if not self.end_of_turn:
             raise ValueError("end_of_turn names no stop token; give at least one")
 

@@ -252,7 +252,7 @@ def _prepare(
     """Values, reference log-probabilities and advantages of all kept rows."""
     mask = rows.sampled
     mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
-    in_parts = functools.partial(_in_parts, parts=config.minibatches * config.accumulation, shards=shards)
+    in_parts = functools.partial(_in_parts, parts=config.minibatches * config.grad_accum_steps, shards=shards)
     params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage.has_critic:
@@ -381,6 +381,6 @@ def _in_parts(
 
 def _padded(final: FinalStates, config: LearnerConfig, shards: Shards) -> FinalStates:
     """As many rows as parts and devices can share, which they need not be able to with one row an episode."""
-    more = -len(final.known) % (config.minibatches * config.accumulation * shards.count)
+    more = -len(final.known) % (config.minibatches * config.grad_accum_steps * shards.count)
     padded = FinalStates(*(jnp.pad(x, ((0, more), (0, 0))) for x in final))
     return padded._replace(position=jnp.maximum(padded.position, 1))

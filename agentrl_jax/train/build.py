@@ -205,7 +205,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
         reply_tokens=config.prompt.reply_tokens,
         group_size=group_size,
         slots=slots,
-        wait_share=config.rollout.wait_share,
+        prefill_threshold=config.rollout.prefill_threshold,
         context=config.rollout.context,
         stop_at_answer=config.prompt.stop_at_answer,
         end_of_turn=tokenizer.stop_ids,

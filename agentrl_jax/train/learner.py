@@ -101,7 +101,7 @@ def _learn(
         return order.reshape(-1, config.minibatches).T
 
     order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, rows // config.minibatches)
-    if config.row_lengths > 1:  # so that parts are of rows of a kind
+    if config.length_buckets > 1:  # so that parts are of rows of a kind
         order = jax.vmap(lambda chosen: chosen[jnp.argsort(-_lengths(batch)[chosen], stable=True)])(order)
 
     def step(state, numbered):
@@ -149,14 +149,14 @@ def _learn(
 def _gradient(
     state: TrainState, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
 ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-    """Loss, gradient and metrics of one minibatch of n rows, in `accumulation` parts on each device.
+    """Loss, gradient and metrics of one minibatch of n rows, in `grad_accum_steps` parts on each device.
 
     The denominators are those of the whole minibatch, so neither parts nor devices change the result. Each part is cut
-    to the shortest of `row_lengths` lengths that holds its rows, and left out where it holds nothing.
+    to the shortest of `length_buckets` lengths that holds its rows, and left out where it holds nothing.
     """
     denominators = losses.count(batch.mask)
     mine = shards.local(batch)
-    parts = jax.tree.map(lambda x: x.reshape(config.accumulation, -1, *x.shape[1:]), mine)
+    parts = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), mine)
     varying, base, reference = shards.varying((state.params, state.base, state.reference))
     frozen = state.replace(base=base)
 
@@ -173,9 +173,9 @@ def _gradient(
     shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], parts))
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
-    steps = range(1, config.row_lengths + 1)
+    steps = range(1, config.length_buckets + 1)
     lengths = [
-        max(-(-batch.tokens.shape[1] * step // config.row_lengths), model.shared_prefix_len + 1) for step in steps
+        max(-(-batch.tokens.shape[1] * step // config.length_buckets), model.shared_prefix_len + 1) for step in steps
     ]
     branches = [lambda _: zeros, *map(up_to, lengths)]
 

@@ -125,7 +125,7 @@ def test_the_whole_divergence_is_that_of_one_device():
 
 def test_devices_cut_their_parts_alike():
     """Each device has rows of its own lengths, and needs the parts of the parameters that others hold."""
-    one, spread = (step_on(*mesh, NO_GATHER, accumulation=2, row_lengths=3) for mesh in ((1, 1, 1), (4, 4, 1)))
+    one, spread = (step_on(*mesh, NO_GATHER, grad_accum_steps=2, length_buckets=3) for mesh in ((1, 1, 1), (4, 4, 1)))
     assert_same_update(one, spread)
 
 
@@ -152,7 +152,7 @@ def _check_layout(state, fsdp, tensor):
 @pytest.mark.slow
 def test_minibatches_parts_and_adam_on_a_mesh():
     """The optimizer's moments lie as the parameters do; its norm and its clip read all parts."""
-    options = {"minibatches": 2, "accumulation": 1, "epochs": 2}
+    options = {"minibatches": 2, "grad_accum_steps": 1, "epochs": 2}
     optimize = states.optimizer(0.9, 0.99, 0.01)
     _, known, one = step_on(1, 1, 1, NO_GATHER, optimize, **options)
     _, metrics, after = step_on(4, 2, 2, NO_GATHER, optimize, **options)

@@ -89,10 +89,10 @@ def test_position_in_the_batch_changes_no_bit(compiled, policy, batch):
     assert differing(toy_agent.rows(one, shuffle), other) == []
 
 
-@pytest.mark.parametrize("wait_share", [1.0, 0.3])
-def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, wait_share):
+@pytest.mark.parametrize("prefill_threshold", [1.0, 0.3])
+def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, prefill_threshold):
     ids, trajectory, _ = batch
-    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, wait_share=wait_share))
+    program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, prefill_threshold=prefill_threshold))
     refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
     assert_same(refilled, trajectory)
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
@@ -102,7 +102,7 @@ def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, po
     ids = toy_agent.rows(batch[0], np.arange(16))
     options = {"context": "single_turn", "stop_at_answer": True}
     whole, _ = compiled(toy_agent.engine_config(**options))(policy, KEY, ids, toy_agent.settings(16))
-    refilled, _ = compiled(toy_agent.engine_config(slots=4, wait_share=0.5, **options))(
+    refilled, _ = compiled(toy_agent.engine_config(slots=4, prefill_threshold=0.5, **options))(
         policy, KEY, ids, toy_agent.settings(16)
     )
     assert_same(refilled, whole)
@@ -312,7 +312,7 @@ def test_impossible_slots_are_refused(policy, changes, episodes, words):
         )
 
 
-@pytest.mark.parametrize("changes", [{"wait_share": 0.0}, {"wait_share": 1.5}])
+@pytest.mark.parametrize("changes", [{"prefill_threshold": 0.0}, {"prefill_threshold": 1.5}])
 def test_bad_engine_settings_are_refused(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         toy_agent.engine_config(**changes)

@@ -95,7 +95,7 @@ class Stage:
             reply_tokens=toy_agent.REPLY_TOKENS,
             group_size=GROUP_SIZE,
             slots=slots,
-            wait_share=1.0,
+            prefill_threshold=1.0,
             context="full",
             stop_at_answer=False,
             end_of_turn=TOKENIZER.stop_ids,

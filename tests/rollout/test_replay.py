@@ -20,8 +20,8 @@ TEMPERATURE = jnp.asarray(
     np.where(np.arange(64) % 5 == 0, 0.0, np.where(np.arange(64) % 3 == 0, 0.7, 1.0)), jnp.float32
 )
 WHOLE = {"group_size": GROUP_SIZE}
-REFILLED = {"group_size": GROUP_SIZE, "slots": 16, "wait_share": 0.3}
-SINGLE = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "wait_share": 0.5}
+REFILLED = {"group_size": GROUP_SIZE, "slots": 16, "prefill_threshold": 0.3}
+SINGLE = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill_threshold": 0.5}
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def test_devices_change_nothing(base, devices):
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
 def test_parts_equal_the_whole(learn, aggregation):
-    whole, in_parts = (learn(aggregation=aggregation, accumulation=parts) for parts in (1, 4))
+    whole, in_parts = (learn(aggregation=aggregation, grad_accum_steps=parts) for parts in (1, 4))
     assert_close(step_of(whole[0]), step_of(in_parts[0]))
     for name, value in whole[1].items():
         np.testing.assert_allclose(in_parts[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
@@ -106,7 +106,7 @@ def test_parts_of_their_own_length_equal_the_whole(learn, minibatches, monkeypat
         return score_tokens(params, model, tokens, *rest)
 
     monkeypatch.setattr(actor_critic, "score_tokens", scored)
-    whole, cut = (learn(minibatches=minibatches, accumulation=2, row_lengths=count) for count in (1, 3))
+    whole, cut = (learn(minibatches=minibatches, grad_accum_steps=2, length_buckets=count) for count in (1, 3))
     assert len(lengths) == 3
     assert_close(step_of(whole[0]), step_of(cut[0]))
     for name, value in whole[1].items():

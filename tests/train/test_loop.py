@@ -349,7 +349,16 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Programs, "_keep", keep)
     file = tiny_run.write_config(tmp_path)
-    words = ("--algo.mismatch", "replay", "--devices", "2", "--rollout.slots", "4", "--rollout.wait_share", "0.5")
+    words = (
+        "--algo.mismatch",
+        "replay",
+        "--devices",
+        "2",
+        "--rollout.slots",
+        "4",
+        "--rollout.prefill_threshold",
+        "0.5",
+    )
     run = tmp_path / "run"
     code, _, err = train(run, file, *words)
     assert (code, err) == (0, "")

@@ -65,7 +65,9 @@ def test_the_rollout_s_log_probabilities_are_clipped_before_anything_has_moved(l
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"minibatches": 2}, {"epochs": 2, "accumulation": 2, "row_lengths": 2}], ids=["one", "two", "parts"]
+    "changes",
+    [{}, {"minibatches": 2}, {"epochs": 2, "grad_accum_steps": 2, "length_buckets": 2}],
+    ids=["one", "two", "parts"],
 )
 def test_nothing_is_clipped_before_anything_has_moved(learn, changes):
     metrics = learn(mismatch=NoCorrection(), **changes)

@@ -118,7 +118,7 @@ def test_every_pair(judge, first):
 
 def test_what_changes_memory_alone_is_seen_to_change_nothing(judge):
     """The measure can tell: parts of a minibatch change rounding only."""
-    parts = judge.results.of(read(put(BASE, {"algo.accumulation": 2})))
+    parts = judge.results.of(read(put(BASE, {"algo.grad_accum_steps": 2})))
     assert difference(parts, judge.results.of(read(BASE))) < SMALLEST / 3
 
 

@@ -131,7 +131,7 @@ def test_every_preset_makes_a_step(learn, name):
     ],
 )
 def test_parts_of_a_minibatch_change_nothing(learn, changes):
-    steps = [learn(rule(**changes, accumulation=parts))[2] for parts in (1, 4)]
+    steps = [learn(rule(**changes, grad_accum_steps=parts))[2] for parts in (1, 4)]
     assert_close(*steps, 1e-6)
 
 
@@ -244,7 +244,7 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
         advantage=Gae(whiten=False, bootstrap_truncated=True),
         context=context,
         filter=FractionFilter(ratio=0.5),
-        accumulation=2,
+        grad_accum_steps=2,
     )
     program = jax.jit(
         lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, MODEL, config, Shards(), None, None)
@@ -427,7 +427,10 @@ def test_several_devices_make_the_same_step():
 def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
     """With more parts than episodes, so that the last observations are padded."""
     config = rule(
-        context="single_turn", advantage=Gae(bootstrap_truncated=True), kl=FixedKl(apply_to="reward"), accumulation=4
+        context="single_turn",
+        advantage=Gae(bootstrap_truncated=True),
+        kl=FixedKl(apply_to="reward"),
+        grad_accum_steps=4,
     )
     numbers, made = settings(kl_coef=0.3, lam=0.7), []
     for devices in (1, 8):

@@ -36,7 +36,7 @@ RULE = build.learner_config(toy_agent.CONFIG).replace(
     minibatches=1,
 )
 MISMATCH = {"replay": Replay(), "rollout": NoCorrection(ratio_from="rollout"), "learner": NoCorrection()}
-REFILLED = {"slots": 8, "wait_share": 0.5}
+REFILLED = {"slots": 8, "prefill_threshold": 0.5}
 
 
 def settings(**changes):
