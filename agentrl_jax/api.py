@@ -49,7 +49,7 @@ class Policy(RunPolicy):
 
         Returns:
             For each of the E episodes task, group, member, prompt, return, success and `turns`; for each turn
-            observation, reply, actions, reward and format_error.
+            observation, response, actions, reward and format_error.
         """
         names = tuple(task.label for task in self.config.tasks)
         return transcripts(trajectory, self.tokenizer, names, trajectory.num_turns.shape[0])

@@ -101,13 +101,13 @@ class Chat:
     temperature: float = 0.0
     """Sampling temperature; 0 takes the likeliest token."""
     max_tokens: int = 256
-    """Longest reply in tokens."""
+    """Longest response in tokens."""
     length: int = 2048
     """Tokens of the whole conversation."""
     seed: int = 0
     """Seed of sampling."""
     thinking: Literal["auto", "on", "off"] = "auto"
-    """Think before replies, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think), or
+    """Think before responses, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think), or
     as the template has it."""
     online: bool = False
     """Download the model from the Hugging Face Hub if there is no such folder or file."""

@@ -29,8 +29,8 @@ def seconds(task: ServedTask, instances: int, turns: int, workers: int) -> float
     first = list(shown)
     began = time.perf_counter()
     for _ in range(turns):
-        replies = [task.service.write(player.act(text)) for player, text in zip(players, first)]
-        jobs = [functools.partial(env.step, reply, ()) for env, reply in zip(envs, replies)]
+        responses = [task.service.write(player.act(text)) for player, text in zip(players, first)]
+        jobs = [functools.partial(env.step, response, ()) for env, response in zip(envs, responses)]
         answered(run_all(jobs, DEADLINE, workers))
     taken = time.perf_counter() - began
     for env in envs:

@@ -1,4 +1,4 @@
-"""The host's half of a RAGEN-like agent loop: Sokoban in plain Python, its prompt as chat messages, its reply parser.
+"""The host's half of a RAGEN-like agent loop: Sokoban in plain Python, its prompt as chat messages, its response parser.
 
 Used by the loops that `torch_rollout.py` measures; needs nothing but Python itself.
 """
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
-REPLY = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
+RESPONSE = re.compile(r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", re.DOTALL)
 SYSTEM = "You solve tasks step by step and answer in the requested format."
 
 
@@ -70,14 +70,14 @@ class Episode:
     def state(self) -> str:
         """The part of a message that tells the state and the format."""
         return (
-            f"Turn {self.turn}:\nState:\n{self.env.render()}\nActions left: {self.left}.\nReply with "
+            f"Turn {self.turn}:\nState:\n{self.env.render()}\nActions left: {self.left}.\nResponse with "
             "<think> your reasoning </think><answer> your actions </answer> and nothing else, "
             f"in at most {self.task['words']} words."
         )
 
-    def answer(self, reply: str) -> str:
-        """Plays a reply, which follows an inserted <think>; returns the next user message."""
-        match = REPLY.search(f"<think>{reply}")
+    def answer(self, response: str) -> str:
+        """Plays a response, which follows an inserted <think>; returns the next user message."""
+        match = RESPONSE.search(f"<think>{response}")
         words = [word.strip().lower() for word in match[2].split("||")] if match else []
         reward = 0.0
         for action in [word for word in words if word][: self.task["per_turn"]]:
@@ -88,5 +88,5 @@ class Episode:
         self.turn += 1
         self.done |= self.left == 0
         content = f"Reward:\n{reward:.1f}\n\n{self.state()}"
-        self.messages += [{"role": "assistant", "content": f"<think>{reply}"}, {"role": "user", "content": content}]
+        self.messages += [{"role": "assistant", "content": f"<think>{response}"}, {"role": "user", "content": content}]
         return content

@@ -1,4 +1,4 @@
-"""States of random play with the prompt before them and an optimal reply, in tokens."""
+"""States of random play with the prompt before them and an optimal response, in tokens."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from agentrl_jax.config import PromptConfig
 from agentrl_jax.rollout.world import Task
 from agentrl_jax.text.pieces import expand
-from agentrl_jax.text.prompt import message, reply
+from agentrl_jax.text.prompt import message, response
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.bandit import Bandit
 from envs_jax.environment import TextEnvironment
@@ -21,21 +21,21 @@ from envs_jax.sokoban.oracle import solve
 
 
 class Situation(NamedTuple):
-    """A state with a prompt before it and an optimal reply, in tokens.
+    """A state with a prompt before it and an optimal response, in tokens.
 
     Attributes:
         head: from the prompt's first token to the observation.
         observation: the observation by pieces.
         whole: the observation as one text.
-        rest: from there to the reply.
-        reply: the same one after every prompt.
+        rest: from there to the response.
+        response: the same one after every prompt.
     """
 
     head: list[int]
     observation: list[int]
     whole: list[int]
     rest: list[int]
-    reply: list[int]
+    response: list[int]
 
 
 def canonical(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
@@ -85,7 +85,7 @@ def situations(task: Task, tokenizer: Tokenizer, key: jax.Array, count: int, tol
             "actions_left": budget - steps,
             "reward": jnp.float32(0),
             "first": jnp.bool_(True),
-            "reply_ended": jnp.bool_(False),
+            "response_ended": jnp.bool_(False),
         }
         before = [part.kind for part in prompt.message_parts].index("observation")
         opening = prompt.replace(message_parts=prompt.message_parts[:before], message_ids=prompt.message_ids[:before])
@@ -97,7 +97,7 @@ def situations(task: Task, tokenizer: Tokenizer, key: jax.Array, count: int, tol
         return state, env.is_done(state, params), texts
 
     states, done, texts = jax.device_get(jax.jit(jax.vmap(play))(jax.random.split(key, 4 * count)))
-    answer = jax.jit(lambda actions, number: reply(prompt, actions, number))
+    answer = jax.jit(lambda actions, number: response(prompt, actions, number))
     found: dict[tuple[int, ...], Situation] = {}
     for row in np.flatnonzero(~done):
         plan = optimal_plan(env, jax.tree.map(lambda x, row=row: x[row], states))
@@ -114,7 +114,7 @@ def situations(task: Task, tokenizer: Tokenizer, key: jax.Array, count: int, tol
                 observation=observation,
                 whole=canonical(tokenizer, observation),
                 rest=whole[len(opening) + len(observation) :],
-                reply=np.asarray(tokens)[: int(length)].tolist(),
+                response=np.asarray(tokens)[: int(length)].tolist(),
             ),
         )
         if len(found) == count:

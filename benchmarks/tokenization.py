@@ -8,7 +8,7 @@ text are compared: "pieces"; "observation", where the observation alone is encod
 is; and "canonical", where all text between two special tokens is, as in the model's own training.
 
 1. Tokens of the observation and of the whole prompt, on states of random play, one of each level.
-2. Nats (log-probability) of the observation after the same prompt, and of the same optimal reply after each prompt.
+2. Nats (log-probability) of the observation after the same prompt, and of the same optimal response after each prompt.
 3. Success on the same levels, with the same noise and the same keys of sampling, by pieces and canonical
    (`prompt.encoder`).
 
@@ -59,7 +59,7 @@ LIKELIHOOD = (
     "equal observations / prompts",
     "nats of an observation, pieces",
     "text - pieces",
-    "nats of the reply, pieces",
+    "nats of the response, pieces",
     "observation as text - pieces",
     "canonical - pieces",
 )
@@ -73,14 +73,14 @@ class Measured(NamedTuple):
         observation_tokens: i64[n, 2] by pieces, as one text.
         prompt_tokens: i64[n, 3].
         observation_nats: f64[n, 2] by pieces, as one text, both after the head by pieces.
-        reply_nats: f64[n, 3].
+        response_nats: f64[n, 3].
         same: bool[n, 2] observation, whole prompt: pieces give the tokens of the text.
     """
 
     observation_tokens: np.ndarray
     prompt_tokens: np.ndarray
     observation_nats: np.ndarray
-    reply_nats: np.ndarray
+    response_nats: np.ndarray
     same: np.ndarray
 
 
@@ -94,13 +94,13 @@ def measure(params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, fo
         first = len(s.head)
         observed = ([(first, first + len(s.observation))], [(first, first + len(s.whole))], [])
         for prompt, spans in zip(prompts[-1], observed):
-            rows.append((prompt + s.reply, [*spans, (len(prompt), len(prompt) + len(s.reply))]))
+            rows.append((prompt + s.response, [*spans, (len(prompt), len(prompt) + len(s.response))]))
     nats = list(score(params, model, rows))
     return Measured(
         observation_tokens=np.array([(len(s.observation), len(s.whole)) for s in found]),
         prompt_tokens=np.array([[len(prompt) for prompt in three] for three in prompts]),
         observation_nats=np.array([(a[0], b[0]) for a, b in zip(nats[::3], nats[1::3])]),
-        reply_nats=np.array([[sums[-1] for sums in three] for three in zip(nats[::3], nats[1::3], nats[2::3])]),
+        response_nats=np.array([[sums[-1] for sums in three] for three in zip(nats[::3], nats[1::3], nats[2::3])]),
         same=np.array([(s.observation == s.whole, three[0] == three[2]) for s, three in zip(found, prompts)]),
     )
 
@@ -163,7 +163,7 @@ def cases(model: str, styles: Sequence[str]) -> Iterator[tuple[str, Config, tupl
                 "max_turns": min(actions, 2),
                 "max_actions_per_turn": min(actions, 3),
                 "max_actions": actions,
-                "reply_tokens": 16,
+                "max_response_tokens": 16,
             },
             "model": {"pretrained": model},
             "rollout": {"context": "single_turn"},
@@ -184,7 +184,7 @@ def print_row(*cells: object) -> None:
 
 
 def report_likelihood(name: str, m: Measured) -> None:
-    by_pieces, one_text, whole = m.reply_nats.T
+    by_pieces, one_text, whole = m.response_nats.T
     cells = [
         name,
         len(m.same),

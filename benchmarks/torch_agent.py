@@ -90,8 +90,8 @@ def rebuild(model, tokenizer, episodes: list[Episode], turns: int, tokens: int, 
         assert out.shape[1] == length + tokens
         read += int(batch["attention_mask"].sum())
         sampled += len(playing) * tokens
-        for episode, reply in zip(playing, tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)):
-            episode.answer(reply)
+        for episode, response in zip(playing, tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)):
+            episode.answer(response)
     return {"read": read, "sampled": sampled}
 
 
@@ -109,18 +109,18 @@ def cached(model, tokenizer, episodes: list[Episode], turns: int, tokens: int) -
         new = batch["input_ids"]
         # Observations have nearly one length: room for all turns like this one, with some to spare.
         cache = cache or roomy_cache(model, turns * (new.shape[1] + tokens + 32))
-        replies = []
+        responses = []
         for _ in range(tokens):
             position = (mask.cumsum(1) - 1).clamp(min=0)[:, -new.shape[1] :]
             out = model(new, attention_mask=mask, position_ids=position, past_key_values=cache, logits_to_keep=1)
             logits = out.logits[:, -1].float()
             logits[:, ends] = float("-inf")
             new = torch.multinomial(logits.softmax(-1), 1)
-            replies.append(new)
+            responses.append(new)
             mask = torch.cat([mask, torch.ones_like(new)], 1)
-        # The last token of a reply has not been read yet: it goes before the next message.
+        # The last token of a response has not been read yet: it goes before the next message.
         last, mask = new, mask[:, :-1]
-        texts = tokenizer.batch_decode(torch.cat(replies, 1), skip_special_tokens=True)
+        texts = tokenizer.batch_decode(torch.cat(responses, 1), skip_special_tokens=True)
         contents = [episode.answer(text) for episode, text in zip(episodes, texts)]
         pieces = [
             tokenizer.decode(token) + between(tokenizer, content) for token, content in zip(last, contents, strict=True)
@@ -136,7 +136,7 @@ def chat(tokenizer, messages: list[dict[str, str]]) -> str:
 
 @functools.cache
 def marks(tokenizer) -> tuple[str, str]:
-    """What the chat template writes between a reply and a user message, and after that."""
+    """What the chat template writes between a response and a user message, and after that."""
     messages = [{"role": role, "content": f"[{role}]"} for role in ("system", "user", "assistant")]
     text = chat(tokenizer, [*messages, {"role": "user", "content": "[next]"}])
     _, _, after = text.partition("[assistant]")

@@ -5,7 +5,7 @@
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python --tunix-python VENV/bin/python --models demo
 
 The same on all sides: SimpleSokoban on the same levels, RAGEN's prompt, the whole conversation as context, 5 turns and
-exactly 64 sampled tokens a turn: torch may not end a reply earlier, and here no token ends one. An action budget that
+exactly 64 sampled tokens a turn: torch may not end a response earlier, and here no token ends one. An action budget that
 no episode can use up keeps episodes alive. (a) writes the chat anew every turn and calls `generate`, with transformers'
 own cache and with one that is not copied as it grows; (b) keeps its cache over the turns; both step Python
 environments. (c) is Tunix's sampler in the loop of (a), greedy, which is cheaper than drawing.
@@ -137,7 +137,7 @@ def configuration(name: str, environments: int) -> Config:
                 "max_turns": TURNS,
                 "max_actions_per_turn": ACTIONS,
                 "max_actions": TURNS * ACTIONS + 1,
-                "reply_tokens": TOKENS,
+                "max_response_tokens": TOKENS,
             },
             "model": MODELS[name],
             "rollout": {"group_size": 1},

@@ -67,8 +67,8 @@ def rollout(
             out = sampler(texts, tokens, max_prompt_length=padded, eos_tokens=[-1])
             read += sum(lengths)
             sampled += sum(len(row) for row in out.tokens)
-            for episode, reply in zip(playing, out.text):
-                episode.answer(reply)
+            for episode, response in zip(playing, out.text):
+                episode.answer(response)
     return {"seconds": time.perf_counter() - began, "read": read, "sampled": sampled}
 
 

@@ -17,8 +17,8 @@ class Budget:
 
     Attributes:
         actions: primitive actions of an episode.
-        turns: replies of an episode; the agent sees the state before each of them.
-        actions_per_turn: actions of one reply, which are executed before the state is seen again.
+        turns: responses of an episode; the agent sees the state before each of them.
+        actions_per_turn: actions of one response, which are executed before the state is seen again.
 
     Raises:
         ValueError: a limit is less than 1.

@@ -17,7 +17,7 @@ _SYLLABLES = ("ba", "dor", "fi", "gul", "ka", "lem", "mo", "nü", "ra", "sil", "
 class Courier:
     """Three letters; the right side earns 1/3 each. Success is three right sides, after three turns at least.
 
-    A reply without a side leaves the letter where it is. Chance succeeds in 1 of 8 episodes.
+    A response without a side leaves the letter where it is. Chance succeeds in 1 of 8 episodes.
     """
 
     actions = SIDES
@@ -32,10 +32,10 @@ class Courier:
         self._answered = self._right = 0
         return self._letter()
 
-    def step(self, reply: str, actions: Sequence[str]) -> HostStep:
-        """Takes the letter to the first side of the reply, or says what was not understood."""
+    def step(self, response: str, actions: Sequence[str]) -> HostStep:
+        """Takes the letter to the first side of the response, or says what was not understood."""
         if not actions:
-            return HostStep(f"Where is {reply[-12:]!r}? {self._letter()}")
+            return HostStep(f"Where is {response[-12:]!r}? {self._letter()}")
         delivered = actions[0] == self._sides[self._answered]
         self._right += delivered
         thanks = f"{self._names[self._answered]} {'smiles' if delivered else 'still waits'}."

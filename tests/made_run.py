@@ -27,11 +27,11 @@ TEMPLATE = """
 THINKING = TEMPLATE.replace(
     "'<|assistant|>'", "'<|assistant|>' ~ ('<think></think>' if enable_thinking is false else '')"
 )
-"""Opens a reply with an empty think block where none is wanted, as Qwen3's does."""
+"""Opens a response with an empty think block where none is wanted, as Qwen3's does."""
 
 RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
-prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
 rollout: {group_size: 2}
 algo: {preset: starpo}
 """

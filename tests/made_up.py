@@ -8,7 +8,7 @@ import optax
 from agentrl_jax.config.algo import Grpo, NoCorrection, NoFilter
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, unplayed
 from agentrl_jax.train import state as states
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
@@ -92,7 +92,7 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
         prompt_length=jnp.full(EPISODES, 2),
         observation=jnp.asarray(observation),
         observation_length=jnp.asarray(seen_length, jnp.int32),
-        reply=Reply(
+        response=Response(
             tokens=jnp.asarray(tokens),
             length=jnp.asarray(length, jnp.int32),
             logprob=jnp.asarray(logprob),

@@ -1,4 +1,4 @@
-"""A prompt's prefix, messages and replies as text: what their tokens have to spell."""
+"""A prompt's prefix, messages and responses as text: what their tokens have to spell."""
 
 from collections.abc import Sequence
 
@@ -21,10 +21,10 @@ def message_text(
     actions_left: int,
     reward: float,
     first: bool,
-    reply_ended: bool,
+    response_ended: bool,
 ) -> str:
     """Returns the text of `message`; arguments as there, the observation as text. Special tokens are spelled."""
-    shown = {"always": True, "first": first, "later": not first, "unended": not first and not reply_ended}
+    shown = {"always": True, "first": first, "later": not first, "unended": not first and not response_ended}
     values = {
         "observation": observation,
         "turn": format_number(turn + 1, 0, prompt.turn_digits),
@@ -35,9 +35,9 @@ def message_text(
     return "".join("".join(_spell(part.pieces)) if part.kind == "text" else values[part.kind] for part in parts)
 
 
-def reply_text(prompt: Prompt, actions: Sequence[int]) -> str:
-    """Returns the text of `reply` for a list of action ids, with the end-of-turn token spelled."""
-    before, between, after = ("".join(_spell(pieces)) for pieces in prompt.reply_pieces)
+def response_text(prompt: Prompt, actions: Sequence[int]) -> str:
+    """Returns the text of `response` for a list of action ids, with the end-of-turn token spelled."""
+    before, between, after = ("".join(_spell(pieces)) for pieces in prompt.response_pieces)
     return before + between.join(prompt.actions[a] for a in actions) + after
 
 

@@ -19,7 +19,7 @@ BASE: dict[str, Any] = {
         {"env": "SimpleSokoban", "groups": 2, "name": "a"},
         {"env": "SimpleSokoban", "groups": 2, "name": "b"},
     ],
-    "prompt": {"max_turns": 2, "reply_tokens": 5},
+    "prompt": {"max_turns": 2, "max_response_tokens": 5},
     "rollout": {"group_size": 4},
     "algo": {
         "preset": "starpo",
@@ -218,17 +218,17 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "tokens of a prompt",
         "text/test_prompt.py::test_canonical_messages_have_the_tokens_of_their_text",
     ),
-    "prompt.think": ("text of a reply", "text/test_grammar.py::test_acceptance_of_replies"),
+    "prompt.think": ("text of a response", "text/test_grammar.py::test_acceptance_of_responses"),
     "prompt.forced_tag": (
-        "text of a reply",
+        "text of a response",
         "text/test_grammar.py::test_an_opening_tag_that_is_not_forced_must_be_written",
     ),
     "prompt.stop_at_answer": (
-        "end of a reply",
+        "end of a response",
         "rollout/test_scripted_turns.py::test_answer_that_closes_ends_the_turn_without_an_end_token",
     ),
     "prompt.separator": (
-        "text of a reply",
+        "text of a response",
         "text/test_grammar.py::test_names_that_begin_alike_and_odd_separators",
     ),
     "prompt.max_actions_per_turn": (
@@ -239,8 +239,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "what an episode does",
         "rollout/test_scripted_turns.py::test_budget_cuts_the_turn_and_ends_the_episode",
     ),
-    "prompt.reply_tokens": (
-        "length of a reply",
+    "prompt.max_response_tokens": (
+        "length of a response",
         "rollout/test_scripted_turns.py::test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained",
     ),
     "train.checkpoint_every": (

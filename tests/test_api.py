@@ -31,7 +31,7 @@ def test_a_policy_carries_its_run_and_configuration(policy):
 def test_an_episode_does_not_depend_on_how_many_are_played(policy, trajectory):
     more = rollout(policy, 4, seed=5)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[:3], rtol=0, atol=1e-5), trajectory, more)
-    assert not np.array_equal(trajectory.reply.tokens, rollout(policy, 3, seed=6).reply.tokens)
+    assert not np.array_equal(trajectory.response.tokens, rollout(policy, 3, seed=6).response.tokens)
 
 
 def test_the_split_says_which_levels_are_played(policy, trajectory):
@@ -45,9 +45,9 @@ def test_transcripts_are_the_text_of_the_tokens(policy, trajectory):
     for index, text in enumerate(texts):
         assert text["task"] == "FrozenLake"
         assert len(text["turns"]) == trajectory.num_turns[index]
-        reply = trajectory.reply
-        sampled = reply.tokens[index, 0, : reply.length[index, 0]].tolist()
-        assert text["turns"][0]["reply"] == policy.tokenizer.decode(sampled, skip_special=False)
+        response = trajectory.response
+        sampled = response.tokens[index, 0, : response.length[index, 0]].tolist()
+        assert text["turns"][0]["response"] == policy.tokenizer.decode(sampled, skip_special=False)
         assert text["return"] == trajectory.turn.reward[index].sum()
 
 

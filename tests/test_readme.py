@@ -15,7 +15,7 @@ NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
 
 TINY = """
 tasks: [{env: FrozenLake, groups: 2}]
-prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 4}
 algo: {preset: starpo_s, filter: {ratio: 0.5}}

@@ -1,4 +1,4 @@
-"""A tiny agent in two quick tasks whose replies vary in length, shared by the tests of the engine and of the learner.
+"""A tiny agent in two quick tasks whose responses vary in length, shared by the tests of the engine and of the learner.
 
 Its parameters are drawn, not trained: an offset of the logits makes it utter action names, the closing tag and the end
 of the turn, with odds that depend on everything it has read, so that a wrong cache or a wrong position shows.
@@ -23,7 +23,7 @@ from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
 GROUP_SIZE = 4
 TURNS = 3
-REPLY_TOKENS = 7
+MAX_RESPONSE_TOKENS = 7
 TOKENIZER = load_small()
 END = TOKENIZER.end_of_turn_id
 SHORT, LONG = 0, 1
@@ -89,7 +89,9 @@ class Ladder(TextEnvironment):
 
 CONFIG = Config(
     tasks=(TaskConfig(env="Short", groups=8), TaskConfig(env="Long", groups=8)),
-    prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=5, reply_tokens=REPLY_TOKENS),
+    prompt=PromptConfig(
+        max_turns=TURNS, max_actions_per_turn=2, max_actions=5, max_response_tokens=MAX_RESPONSE_TOKENS
+    ),
     model=ModelConfig(layers=2, embed_dim=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
     rollout=RolloutConfig(group_size=GROUP_SIZE),
     algo=AlgoConfig(filter=FractionFilter(ratio=0.5), advantage=Gae(whiten=False)),
@@ -123,7 +125,7 @@ def vocabulary(text: str) -> list[int]:
 
 
 def talkative_params(seed: int, model: ActorCritic = MODEL):
-    """Parameters of an agent that mostly utters tokens of the reply format."""
+    """Parameters of an agent that mostly utters tokens of the response format."""
     params = actor_critic.init_params(jax.random.key(seed), model)
     policy = params["policy"]
     draw = np.random.default_rng(seed)

@@ -71,7 +71,9 @@ def trajectory() -> Trajectory:
     return made.replace(
         observation=jnp.asarray(draw.integers(0, 2, (EPISODES, TURNS, 1)) + 0 * np.asarray(made.observation)),
         observation_length=jnp.asarray(np.where(played, SEEN, 0), jnp.int32),
-        reply=made.reply.replace(length=jnp.asarray(length, jnp.int32), logprob=jnp.asarray(logprob, jnp.float32)),
+        response=made.response.replace(
+            length=jnp.asarray(length, jnp.int32), logprob=jnp.asarray(logprob, jnp.float32)
+        ),
         turn=made.turn.replace(
             reward=jnp.asarray(reward, jnp.float32),
             format_error=jnp.asarray(error, jnp.int32),
@@ -100,7 +102,7 @@ def shortened(whole: Trajectory, group_size: int, turns: int) -> Trajectory:
     return of.replace(
         observation=cut(of.observation),
         observation_length=cut(of.observation_length),
-        reply=cut(of.reply),
+        response=cut(of.response),
         turn=cut(of.turn),
         num_turns=jnp.minimum(of.num_turns, turns),
     )

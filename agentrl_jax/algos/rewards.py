@@ -71,14 +71,14 @@ def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, pl
 
 
 def overlong_share(length: jax.Array, limit: int, buffer: jax.Array | float) -> jax.Array:
-    """Share of the overlong penalty that each reply pays (Yu et al. 2025, DAPO, section 3.4, eq. 13).
+    """Share of the overlong penalty that each response pays (Yu et al. 2025, DAPO, section 3.4, eq. 13).
 
-    0 up to (1 - buffer) limit tokens, 1 at the limit, a straight line between. A reply that was cut off there has
-    the length of the limit and pays all of it. The paper speaks of single replies; here every turn's reply is one.
+    0 up to (1 - buffer) limit tokens, 1 at the limit, a straight line between. A response that was cut off there has
+    the length of the limit and pays all of it. The paper speaks of single responses; here every turn's response is one.
 
     Args:
-        length: i32[...] tokens of each reply, at most `limit`.
-        limit: most tokens of a reply.
+        length: i32[...] tokens of each response, at most `limit`.
+        limit: most tokens of a response.
         buffer: share of the limit over which the penalty grows; 0: none is paid.
 
     Returns:

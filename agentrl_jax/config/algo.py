@@ -523,10 +523,10 @@ class AlgoConfig(UpdateRule):
     entropy_coef: NonNegative = 0.001
     """Weight of the entropy bonus."""
     overlong_buffer: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Last share of prompt.reply_tokens over which a turn's reply is punished for its length, from nothing to
-    overlong_penalty, which replies that are cut off pay too (DAPO's soft overlong punishment); 0: none is."""
+    """Last share of prompt.max_response_tokens over which a turn's response is punished for its length, from nothing to
+    overlong_penalty, which responses that are cut off pay too (DAPO's soft overlong punishment); 0: none is."""
     overlong_penalty: AboveZero = 1.0
-    """What a reply of prompt.reply_tokens tokens costs its turn where overlong_buffer is above 0."""
+    """What a response of prompt.max_response_tokens tokens costs its turn where overlong_buffer is above 0."""
     dynamic_sampling: Positive = 1
     """Most rollouts of an iteration: groups whose members all earn the same are resampled, on other levels, until
     every group varies (DAPO's dynamic sampling, which looks at accuracy; here at the returns that the learner compares,

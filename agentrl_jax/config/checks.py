@@ -103,7 +103,7 @@ def _services(config: Config) -> Iterator[str]:
     if served and prompt.encoder != "pieces":
         yield "prompt.encoder is canonical, but a text of services has the tokens of the whole text; use pieces"
     if served and prompt.stop_at_answer:
-        yield "prompt.stop_at_answer is true, but replies to services have no answer block; use false"
+        yield "prompt.stop_at_answer is true, but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:
         rounds = config.algo.dynamic_sampling
         yield f"algo.dynamic_sampling is {rounds}, but services play one round of episodes; use 1"
@@ -166,7 +166,7 @@ def _rollout(config: Config) -> Iterator[str]:
     if config.train.mutual_information_every and _groups(config) == 1:
         yield (
             f"train.mutual_information_every is {config.train.mutual_information_every}, but the batch has a single "
-            "group, so that there is no other prompt to score its replies under; give the tasks more groups, or use 0"
+            "group, so that there is no other prompt to score its responses under; give the tasks more groups, or use 0"
         )
     if rollout.context != "full" and config.prompt.max_turns == 1:
         yield (

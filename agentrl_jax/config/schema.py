@@ -40,19 +40,19 @@ class TaskConfig(Section):
 
 
 class PromptConfig(Section):
-    """What a turn looks like and what a reply may hold."""
+    """What a turn looks like and what a response may hold."""
 
     style: Literal["compact", "ragen", "chat", "bare"] = "compact"
-    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose replies
+    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose responses
     are words behind `Action:`: chat tells the task as a system message; bare shows what the service says alone."""
     encoder: Literal["pieces", "canonical"] = "pieces"
     """pieces: every piece of a state has tokens of its own; canonical: the text has the tokens that the tokenizer gives
     it, as wherever else the model reads text."""
     think: bool = False
     """Ask for a think block before the answer block. Chat templates that know both, such as Qwen3's, are told so
-    (enable_thinking): without it they open each reply with an empty think block, which is inserted, not sampled."""
+    (enable_thinking): without it they open each response with an empty think block, which is inserted, not sampled."""
     forced_tag: bool = True
-    """Insert the opening tag of the reply instead of leaving it to the model."""
+    """Insert the opening tag of the response instead of leaving it to the model."""
     stop_at_answer: bool = False
     """End a turn when the answer tag closes; otherwise the model has to sample the end of the turn."""
     separator: Annotated[str, Field(min_length=1)] = "||"
@@ -63,10 +63,10 @@ class PromptConfig(Section):
     """Actions executed per turn; further ones are cut off without penalty."""
     max_actions: Size = 10
     """Action budget of a trajectory."""
-    reply_tokens: Annotated[int, Field(ge=2, le=2**20)] = 16
-    """Longest reply of one turn in tokens, the end of the turn included."""
+    max_response_tokens: Annotated[int, Field(ge=2, le=2**20)] = 16
+    """Longest response of one turn in tokens, the end of the turn included."""
     format_penalty: Annotated[float, Field(le=0.0, allow_inf_nan=False)] = -0.1
-    """Added to the return for every turn whose reply breaks the format or names an unknown action."""
+    """Added to the return for every turn whose response breaks the format or names an unknown action."""
 
 
 class ServiceConfig(Section):
@@ -213,7 +213,7 @@ class ImitationConfig(Section):
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Different levels whose plans are imitated; 0: no imitation."""
     plans: Literal["optimal", "random"] = "optimal"
-    """optimal: shortest plans; random: uniform random actions, which teach how to reply and nothing of what is good."""
+    """optimal: shortest plans; random: uniform random actions, which teach how to respond and nothing of what is good."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64
@@ -255,11 +255,11 @@ class TrainConfig(Section):
     max_roll_backs: Count = 3
     """Roll-backs after which learning goes on; the next one ends the run at that checkpoint."""
     mutual_information_every: Count = 0
-    """Iterations between two measurements of how much replies depend on their prompts (docs/guides/collapse.md), and of
+    """Iterations between two measurements of how much responses depend on their prompts (docs/guides/collapse.md), and of
     how far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is always
     measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
-    """Most replies of a measurement, each of which is scored under the prompts of all."""
+    """Most responses of a measurement, each of which is scored under the prompts of all."""
     trajectories_every: Count = 10
     """Iterations between two entries in trajectories.jsonl; 0: none."""
     trajectories: Positive = 4
@@ -304,7 +304,7 @@ class Config(Section):
     env: ServiceConfig = ServiceConfig()
     """Environments behind services."""
     prompt: PromptConfig = PromptConfig()
-    """Prompt and reply."""
+    """Prompt and response."""
     model: ModelConfig = ModelConfig()
     """Decoder and critic."""
     rollout: RolloutConfig = RolloutConfig()

@@ -30,8 +30,8 @@ def check_sizes(config: Config) -> None:
     """
     prompt, rollout, model = config.prompt, config.rollout, config.model
     episodes = sum(task.groups for task in config.tasks) * rollout.group_size
-    context = prompt.max_turns * prompt.reply_tokens
-    _at_most(context, MAX_CONTEXT, "prompt.max_turns x prompt.reply_tokens", "tokens")
+    context = prompt.max_turns * prompt.max_response_tokens
+    _at_most(context, MAX_CONTEXT, "prompt.max_turns x prompt.max_response_tokens", "tokens")
     for number, keys in (
         (episodes, "groups x rollout.group_size"),
         (config.train.validation_episodes, "train.validation_episodes"),
@@ -44,7 +44,7 @@ def check_sizes(config: Config) -> None:
         (config.evaluation.episodes, "evaluation.episodes"),
         (config.imitation.batch, "imitation.batch"),
     ):
-        _at_most(number * context, MAX_TOKENS, f"{keys} x prompt.max_turns x prompt.reply_tokens", "tokens")
+        _at_most(number * context, MAX_TOKENS, f"{keys} x prompt.max_turns x prompt.max_response_tokens", "tokens")
     _at_most(model.lora.rank, MAX_RANK, "model.lora.rank", "columns")
     if model.pretrained:
         return
@@ -56,7 +56,7 @@ def check_sizes(config: Config) -> None:
         "parameters",
     )
     rows = rollout.slots or episodes
-    longest = rollout.context_tokens or (prompt.reply_tokens if rollout.context == "single_turn" else context)
+    longest = rollout.context_tokens or (prompt.max_response_tokens if rollout.context == "single_turn" else context)
     _at_most(
         rows * longest * model.layers * 2 * model.kv_heads * (model.embed_dim // model.heads),
         MAX_CACHED,

@@ -1,4 +1,4 @@
-"""A person talks with a model in the terminal; replies appear token by token."""
+"""A person talks with a model in the terminal; responses appear token by token."""
 
 import codecs
 import functools
@@ -30,7 +30,7 @@ class Conversation:
     """A conversation with a model. Token ids are only added, so that the KV cache is never made anew.
 
     Attributes:
-        ids: all tokens so far, those of the replies as they were sampled.
+        ids: all tokens so far, those of the responses as they were sampled.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Conversation:
             shape: of the decoder.
             tokenizer: with a format for conversations.
             length: tokens that the conversation may have in all.
-            temperature: of the replies; 0 takes the likeliest token.
-            seed: of the replies.
+            temperature: of the responses; 0 takes the likeliest token.
+            seed: of the responses.
             system: system message; empty for the one that the chat template inserts by itself, if any.
             thinking: as `text.chat.chat_format` takes it.
         """
@@ -66,19 +66,19 @@ class Conversation:
         self._cache = decoder.init_cache(shape, 1, length)
         self._shape = shape
 
-    def reply(self, message: str, max_tokens: int) -> Iterator[int]:
-        """Asks the model and gives its reply token by token, without the token that ends it.
+    def response(self, message: str, max_tokens: int) -> Iterator[int]:
+        """Asks the model and gives its response token by token, without the token that ends it.
 
         Args:
             message: of the user.
-            max_tokens: longest reply.
+            max_tokens: longest response.
 
         Raises:
             UserError: the conversation has become too long, or the tokenizer has no format for conversations.
         """
         with refusals():
             if self.ids:
-                asked = following_ids(self._tokenizer, message, reply_ended=self._ended, thinking=self._thinking)
+                asked = following_ids(self._tokenizer, message, response_ended=self._ended, thinking=self._thinking)
             else:
                 opening = [*self._opening, ("user", message)]
                 asked = conversation_ids(self._tokenizer, opening, thinking=self._thinking)
@@ -137,7 +137,7 @@ class Speaker(NamedTuple):
         shape: of the decoder.
         tokenizer: its tokenizer.
         positions: tokens that a conversation may have; None for any number.
-        thinking: whether replies have a think block, unless another choice is made; None leaves it to the template.
+        thinking: whether responses have a think block, unless another choice is made; None leaves it to the template.
     """
 
     params: Params
@@ -198,10 +198,10 @@ def chat(
         model: as `speaker` takes it.
         system: as `Conversation` takes it.
         temperature: as `Conversation` takes it.
-        max_tokens: longest reply.
+        max_tokens: longest response.
         length: as `Conversation` takes it; no more than the model has positions.
         seed: as `Conversation` takes it.
-        thinking: whether replies have a think block; "auto" is what the run was trained with, and else the template's
+        thinking: whether responses have a think block; "auto" is what the run was trained with, and else the template's
             own choice.
         online: as `speaker` takes it.
         revision: as `speaker` takes it.
@@ -233,6 +233,6 @@ def chat(
         if not line:
             return
         text = codecs.getincrementaldecoder("utf-8")("replace")
-        for token in conversation.reply(line, max_tokens):
+        for token in conversation.response(line, max_tokens):
             print(text.decode(found.tokenizer.decode_bytes([token])), end="", flush=True)
         print(text.decode(b"", final=True), flush=True)

@@ -21,12 +21,14 @@ SUBPLOTS = (
     Subplot("entropy per token (nats)", (("actor/entropy", ""),)),
     Subplot("gradient norm, largest", (("actor/grad_norm_max", ""),)),
     Subplot("divergence from the start (nats a token)", (("actor/kl", ""),)),
-    Subplot("tokens a turn", (("train/reply_tokens", ""),)),
+    Subplot("tokens a turn", (("train/response_tokens", ""),)),
     Subplot(
         "information about the prompt in first turns (nats)",
-        (("collapse/first_turn_reply_mi", "replies"), ("collapse/first_turn_mi", "thoughts")),
+        (("collapse/first_turn_response_mi", "responses"), ("collapse/first_turn_mi", "thoughts")),
     ),
-    Subplot("replies", (("train/valid_format", "format kept"), ("rollout/repeated_share", "repeated")), is_share=True),
+    Subplot(
+        "responses", (("train/valid_format", "format kept"), ("rollout/repeated_share", "repeated")), is_share=True
+    ),
 )
 
 

@@ -20,7 +20,7 @@ def episode_budget(prompt: PromptConfig) -> Budget:
 
 
 def null_success(env: TextEnvironment, params: Any, levels: np.ndarray) -> np.ndarray:
-    """Returns f64[N]: success of an agent none of whose replies can be read, which is that of the start state.
+    """Returns f64[N]: success of an agent none of whose responses can be read, which is that of the start state.
 
     Args:
         env: the environment.

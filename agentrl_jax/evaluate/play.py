@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import PromptConfig, TaskConfig
-from agentrl_jax.rollout.recording import empty_reply
+from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld
-from agentrl_jax.text.grammar import ParsedReply, ReplyGrammar
-from agentrl_jax.text.reference import HostReply, parse_reply
+from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
+from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
 from envs_jax.registry import spec
@@ -22,13 +22,13 @@ from envs_jax.registry import spec
 def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
     """Plays one episode. Standard output holds exactly what the agent would read; hints go to standard error.
 
-    A line from standard input is one reply. It may be a bare list of actions, which gets the tags around it. The line
+    A line from standard input is one response. It may be a bare list of actions, which gets the tags around it. The line
     `quit` and the end of the input end the game.
 
     Args:
         env: tag of the environment.
         style: name of the prompt style.
-        think: the reply format has a think block.
+        think: the response format has a think block.
         seed: of the level and of chance.
         levels: file with levels, of which the first is played; None to draw one.
 
@@ -38,7 +38,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     tokenizer = load_small()
     prompt = PromptConfig(style=style, think=think, max_actions=spec(env).max_actions)
     task = build.build_task(TaskConfig(env=env, groups=1, levels=levels or ""), prompt, tokenizer)
-    grammar = ReplyGrammar(
+    grammar = ResponseGrammar(
         actions=task.env.actions,
         think=think,
         forced=prompt.forced_tag,
@@ -61,7 +61,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     # What the agent's prompt does not list is not listed here.
     listed = task.env.actions if task.env.lists_actions else ()
     example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
-    _hint(f"Reply in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
+    _hint(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
     state, message = begin(jax.random.key(seed), settings, ids)
     show(task.prompt.prefix)
     total, solved = 0.0, False
@@ -77,11 +77,13 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         text = with_tags(line, grammar)
         if text != line:
             _hint(f"Sent as: {text}")
-        parsed = parse_reply(text.encode("utf-8", "replace"), grammar)
+        parsed = parse_response(text.encode("utf-8", "replace"), grammar)
         if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
             _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
-        # The reply counts as cut, so that the message that follows shows how its turn is closed.
-        state, result, message = act(settings, state, empty_reply(1, 1), _on_device(parsed, grammar), jnp.ones(1, bool))
+        # The response counts as cut, so that the message that follows shows how its turn is closed.
+        state, result, message = act(
+            settings, state, empty_response(1, 1), _on_device(parsed, grammar), jnp.ones(1, bool)
+        )
         total += float(result.reward[0])
         solved |= bool(result.success[0])
         if result.terminated[0] or result.truncated[0]:
@@ -89,8 +91,8 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     _hint(f"{'Solved' if solved else 'Not solved'}; return {total:g}.")
 
 
-def with_tags(line: str, grammar: ReplyGrammar) -> str:
-    """Returns the reply that a typed line stands for.
+def with_tags(line: str, grammar: ResponseGrammar) -> str:
+    """Returns the response that a typed line stands for.
 
     A line without any tag is an answer and gets the tags that are missing. An opening tag that the prompt has written
     already is dropped. Everything else stays as it is.
@@ -107,11 +109,11 @@ def _hint(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _on_device(reply: HostReply, grammar: ReplyGrammar) -> ParsedReply:
-    actions = (*reply.actions, *(-1,) * (grammar.max_actions - reply.num_valid))
-    return ParsedReply(
+def _on_device(response: HostResponse, grammar: ResponseGrammar) -> ParsedResponse:
+    actions = (*response.actions, *(-1,) * (grammar.max_actions - response.num_valid))
+    return ParsedResponse(
         actions=jnp.array([actions], jnp.int32),
-        num_valid=jnp.array([reply.num_valid], jnp.int32),
-        num_parsed=jnp.array([reply.num_parsed], jnp.int32),
-        format_ok=jnp.array([reply.format_ok]),
+        num_valid=jnp.array([response.num_valid], jnp.int32),
+        num_parsed=jnp.array([response.num_parsed], jnp.int32),
+        format_ok=jnp.array([response.format_ok]),
     )

@@ -1,6 +1,6 @@
-"""Log-probabilities of many replies after one context, which is read once for all of them.
+"""Log-probabilities of many responses after one context, which is read once for all of them.
 
-Shapes: `N` replies of at most `L` tokens, `S` tokens of the context, `D` embed_dim.
+Shapes: `N` responses of at most `L` tokens, `S` tokens of the context, `D` embed_dim.
 """
 
 import jax
@@ -16,11 +16,11 @@ def logprobs_after(
     config: DecoderConfig,
     context: jax.Array,
     context_length: jax.Array,
-    replies: jax.Array,
+    responses: jax.Array,
     length: jax.Array,
     temperature: jax.Array,
 ) -> jax.Array:
-    """Log-probability of every token of N replies, each as if it followed the context.
+    """Log-probability of every token of N responses, each as if it followed the context.
 
     It takes the memory of a cache of N rows with S + L positions.
 
@@ -29,21 +29,21 @@ def logprobs_after(
         config: shape of the decoder.
         context: i32[S], padded on the right.
         context_length: i32[] tokens of it, at least 1.
-        replies: i32[N, L], padded on the right.
+        responses: i32[N, L], padded on the right.
         length: i32[N] tokens of each.
         temperature: f32[N]; 0 counts as 1.
 
     Returns:
         f32[N, L]; 0 beyond the length.
     """
-    rows, size = replies.shape
+    rows, size = responses.shape
     cache = decoder.init_cache(config, 1, context.shape[0] + size)
     start = jnp.zeros(1, jnp.int32)
     hidden, cache = decoder.forward_with_cache(params, config, cache, context[None], start, context_length[None])
     last = jax.lax.dynamic_index_in_dim(hidden, context_length - 1, axis=1)
     cache = jax.tree.map(lambda x: jnp.repeat(x, rows, axis=0), cache)
-    hidden, _ = decoder.forward_with_cache(params, config, cache, replies, jnp.full(rows, context_length), length)
+    hidden, _ = decoder.forward_with_cache(params, config, cache, responses, jnp.full(rows, context_length), length)
     before = jnp.concatenate([jnp.repeat(last, rows, axis=0), hidden[:, :-1]], axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
-    logprob, _ = logprob_and_entropy(params, before, replies, temperature)
+    logprob, _ = logprob_and_entropy(params, before, responses, temperature)
     return jnp.where(jnp.arange(size) < length[:, None], logprob, 0.0)

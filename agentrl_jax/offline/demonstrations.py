@@ -13,10 +13,10 @@ import numpy as np
 
 from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.recording import empty_trajectory
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory
 from agentrl_jax.rollout.world import CompiledWorld, Task, World
-from agentrl_jax.text.grammar import ParsedReply
-from agentrl_jax.text.prompt import reply as canonical_reply
+from agentrl_jax.text.grammar import ParsedResponse
+from agentrl_jax.text.prompt import response as canonical_response
 from envs_jax import registry
 from envs_jax.budget import Budget
 from envs_jax.splits import Split
@@ -39,11 +39,11 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
     return table.reshape(len(plans), turns, actions_per_turn)
 
 
-def check_imitable(world: CompiledWorld, reply_tokens: int, plans: str) -> None:
-    """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `reply_tokens` a turn.
+def check_imitable(world: CompiledWorld, max_response_tokens: int, plans: str) -> None:
+    """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `max_response_tokens` a turn.
 
     Raises:
-        ValueError: a task has no planner and needs one, or a canonical reply is longer than L.
+        ValueError: a task has no planner and needs one, or a canonical response is longer than L.
     """
     per_turn = world.max_actions_per_turn
     for task in world.tasks:
@@ -52,11 +52,11 @@ def check_imitable(world: CompiledWorld, reply_tokens: int, plans: str) -> None:
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
                 "or imitation.levels to 0"
             )
-        longest = task.prompt.max_reply_tokens(per_turn)
-        if longest > reply_tokens:
+        longest = task.prompt.max_response_tokens(per_turn)
+        if longest > max_response_tokens:
             raise ValueError(
-                f"reply_tokens is {reply_tokens}, but a reply of {per_turn} actions in {task.name} takes {longest}; "
-                f"set prompt.reply_tokens to at least {longest} or lower prompt.max_actions_per_turn"
+                f"max_response_tokens is {max_response_tokens}, but a response of {per_turn} actions in {task.name} takes {longest}; "
+                f"set prompt.max_response_tokens to at least {longest} or lower prompt.max_actions_per_turn"
             )
 
 
@@ -68,7 +68,7 @@ def demonstrations(
     plans: str,
     levels: int,
     turns: int,
-    reply_tokens: int,
+    max_response_tokens: int,
     max_actions: int,
     context: str,
 ) -> Trajectory:
@@ -79,18 +79,18 @@ def demonstrations(
         splits: how their levels are divided.
         key: draws levels and random plans.
         plans: "optimal": shortest ones, found on the host; levels without one that fits are left out. "random": uniform
-            random actions, uniform in number too, which show how a reply is written and nothing of which actions are
+            random actions, uniform in number too, which show how a response is written and nothing of which actions are
             good; any environment will do.
         levels: different levels per task with optimal plans; demonstrations per task with random ones.
         turns: T.
-        reply_tokens: L.
+        max_response_tokens: L.
         max_actions: primitive actions of an episode.
         context: "full" or "single_turn", as the learner will read it.
 
     Raises:
         ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
-    check_imitable(world, reply_tokens, plans)
+    check_imitable(world, max_response_tokens, plans)
     limit = Budget(max_actions, turns, world.max_actions_per_turn).reachable
     found = (_optimal_plans if plans == "optimal" else _random_plans)(world, splits, key, levels, limit)
     actions = split_plans(found.actions, turns, world.max_actions_per_turn)
@@ -108,7 +108,7 @@ def demonstrations(
         env_params=found.env_params,
         split=splits.of(Split.TRAIN),
     )
-    play = jax.jit(functools.partial(demonstrate, world, reply_tokens, context=context))
+    play = jax.jit(functools.partial(demonstrate, world, max_response_tokens, context=context))
     return play(key, settings, ids, jnp.asarray(actions))
 
 
@@ -178,7 +178,7 @@ def _random_plans(world: CompiledWorld, splits: LevelSplits, key: jax.Array, lev
 
 def demonstrate(
     world: CompiledWorld,
-    reply_tokens: int,
+    max_response_tokens: int,
     key: jax.Array,
     settings: RolloutSettings,
     ids: EpisodeIds,
@@ -186,11 +186,11 @@ def demonstrate(
     *,
     context: str,
 ) -> Trajectory:
-    """Plays given actions in the canonical reply format and records what a rollout would.
+    """Plays given actions in the canonical response format and records what a rollout would.
 
     Args:
         world: environments and prompts.
-        reply_tokens: L.
+        max_response_tokens: L.
         key: key of the levels and the environments' noise.
         settings: as for a rollout.
         ids: E episodes.
@@ -198,45 +198,47 @@ def demonstrate(
         context: "full" or "single_turn", as the learner will read it.
 
     Returns:
-        A trajectory whose reply tokens count as sampled, with log-probability 0.
+        A trajectory whose response tokens count as sampled, with log-probability 0.
     """
     count = jnp.sum(actions >= 0, axis=2)
 
     def write(task: jax.Array, chosen: jax.Array, count: jax.Array):
-        branches = [lambda a, n, t=t: canonical_reply(t.prompt, a, n, max_tokens=reply_tokens) for t in world.tasks]
+        branches = [
+            lambda a, n, t=t: canonical_response(t.prompt, a, n, max_tokens=max_response_tokens) for t in world.tasks
+        ]
         return jax.lax.switch(task, branches, chosen, count)
 
     by_turn = jax.vmap(write, in_axes=(None, 0, 0))
     tokens, length = jax.vmap(by_turn)(ids.task, jnp.maximum(actions, 0), count)
-    parsed = ParsedReply(actions=actions, num_valid=count, num_parsed=count, format_ok=count > 0)
-    return play_replies(world, key, settings, ids, tokens, length * (count > 0), parsed, context=context)
+    parsed = ParsedResponse(actions=actions, num_valid=count, num_parsed=count, format_ok=count > 0)
+    return play_responses(world, key, settings, ids, tokens, length * (count > 0), parsed, context=context)
 
 
-def play_replies(
+def play_responses(
     world: World,
     key: jax.Array,
     settings: RolloutSettings,
     ids: EpisodeIds,
     tokens: jax.Array,
     length: jax.Array,
-    parsed: ParsedReply,
+    parsed: ParsedResponse,
     *,
     context: str,
 ) -> Trajectory:
-    """Plays given replies, each of which ends itself, and records what a rollout would.
+    """Plays given responses, each of which ends itself, and records what a rollout would.
 
     Args:
         world: environments and prompts.
         key: key of the levels and the environments' noise.
         settings: as for a rollout.
         ids: E episodes.
-        tokens: i32[E, T, L] replies, padded on the right.
-        length: i32[E, T] their lengths; an episode ends before its first reply of length 0.
+        tokens: i32[E, T, L] responses, padded on the right.
+        length: i32[E, T] their lengths; an episode ends before its first response of length 0.
         parsed: what they ask for, leaves [E, T, ...]; a world that parses them itself does not read it.
         context: "full" or "single_turn", as the learner will read it.
 
     Returns:
-        A trajectory whose reply tokens count as sampled, with log-probability 0.
+        A trajectory whose response tokens count as sampled, with log-probability 0.
     """
     episodes, turns = length.shape
     state, message = world.begin(key, settings, ids)
@@ -246,22 +248,22 @@ def play_replies(
         tokens, length, parsed = said
         playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
-        reply = Reply(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
+        response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
-        state, result, message = world.act(settings, state, reply, parsed, playing, opens=context == "single_turn")
+        state, result, message = world.act(settings, state, response, parsed, playing, opens=context == "single_turn")
         over = result.terminated | result.truncated | result.failed
-        return (state, message, playing & ~over), (observation, observation_length, reply, result, playing, overflow)
+        return (state, message, playing & ~over), (observation, observation_length, response, result, playing, overflow)
 
     everyone = jnp.ones(episodes, bool)
     by_turn = jax.tree.map(lambda x: x.swapaxes(0, 1), (tokens, length, parsed))
     _, recorded = jax.lax.scan(turn, (state, message, everyone), by_turn, length=turns)
-    observation, observation_length, reply, result, played, overflow = jax.tree.map(
+    observation, observation_length, response, result, played, overflow = jax.tree.map(
         lambda x: x.swapaxes(0, 1), recorded
     )
     return empty_trajectory(world, ids, turns, tokens.shape[2]).replace(
         observation=observation,
         observation_length=observation_length,
-        reply=reply,
+        response=response,
         turn=result,
         num_turns=jnp.sum(played, axis=1, dtype=jnp.int32),
         overflow=jnp.any(overflow, axis=1),

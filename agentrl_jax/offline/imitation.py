@@ -1,4 +1,4 @@
-"""Supervised learning on the reply tokens of demonstrations.
+"""Supervised learning on the response tokens of demonstrations.
 
 Shapes: `N` rows of `S` tokens, of which a step reads `n`.
 """

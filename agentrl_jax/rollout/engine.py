@@ -1,8 +1,8 @@
 """The rollout engine: turns, tokens and environments in one program.
 
-Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` reply tokens, `V` vocabulary. A slot plays one
+Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` response tokens, `V` vocabulary. A slot plays one
 episode at a time; an episode's result never depends on its slot or on its neighbors. Turn, position and phase belong
-to the row: a row decodes its reply, waits for its observation, or is idle. One cycle of the loop lets rows decode until
+to the row: a row decodes its response, waits for its observation, or is idle. One cycle of the loop lets rows decode until
 a set share of the active ones waits, lets the environments answer those, and prefills the answers as one chunk.
 """
 
@@ -22,12 +22,12 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.prefill import chunked_prefill, prefill_prefixes, write_prefix
-from agentrl_jax.rollout.recording import empty_reply, empty_trajectory, record_truncation, record_turn
+from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import (
     TRUNCATIONS,
     EpisodeIds,
-    Reply,
+    Response,
     RolloutSettings,
     RolloutStats,
     Trajectory,
@@ -46,12 +46,12 @@ class LoopState(struct.PyTreeNode):
         turn: i32[B] turns finished.
         position: i32[B] filled positions of the cache.
         active: bool[B] the slot plays an episode.
-        waiting: bool[B] its reply is complete and the environment has not answered.
-        reply: `Reply` under construction.
-        parser: state of the reply grammar.
+        waiting: bool[B] its response is complete and the environment has not answered.
+        response: `Response` under construction.
+        parser: state of the response grammar.
         logits: f32[B, V] of the next token.
         cache: `KVCache` of B rows.
-        message: the observation that the next reply answers.
+        message: the observation that the next response answers.
         next_episode: i32[] first episode that no slot has taken.
         trajectory: what has been finished, [E, ...].
         stats: counters.
@@ -65,7 +65,7 @@ class LoopState(struct.PyTreeNode):
     position: jax.Array
     active: jax.Array
     waiting: jax.Array
-    reply: Reply
+    response: Response
     parser: Any
     logits: jax.Array
     cache: decoder.KVCache
@@ -122,7 +122,7 @@ def final_state(
     ids: EpisodeIds,
     settings: RolloutSettings,
     *,
-    replies: Reply | None = None,
+    responses: Response | None = None,
     hold: Callable[[Any], Any] = lambda state: state,
 ) -> LoopState:
     """As `rollout`, but returns the whole state of the loop when it ends.
@@ -135,7 +135,7 @@ def final_state(
         key: key of this rollout.
         ids: E episodes.
         settings: traced settings.
-        replies: [E, T] replies that are given instead of drawn ones; each is scored as if it had been drawn.
+        responses: [E, T] responses that are given instead of drawn ones; each is scored as if it had been drawn.
         hold: marks every new state with what devices must know of it: inside a checked `jax.shard_map`, whose loops
             start from constants, `Shards.varying`; where the compiler parts the cache over devices, its layout.
     """
@@ -151,7 +151,7 @@ def final_state(
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     layers = decoder.prepare_for_decode(params, model)
     opening = prefill_prefixes(layers, model, world)
-    engine = _Engine(layers, model, world, config, key, ids, settings, replies, hold, opening)
+    engine = _Engine(layers, model, world, config, key, ids, settings, responses, hold, opening)
 
     def cycle(state: LoopState) -> LoopState:
         state = jax.lax.while_loop(engine.may_decode, lambda s: hold(engine.decode(s)), state)
@@ -173,7 +173,7 @@ class _Engine:
     key: jax.Array
     ids: EpisodeIds
     settings: RolloutSettings
-    replies: Reply | None
+    responses: Response | None
     hold: Callable[[Any], Any]
     opening: decoder.KVCache
     """See `prefill_prefixes`."""
@@ -198,13 +198,13 @@ class _Engine:
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
-            reply=empty_reply(slots, self.config.reply_tokens),
+            response=empty_response(slots, self.config.max_response_tokens),
             parser=parsing.start(self.world.grammars, ids.task),
             logits=logits,
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=empty_trajectory(self.world, self.ids, self.config.max_turns, self.config.reply_tokens),
+            trajectory=empty_trajectory(self.world, self.ids, self.config.max_turns, self.config.max_response_tokens),
             stats=_counters(self.ids.group.shape[0]),
         )
 
@@ -216,23 +216,23 @@ class _Engine:
         )
 
     def decode(self, state: LoopState) -> LoopState:
-        """Adds one token to the reply of every row that decodes, and runs the model on it."""
+        """Adds one token to the response of every row that decodes, and runs the model on it."""
         config = self.config
         decoding = state.active & ~state.waiting
-        reply = state.reply
+        response = state.response
         token, logprob, longest = self._next_token(state)
 
-        here = (jnp.arange(config.reply_tokens) == reply.length[:, None]) & decoding[:, None]
-        reply = Reply(
-            tokens=jnp.where(here, token[:, None], reply.tokens),
-            logprob=jnp.where(here, logprob[:, None], reply.logprob),
-            length=reply.length + decoding,
-            ended=reply.ended | (decoding & _is_one_of(token, config.end_of_turn)),
+        here = (jnp.arange(config.max_response_tokens) == response.length[:, None]) & decoding[:, None]
+        response = Response(
+            tokens=jnp.where(here, token[:, None], response.tokens),
+            logprob=jnp.where(here, logprob[:, None], response.logprob),
+            length=response.length + decoding,
+            ended=response.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
         parser = masked.where(
             decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser
         )
-        complete = reply.ended | (reply.length >= longest)
+        complete = response.ended | (response.length >= longest)
         if config.stop_at_answer:
             complete |= parsing.closed(self.world.grammars, state.ids.task, parser)
 
@@ -241,7 +241,7 @@ class _Engine:
         )
         stats = state.stats
         return state.replace(
-            reply=reply,
+            response=response,
             parser=parser,
             waiting=state.waiting | (decoding & complete),
             logits=masked.where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
@@ -255,13 +255,13 @@ class _Engine:
         )
 
     def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array | int]:
-        """Token and log-probability of each row, [B], and the length at which its reply is complete."""
+        """Token and log-probability of each row, [B], and the length at which its response is complete."""
         temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
-        if self.replies is None:
-            keys = rng.token_key(state.sample_keys, state.turn, state.reply.length)
-            return *sample(keys, state.logits, temperature), self.config.reply_tokens
-        given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.replies)
-        token = jnp.take_along_axis(given.tokens, state.reply.length[:, None], axis=1, mode="clip")[:, 0]
+        if self.responses is None:
+            keys = rng.token_key(state.sample_keys, state.turn, state.response.length)
+            return *sample(keys, state.logits, temperature), self.config.max_response_tokens
+        given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.responses)
+        token = jnp.take_along_axis(given.tokens, state.response.length[:, None], axis=1, mode="clip")[:, 0]
         return token, score(state.logits, temperature, token), given.length
 
     def interact(self, state: LoopState) -> tuple[LoopState, jax.Array]:
@@ -273,7 +273,7 @@ class _Engine:
         answered = state.waiting
         parsed = parsing.result(self.world.grammars, state.ids.task, state.parser)
         world, result, message = self.world.act(
-            self.settings, state.world, state.reply, parsed, answered, opens=self.config.context == "single_turn"
+            self.settings, state.world, state.response, parsed, answered, opens=self.config.context == "single_turn"
         )
         turn = state.turn + answered
         over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
@@ -283,7 +283,7 @@ class _Engine:
         )
         result, over = result.replace(truncated=result.truncated | full), over | full
         trajectory = record_turn(
-            state.trajectory, state.episode, state.turn, state.message, state.reply, result, answered
+            state.trajectory, state.episode, state.turn, state.message, state.response, result, answered
         )
         truncated = over & ~result.terminated & ~result.failed
         trajectory = record_truncation(trajectory, state.episode, message, cause, truncated)
@@ -302,15 +302,15 @@ class _Engine:
         return state, continuing | refilled
 
     def _is_full(self, state: LoopState, message: Message) -> jax.Array:
-        """bool[B]: after this message there might be no room for a reply."""
+        """bool[B]: after this message there might be no room for a response."""
         if not self.config.context_tokens:
             return jnp.zeros_like(state.active)
         alone = self.config.context == "single_turn"
         start = self._prefix_length(state.ids.task) if alone else state.position
-        return start + message.length + self.config.reply_tokens > self.config.context_tokens
+        return start + message.length + self.config.max_response_tokens > self.config.context_tokens
 
     def prefill(self, state: LoopState, pending: jax.Array) -> LoopState:
-        """Runs the model on the observations of the rows in `pending` bool[B] and starts their replies."""
+        """Runs the model on the observations of the rows in `pending` bool[B] and starts their responses."""
         start = state.position
         if self.config.context == "single_turn":
             start = jnp.where(pending, self._prefix_length(state.ids.task), start)
@@ -320,7 +320,9 @@ class _Engine:
             cache=cache,
             position=start + length,
             logits=masked.where(pending, decoder.logits(self.params, last), state.logits),
-            reply=masked.where(pending, empty_reply(pending.shape[0], self.config.reply_tokens), state.reply),
+            response=masked.where(
+                pending, empty_response(pending.shape[0], self.config.max_response_tokens), state.response
+            ),
             parser=masked.where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
             stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
         )

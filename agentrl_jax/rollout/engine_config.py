@@ -12,13 +12,13 @@ class EngineConfig:
 
     Attributes:
         max_turns: T.
-        reply_tokens: L, the cap on one reply.
+        max_response_tokens: L, the cap on one response.
         group_size: members of a group; its rows are contiguous and share the prefill of the first observation.
         slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
         prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
-        end_of_turn: ids of the stop tokens, at least one; each ends the reply that it was sampled in.
+        end_of_turn: ids of the stop tokens, at least one; each ends the response that it was sampled in.
         chunk: observations are prefilled so many tokens at a time, as many times as the longest of them needs; 0 for
             all of the width at once. Where texts differ much in length, most rows would be padding.
         context_tokens: most tokens of a context; an episode whose next turn might need more ends as truncated. 0 for
@@ -29,7 +29,7 @@ class EngineConfig:
     """
 
     max_turns: int
-    reply_tokens: int
+    max_response_tokens: int
     group_size: int
     slots: int
     prefill_threshold: float
@@ -53,11 +53,11 @@ def cache_length(world: World, config: EngineConfig) -> int:
         ValueError: not even a first turn fits `config.context_tokens`.
     """
     turns = config.max_turns if config.context == "full" else 1
-    prefix, turn = world.prefix.shape[1], world.observation_tokens + config.reply_tokens
+    prefix, turn = world.prefix.shape[1], world.observation_tokens + config.max_response_tokens
     longest = prefix + turns * turn
     if config.context_tokens and prefix + turn > config.context_tokens:
         raise ValueError(
             f"context_tokens {config.context_tokens}; expected at least {prefix + turn} for the prefix ({prefix}), an "
-            f"observation ({world.observation_tokens}) and a reply ({config.reply_tokens})"
+            f"observation ({world.observation_tokens}) and a response ({config.max_response_tokens})"
         )
     return min(longest, config.context_tokens or longest)

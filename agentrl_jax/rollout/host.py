@@ -16,9 +16,9 @@ from jax.experimental import io_callback
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostTask
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult, unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.rollout.world import Message, Prompted, write_messages
-from agentrl_jax.text.grammar import GrammarTable, ParsedReply
+from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
 from agentrl_jax.text.prompt import Prompt
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -95,7 +95,7 @@ class HostWorld(Prompted):
 
     @property
     def grammars(self) -> tuple[GrammarTable, ...]:
-        """Reply grammars of the K tasks."""
+        """Response grammars of the K tasks."""
         return tuple(task.table for task in self.tasks)
 
     @property
@@ -130,21 +130,21 @@ class HostWorld(Prompted):
         self,
         settings: RolloutSettings,
         state: HostState,
-        reply: Reply,
-        parsed: ParsedReply,
+        response: Response,
+        parsed: ParsedResponse,
         mask: jax.Array,
         *,
         opens: bool,
     ) -> tuple[HostState, TurnResult, Message]:
-        """See `World.act`. The host parses the replies' bytes itself, as it needs the words; `parsed` says the same."""
+        """See `World.act`. The host parses the responses' bytes itself, as it needs the words; `parsed` says the same."""
         rows = mask.shape[0]
         asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
-        result, *shown = _call(self.desk.act, shapes, *asked, reply.tokens, reply.length, mask)
+        result, *shown = _call(self.desk.act, shapes, *asked, response.tokens, response.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
         state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
         first = jnp.full(rows, opens)
-        return state, result, self._message(settings, state, shown, result.reward, first, reply.ended)
+        return state, result, self._message(settings, state, shown, result.reward, first, response.ended)
 
     def empty_result(self, batch: int) -> TurnResult:
         """See `World.empty_result`."""
@@ -154,7 +154,7 @@ class HostWorld(Prompted):
         width = max(task.observation_tokens for task in self.tasks)
         return jax.ShapeDtypeStruct((rows, width), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.bool_)
 
-    def _message(self, settings, state: HostState, shown, reward, first, reply_ended) -> Message:
+    def _message(self, settings, state: HostState, shown, reward, first, response_ended) -> Message:
         observation, overflow = shown
         message = write_messages(
             self.prompts,
@@ -165,7 +165,7 @@ class HostWorld(Prompted):
             actions_left=settings.max_actions - state.used,
             reward=reward,
             first=first,
-            reply_ended=reply_ended,
+            response_ended=response_ended,
         )
         return dataclasses.replace(message, overflow=message.overflow | overflow)
 

@@ -19,8 +19,8 @@ from agentrl_jax.errors import MAX_FOREIGN, shortened
 from agentrl_jax.rollout.host_environment import HostEnvironment, HostStep, HostTask
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
-from agentrl_jax.text.grammar import PlainReply, ReplyGrammar
-from agentrl_jax.text.reference import HostReply, parse_reply
+from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
+from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class HostDesk:
     def act(
         self, identity: Any, turn: Any, used: Any, horizon: Any, max_actions: Any, tokens: Any, length: Any, mask: Any
     ) -> tuple[TurnResult, np.ndarray, np.ndarray]:
-        """Answers replies; forgets the episodes that end.
+        """Answers responses; forgets the episodes that end.
 
         Args:
             identity: i32[B, I] rows of `Identity`.
@@ -173,7 +173,7 @@ class HostDesk:
             used: i32[B] actions executed so far.
             horizon: i32[] turns of an episode.
             max_actions: i32[] actions of an episode.
-            tokens: i32[B, L] replies.
+            tokens: i32[B, L] responses.
             length: i32[B].
             mask: bool[B] rows to answer.
 
@@ -182,17 +182,17 @@ class HostDesk:
         """
         began = time.monotonic()
         names, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()
-        replies, lengths = np.asarray(tokens).tolist(), np.asarray(length).tolist()
+        responses, lengths = np.asarray(tokens).tolist(), np.asarray(length).tolist()
         last, budget = int(np.asarray(horizon)), int(np.asarray(max_actions))
         rows = np.flatnonzero(np.asarray(mask)).tolist()
         with self._lock:
             episodes = {row: self._episodes.get(names[row]) for row in rows}
         present = {row: episode for row, episode in episodes.items() if episode is not None}
-        parsed: dict[int, HostReply] = {}
+        parsed: dict[int, HostResponse] = {}
         jobs: list[Callable[[], tuple[HostStep, Sequence[int]]]] = []
         for row, episode in present.items():
             task = self._tasks[_task(names[row])]
-            data = self._tokenizer.decode_bytes(replies[row][: lengths[row]])
+            data = self._tokenizer.decode_bytes(responses[row][: lengths[row]])
             parsed[row] = _understand(data, task.grammar)
             jobs.append(partial(self._step, episode, data, task, parsed[row], budget - spent[row]))
         outcomes = dict(zip(present, run_all(jobs, self._deadline, self._workers)))
@@ -208,12 +208,14 @@ class HostDesk:
                 self._forget(names[row])
                 continue
             step, answers[row] = outcome
-            episode, reply = present[row], parsed[row]
-            done = min(reply.num_valid, budget - spent[row])
-            result.actions[row, :done] = reply.actions[:done]
+            episode, response = present[row], parsed[row]
+            done = min(response.num_valid, budget - spent[row])
+            result.actions[row, :done] = response.actions[:done]
             result.reward[row] = step.reward
-            result.valid[row] = reply.num_valid > 0 and step.valid
-            result.format_error[row] = reply.num_valid != reply.num_parsed or reply.num_valid == 0 or not step.valid
+            result.valid[row] = response.num_valid > 0 and step.valid
+            result.format_error[row] = (
+                response.num_valid != response.num_parsed or response.num_valid == 0 or not step.valid
+            )
             result.state_hash[row] = _text_hash(episode.seen)
             result.terminated[row] = step.terminated
             result.truncated[row] = not step.terminated and (step.truncated or spent[row] + done >= budget)
@@ -243,9 +245,9 @@ class HostDesk:
             raise
 
     def _step(
-        self, episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int
+        self, episode: _Episode, data: bytes, task: HostTask, response: HostResponse, budget: int
     ) -> tuple[HostStep, Sequence[int]]:
-        step = _checked_step(episode, data, task, reply, budget)
+        step = _checked_step(episode, data, task, response, budget)
         return step, self._tokenizer.encode(step.observation)
 
     def _forget(self, name: Identity) -> None:
@@ -279,13 +281,15 @@ class HostDesk:
         return tokens, overflow
 
 
-def _understand(data: bytes, grammar: ReplyGrammar | PlainReply) -> HostReply:
-    reply = parse_reply(data, grammar)
-    return reply if grammar.actions else dataclasses.replace(reply, actions=(0,) * reply.num_parsed)
+def _understand(data: bytes, grammar: ResponseGrammar | PlainResponse) -> HostResponse:
+    response = parse_response(data, grammar)
+    return response if grammar.actions else dataclasses.replace(response, actions=(0,) * response.num_parsed)
 
 
-def _checked_step(episode: _Episode, data: bytes, task: HostTask, reply: HostReply, budget: int) -> HostStep:
-    known = [task.grammar.actions[action] for action in reply.actions] if task.grammar.actions else list(reply.items)
+def _checked_step(episode: _Episode, data: bytes, task: HostTask, response: HostResponse, budget: int) -> HostStep:
+    known = (
+        [task.grammar.actions[action] for action in response.actions] if task.grammar.actions else list(response.items)
+    )
     step = episode.env.step(task.grammar.forced_text + data.decode("utf-8", "replace"), known[:budget])
     if not isinstance(step, HostStep) or not isinstance(step.observation, str):
         raise TypeError(f"step returned {step!r}; expected a HostStep whose observation is text")

@@ -1,4 +1,4 @@
-"""What a host environment is, and the prompt and the reply format around it. `O` tokens of an environment's text."""
+"""What a host environment is, and the prompt and the response format around it. `O` tokens of an environment's text."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from agentrl_jax.text.grammar import GrammarTable, PlainReply, ReplyGrammar, compile_grammar
+from agentrl_jax.text.grammar import GrammarTable, PlainResponse, ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import Prompt, compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -16,7 +16,7 @@ from envs_jax.splits import Split
 
 @dataclasses.dataclass(frozen=True)
 class HostStep:
-    """An environment's answer to one reply.
+    """An environment's answer to one response.
 
     Attributes:
         observation: text that the agent reads next; any text.
@@ -24,7 +24,7 @@ class HostStep:
         terminated: the environment's own end.
         truncated: a limit of the environment was reached first.
         success: the task is solved.
-        valid: the reply said what to do; otherwise it counts as a format error.
+        valid: the response said what to do; otherwise it counts as a format error.
         info: numbers worth averaging, finite; names out of the task's `info_keys`, 0 where left out.
     """
 
@@ -50,13 +50,13 @@ class HostEnvironment(Protocol):
         """
         ...
 
-    def step(self, reply: str, actions: Sequence[str]) -> HostStep:
+    def step(self, response: str, actions: Sequence[str]) -> HostStep:
         """Answers one turn.
 
         Args:
-            reply: everything the agent has written, tags included.
+            response: everything the agent has written, tags included.
             actions: what it asked for: the known actions by their declared names, or, where none are declared, the
-                answer's items as written. Empty for a reply out of format, and never more than the budget has left.
+                answer's items as written. Empty for a response out of format, and never more than the budget has left.
         """
         ...
 
@@ -73,8 +73,8 @@ class HostTask:
         name: shown in metrics.
         make: makes an environment for one episode; called in many threads.
         prompt: compiled with `pieces=None`.
-        grammar: the reply format. Without action names the answer is free text: every item of it is a valid action
-            and is recorded as action 0; a `PlainReply` is one such item as a whole.
+        grammar: the response format. Without action names the answer is free text: every item of it is a valid action
+            and is recorded as action 0; a `PlainResponse` is one such item as a whole.
         table: `grammar`, compiled.
         observation_tokens: O; a longer text is cut.
         info_keys: names that `HostStep.info` may hold.
@@ -87,7 +87,7 @@ class HostTask:
     name: str
     make: Callable[[], HostEnvironment]
     prompt: Prompt
-    grammar: ReplyGrammar | PlainReply
+    grammar: ResponseGrammar | PlainResponse
     table: GrammarTable
     observation_tokens: int
     info_keys: tuple[str, ...]
@@ -108,7 +108,7 @@ def host_task(
     make: Callable[[], HostEnvironment],
     *,
     instruction: str,
-    grammar: ReplyGrammar | PlainReply,
+    grammar: ResponseGrammar | PlainResponse,
     tokenizer: Tokenizer,
     style: str,
     observation_tokens: int,
@@ -126,13 +126,13 @@ def host_task(
         name: shown in metrics.
         make: makes an environment for one episode.
         instruction: the task in words.
-        grammar: the reply format; `actions=()` for free text between tags, a `PlainReply` for any reply.
+        grammar: the response format; `actions=()` for free text between tags, a `PlainResponse` for any response.
         tokenizer: the tokenizer.
         style: name of the prompt style.
         observation_tokens: most tokens of the environment's own text; a longer one is cut and its episode marked.
         max_turns: largest turn number that the prompt has to show.
         max_actions: action budget that the prompt tells.
-        response_words: words of a reply that the prompt tells.
+        response_words: words of a response that the prompt tells.
         info_keys: names that `HostStep.info` may hold.
         levels: see `HostTask`.
         validation: likewise.
@@ -145,10 +145,10 @@ def host_task(
         actions=grammar.actions,
         pieces=None,
         observation_pieces=observation_tokens,
-        think=not isinstance(grammar, PlainReply) and grammar.think,
-        forced=not isinstance(grammar, PlainReply) and grammar.forced,
-        separator="" if isinstance(grammar, PlainReply) else grammar.separator,
-        plain=grammar.opening if isinstance(grammar, PlainReply) else None,
+        think=not isinstance(grammar, PlainResponse) and grammar.think,
+        forced=not isinstance(grammar, PlainResponse) and grammar.forced,
+        separator="" if isinstance(grammar, PlainResponse) else grammar.separator,
+        plain=grammar.opening if isinstance(grammar, PlainResponse) else None,
         max_actions_budget=max_actions,
         max_turns=max_turns,
         response_words=response_words,

@@ -33,7 +33,7 @@ def trajectory_means(
         penalties: that "return" includes.
 
     Returns:
-        success, return (penalties included), raw_return, turns, actions, reply_tokens (per turn), valid_format (share
+        success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format (share
         of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated and by
         cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as its
         mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes, then
@@ -71,10 +71,10 @@ def _over(trajectory: Trajectory, chosen: jax.Array, group_size: int, penalties:
         "raw_return": mean(trajectory.returns),
         "turns": mean(trajectory.num_turns),
         "actions": mean(jnp.sum(turn.actions >= 0, axis=(1, 2))),
-        "reply_tokens": per_turn(trajectory.reply.length),
+        "response_tokens": per_turn(trajectory.response.length),
         "valid_format": per_turn(1 - turn.format_error),
         "valid_turn": per_turn(turn.valid),
-        "ended": per_turn(trajectory.reply.ended),
+        "ended": per_turn(trajectory.response.ended),
         "failed": mean(trajectory.failed, chosen),
         "overflow": mean(trajectory.overflow),
         "truncated": mean(trajectory.truncation > 0),

@@ -1,6 +1,6 @@
 """From trajectories to the rows that the learner reads.
 
-Shapes: `E` episodes, `T` turns, `L` tokens of a reply, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
+Shapes: `E` episodes, `T` turns, `L` tokens of a response, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from agentrl_jax.rollout.trajectory import Trajectory
 class Sequences(struct.PyTreeNode):
     """Rows of tokens, padded on the right, and the tokens of each row that were sampled.
 
-    Every reply has L slots, so a row has K = (turns of the row) x L of them; slot t L + i is token i of its turn t.
+    Every response has L slots, so a row has K = (turns of the row) x L of them; slot t L + i is token i of its turn t.
 
     Attributes:
         tokens: i32[N, S].
@@ -59,8 +59,8 @@ def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> S
     def per_row(x):
         return jnp.repeat(x, turns, axis=0) if single else x
 
-    observation, reply = rows(trajectory.observation), rows(trajectory.reply.tokens)
-    observation_length, reply_length = rows(trajectory.observation_length), rows(trajectory.reply.length)
+    observation, response = rows(trajectory.observation), rows(trajectory.response.tokens)
+    observation_length, response_length = rows(trajectory.observation_length), rows(trajectory.response.length)
     played = rows(trajectory.played)
     observation_length = jnp.where(played, observation_length, 0)
     prompt, prompt_length = per_row(trajectory.prompt), per_row(trajectory.prompt_length)
@@ -71,25 +71,25 @@ def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> S
     def flat(x):
         return x.reshape(x.shape[0], -1)
 
-    # Laid out with gaps: the prompt, then observation and reply of each turn. What is kept moves to the left.
-    parts = jnp.concatenate([observation, reply], axis=2)
-    drawn = below(reply_length, reply.shape[-1])
+    # Laid out with gaps: the prompt, then observation and response of each turn. What is kept moves to the left.
+    parts = jnp.concatenate([observation, response], axis=2)
+    drawn = below(response_length, response.shape[-1])
     filled = jnp.concatenate([below(observation_length, observation.shape[-1]), drawn], axis=2)
     tokens = jnp.concatenate([prompt, flat(parts)], axis=1)
     kept = jnp.concatenate([below(prompt_length, prompt.shape[1]), flat(filled)], axis=1)
     order = jnp.argsort(~kept, axis=1, stable=True)[:, : limit or None]
 
-    ends = prompt_length[:, None] + jnp.cumsum(observation_length + reply_length, axis=1)
-    first = ends - reply_length
-    slots = jnp.arange(reply.shape[-1])
+    ends = prompt_length[:, None] + jnp.cumsum(observation_length + response_length, axis=1)
+    first = ends - response_length
+    slots = jnp.arange(response.shape[-1])
     numbers = jnp.broadcast_to(jnp.arange(turns), (episodes, turns))
     return Sequences(
         tokens=jnp.take_along_axis(jnp.where(kept, tokens, 0), order, axis=1),
         length=jnp.sum(kept, axis=1, dtype=jnp.int32),
         position=flat(jnp.where(drawn, first[..., None] + slots, 1)),
         sampled=flat(drawn),
-        logprob=flat(jnp.where(drawn, rows(trajectory.reply.logprob), 0.0)),
-        turn=flat(jnp.broadcast_to(rows(numbers)[..., None], reply.shape)),
+        logprob=flat(jnp.where(drawn, rows(trajectory.response.logprob), 0.0)),
+        turn=flat(jnp.broadcast_to(rows(numbers)[..., None], response.shape)),
         episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),
     )
 
@@ -121,7 +121,7 @@ def final_states(trajectory: Trajectory, context: str, limit: int = 0) -> FinalS
     # One turn more, which has been read and not answered.
     longer = jax.tree.map(
         lambda x: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)),
-        {name: getattr(trajectory, name) for name in ("observation", "observation_length", "reply", "turn")},
+        {name: getattr(trajectory, name) for name in ("observation", "observation_length", "response", "turn")},
     )
     here = (jnp.arange(turns + 1) == trajectory.num_turns[:, None]) & known[:, None]
     final, final_length = trajectory.final_observation[:, None], trajectory.final_observation_length[:, None]

@@ -1,4 +1,4 @@
-"""The reply grammars of several tasks over a batch of rows.
+"""The response grammars of several tasks over a batch of rows.
 
 Shapes: `B` rows, `K` tasks.
 """
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from agentrl_jax.text import grammar
-from agentrl_jax.text.grammar import GrammarState, GrammarTable, ParsedReply
+from agentrl_jax.text.grammar import GrammarState, GrammarTable, ParsedResponse
 
 Tables = tuple[GrammarTable, ...]
 """One grammar per task; all keep the same number of actions per turn. Without any nothing is parsed."""
@@ -26,7 +26,7 @@ def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *ro
 
 
 def start(tables: Tables, task: jax.Array) -> GrammarState:
-    """State before the first token of a reply, for rows of the tasks `task` i32[B]."""
+    """State before the first token of a response, for rows of the tasks `task` i32[B]."""
     return _per_task(tables, task, grammar.start)
 
 
@@ -40,6 +40,6 @@ def closed(tables: Tables, task: jax.Array, state: GrammarState) -> jax.Array:
     return _per_task(tables, task, grammar.closed, state)
 
 
-def result(tables: Tables, task: jax.Array, state: GrammarState) -> ParsedReply:
-    """What the replies asked for, fields [B, ...]."""
+def result(tables: Tables, task: jax.Array, state: GrammarState) -> ParsedResponse:
+    """What the responses asked for, fields [B, ...]."""
     return _per_task(tables, task, grammar.result, state)

@@ -1,4 +1,4 @@
-"""What the model reads before it replies: the prefix of a task, once for all of its episodes, and observations.
+"""What the model reads before it responses: the prefix of a task, once for all of its episodes, and observations.
 
 Shapes: `B` rows, `K` tasks, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an
 observation, `D` embed_dim.

@@ -6,13 +6,13 @@ Shapes: as in `engine`.
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, Trajectory, TurnResult
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, TurnResult
 from agentrl_jax.rollout.world import Message, World
 
 
-def empty_reply(batch: int, length: int) -> Reply:
-    """A reply of no tokens for each of `batch` rows, with room for `length`."""
-    return Reply(
+def empty_response(batch: int, length: int) -> Response:
+    """A response of no tokens for each of `batch` rows, with room for `length`."""
+    return Response(
         tokens=jnp.zeros((batch, length), jnp.int32),
         length=jnp.zeros(batch, jnp.int32),
         logprob=jnp.zeros((batch, length), jnp.float32),
@@ -20,24 +20,24 @@ def empty_reply(batch: int, length: int) -> Reply:
     )
 
 
-def empty_trajectory(world: World, ids: EpisodeIds, turns: int, reply_tokens: int) -> Trajectory:
+def empty_trajectory(world: World, ids: EpisodeIds, turns: int, max_response_tokens: int) -> Trajectory:
     """E episodes of which no turn has been played.
 
     Args:
         world: environments and prompts.
         ids: the episodes.
         turns: T.
-        reply_tokens: L.
+        max_response_tokens: L.
     """
     episodes = ids.group.shape[0]
-    flat = empty_reply(episodes * turns, reply_tokens), world.empty_result(episodes * turns)
-    reply, result = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
+    flat = empty_response(episodes * turns, max_response_tokens), world.empty_result(episodes * turns)
+    response, result = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
     return Trajectory(
         prompt=jnp.asarray(world.prefix)[ids.task],
         prompt_length=jnp.asarray(world.prefix_length)[ids.task],
         observation=jnp.zeros((episodes, turns, world.observation_tokens), jnp.int32),
         observation_length=jnp.zeros((episodes, turns), jnp.int32),
-        reply=reply,
+        response=response,
         turn=result,
         num_turns=jnp.zeros(episodes, jnp.int32),
         ids=ids,
@@ -53,7 +53,7 @@ def record_turn(
     episode: jax.Array,
     turn: jax.Array,
     message: Message,
-    reply: Reply,
+    response: Response,
     result: TurnResult,
     answered: jax.Array,
 ) -> Trajectory:
@@ -64,7 +64,7 @@ def record_turn(
         episode: i32[B] that the slot plays.
         turn: i32[B] number of the finished turn.
         message: the observations that it began with.
-        reply: the replies.
+        response: the responses.
         result: what the environments made of them.
         answered: bool[B] slots whose turn is finished; of the others nothing is written.
     """
@@ -76,7 +76,7 @@ def record_turn(
     return trajectory.replace(
         observation=put(trajectory.observation, message.tokens),
         observation_length=put(trajectory.observation_length, message.length),
-        reply=jax.tree.map(put, trajectory.reply, reply),
+        response=jax.tree.map(put, trajectory.response, response),
         turn=jax.tree.map(put, trajectory.turn, result),
         num_turns=trajectory.num_turns.at[episode].add(1, mode="drop"),
         overflow=trajectory.overflow.at[episode].max(message.overflow, mode="drop"),
@@ -91,7 +91,7 @@ def record_truncation(
     Args:
         trajectory: of E episodes.
         episode: i32[B] that the slot plays.
-        message: what the next replies would have answered.
+        message: what the next responses would have answered.
         cause: i32[B] as `Trajectory.truncation`.
         truncated: bool[B] slots whose episode is truncated now; of the others nothing is written.
     """

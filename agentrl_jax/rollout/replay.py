@@ -1,10 +1,10 @@
-"""Log-probabilities of recorded replies, worked out by the rollout's own steps.
+"""Log-probabilities of recorded responses, worked out by the rollout's own steps.
 
 Another order of the same additions rounds differently: a parallel forward pass gives log-probabilities that differ from
 those of the rollout in their last bits. A replay runs the engine itself over the record, with the same rows, chunks,
 slots and refills, so that with the rollout's parameters it gives the rollout's bits.
 
-Shapes: `E` episodes, `B` rows, `T` turns, `L` reply tokens, `P` prompt tokens, `O` observation tokens.
+Shapes: `E` episodes, `B` rows, `T` turns, `L` response tokens, `P` prompt tokens, `O` observation tokens.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, Trajectory, TurnResult, unplayed
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory, TurnResult, unplayed
 from agentrl_jax.rollout.world import Message
 
 
@@ -49,14 +49,14 @@ def replay_logprobs(
         f32[E, T, L]; 0 where no token was sampled, or where it was taken greedily.
 
     Raises:
-        ValueError: the record has another number of turns or of tokens in a reply than `config`, or a number of
+        ValueError: the record has another number of turns or of tokens in a response than `config`, or a number of
             episodes that its slots and members do not fit.
     """
-    turns, reply_tokens = trajectory.reply.tokens.shape[1:]
-    if (turns, reply_tokens) != (config.max_turns, config.reply_tokens):
+    turns, max_response_tokens = trajectory.response.tokens.shape[1:]
+    if (turns, max_response_tokens) != (config.max_turns, config.max_response_tokens):
         raise ValueError(
-            f"a record of {turns} turns with replies of {reply_tokens} tokens cannot be replayed by an engine of "
-            f"{config.max_turns} turns with {config.reply_tokens}; give the engine's configuration of its rollout"
+            f"a record of {turns} turns with responses of {max_response_tokens} tokens cannot be replayed by an engine of "
+            f"{config.max_turns} turns with {config.max_response_tokens}; give the engine's configuration of its rollout"
         )
     row = jnp.arange(trajectory.num_turns.shape[0], dtype=jnp.int32)
     settings = RolloutSettings(
@@ -66,15 +66,15 @@ def replay_logprobs(
         params,
         model,
         RecordedWorld(trajectory, tasks),
-        # Where a reply ended is in the record.
+        # Where a response ended is in the record.
         dataclasses.replace(config, stop_at_answer=False),
         jax.random.key(0),  # nothing is drawn
         trajectory.ids.replace(group=row),
         settings,
-        replies=trajectory.reply,
+        responses=trajectory.response,
         hold=varying,
     )
-    return state.trajectory.reply.logprob
+    return state.trajectory.response.logprob
 
 
 class RecordedState(struct.PyTreeNode):
@@ -117,7 +117,7 @@ class RecordedWorld:
 
     @property
     def grammars(self) -> tuple[()]:
-        """None: what a reply asked for is in the record."""
+        """None: what a response asked for is in the record."""
         return ()
 
     @property
@@ -136,7 +136,7 @@ class RecordedWorld:
         self,
         settings: RolloutSettings,
         state: RecordedState,
-        reply: Reply,
+        response: Response,
         parsed: Any,
         mask: jax.Array,
         *,

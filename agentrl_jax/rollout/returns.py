@@ -40,4 +40,4 @@ def penalized_returns(trajectory: Trajectory, penalties: Penalties) -> jax.Array
 
 def overlong(trajectory: Trajectory, penalties: Penalties) -> jax.Array:
     """How far each response is into the buffer before the longest one, f32[E, T] from 0 to 1 (`overlong_share`)."""
-    return overlong_share(trajectory.reply.length, trajectory.reply.tokens.shape[-1], penalties.overlong_buffer)
+    return overlong_share(trajectory.response.length, trajectory.response.tokens.shape[-1], penalties.overlong_buffer)

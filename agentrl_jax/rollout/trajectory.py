@@ -1,6 +1,6 @@
 """What a rollout is given and what it returns.
 
-Shapes: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a reply, `A` actions of
+Shapes: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A` actions of
 one turn.
 """
 
@@ -58,8 +58,8 @@ class EpisodeIds(struct.PyTreeNode):
     level: jax.Array
 
 
-class Reply(struct.PyTreeNode):
-    """Replies of B rows.
+class Response(struct.PyTreeNode):
+    """Responses of B rows.
 
     Attributes:
         tokens: i32[B, L] sampled tokens, padded on the right.
@@ -82,7 +82,7 @@ class TurnResult(struct.PyTreeNode):
         reward: f32[B] sum of the primitive rewards, without penalty.
         valid: bool[B] at least one valid action was given.
         format_error: i32[B] 1 where an action could not be read or none was given.
-        state_hash: u32[B, 2] hash of the state in which the reply was given.
+        state_hash: u32[B, 2] hash of the state in which the response was given.
         terminated: bool[B] the environment's own end.
         truncated: bool[B] a limit of steps or actions was reached first.
         success: bool[B] the task is solved.
@@ -127,8 +127,8 @@ class Trajectory(struct.PyTreeNode):
 
     Attributes:
         prompt: i32[E, P] and prompt_length i32[E]: the task's prefix.
-        observation: i32[E, T, O] and observation_length i32[E, T]: tokens inserted before each reply (not trained).
-        reply: `Reply` with leading axes [E, T]; every one of its tokens was sampled and is trained.
+        observation: i32[E, T, O] and observation_length i32[E, T]: tokens inserted before each response (not trained).
+        response: `Response` with leading axes [E, T]; every one of its tokens was sampled and is trained.
         turn: `TurnResult` with leading axes [E, T].
         num_turns: i32[E] turns played.
         ids: `EpisodeIds`.
@@ -136,14 +136,14 @@ class Trajectory(struct.PyTreeNode):
         truncation: i32[E] what ended the episode before the environment did: 0 where nothing has, else 1 + the index in
             `TRUNCATIONS`. An episode that broke is not truncated.
         final_observation: i32[E, O] and final_observation_length i32[E]: where the episode was truncated, what the next
-            reply would have answered; length 0 elsewhere.
+            response would have answered; length 0 elsewhere.
     """
 
     prompt: jax.Array
     prompt_length: jax.Array
     observation: jax.Array
     observation_length: jax.Array
-    reply: Reply
+    response: Response
     turn: TurnResult
     num_turns: jax.Array
     ids: EpisodeIds
@@ -155,7 +155,7 @@ class Trajectory(struct.PyTreeNode):
     @property
     def sampled(self) -> jax.Array:
         """bool[E, T, L]: tokens drawn from the policy, the loss mask."""
-        return jnp.arange(self.reply.tokens.shape[-1]) < self.reply.length[..., None]
+        return jnp.arange(self.response.tokens.shape[-1]) < self.response.length[..., None]
 
     @property
     def played(self) -> jax.Array:

@@ -22,7 +22,7 @@ def _episode(rows: Any, index: int, tokenizer: Tokenizer, task_names: tuple[str,
     turns = [
         {
             "observation": text(rows.observation[index, t], rows.observation_length[index, t]),
-            "reply": text(rows.reply.tokens[index, t], rows.reply.length[index, t]),
+            "response": text(rows.response.tokens[index, t], rows.response.length[index, t]),
             "actions": [int(a) for a in rows.turn.actions[index, t] if a >= 0],
             "reward": float(rows.turn.reward[index, t]),
             "format_error": int(rows.turn.format_error[index, t]),

@@ -1,4 +1,4 @@
-"""What the engine plays in: environments, prompts and reply grammars behind one batched interface.
+"""What the engine plays in: environments, prompts and response grammars behind one batched interface.
 
 Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` actions of one turn.
 """
@@ -16,15 +16,15 @@ from flax import struct
 
 from agentrl_jax.algos import masked
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.trajectory import EpisodeIds, Reply, RolloutSettings, TurnResult, unplayed
-from agentrl_jax.text.grammar import GrammarTable, ParsedReply
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
+from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
 from agentrl_jax.text.prompt import Prompt, message
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split, split_key
 
 
 class Message(struct.PyTreeNode):
-    """What is inserted before the next reply of B rows.
+    """What is inserted before the next response of B rows.
 
     Attributes:
         tokens: i32[B, O] padded on the right.
@@ -52,7 +52,7 @@ class World(Protocol):
 
     @property
     def grammars(self) -> tuple[GrammarTable, ...]:
-        """Reply grammars of the K tasks."""
+        """Response grammars of the K tasks."""
         ...
 
     @property
@@ -73,8 +73,8 @@ class World(Protocol):
         self,
         settings: RolloutSettings,
         state: Any,
-        reply: Reply,
-        parsed: ParsedReply,
+        response: Response,
+        parsed: ParsedResponse,
         mask: jax.Array,
         *,
         opens: bool,
@@ -100,7 +100,7 @@ class Task:
         env: the environment.
         env_params: its default parameters; a rollout takes those in its settings.
         prompt: compiled prompt.
-        grammar: compiled reply grammar.
+        grammar: compiled response grammar.
     """
 
     name: str
@@ -175,7 +175,7 @@ class CompiledWorld(Prompted):
 
     @property
     def grammars(self) -> tuple[GrammarTable, ...]:
-        """Reply grammars of the K tasks."""
+        """Response grammars of the K tasks."""
         return tuple(task.grammar for task in self.tasks)
 
     @property
@@ -230,8 +230,8 @@ class CompiledWorld(Prompted):
         self,
         settings: RolloutSettings,
         state: EpisodeState,
-        reply: Reply,
-        parsed: ParsedReply,
+        response: Response,
+        parsed: ParsedResponse,
         mask: jax.Array,
         *,
         opens: bool,
@@ -240,13 +240,13 @@ class CompiledWorld(Prompted):
         answered, result = jax.vmap(self._act_row, in_axes=(None, 0, 0))(settings, state, parsed)
         state = masked.where(mask, answered, state)
         first = jnp.full(mask.shape, opens)
-        return state, result, self._message(settings, state, result.reward, first, reply.ended)
+        return state, result, self._message(settings, state, result.reward, first, response.ended)
 
     def empty_result(self, batch: int) -> TurnResult:
         """See `World.empty_result`."""
         return unplayed(batch, self.max_actions_per_turn, self.info_keys)
 
-    def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedReply):
+    def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
         """One row: executes its valid actions in the row's own task."""
         branches = [
             lambda s, i=i, task=task: _play(task, i, self.info_keys, settings, s, parsed)
@@ -254,7 +254,7 @@ class CompiledWorld(Prompted):
         ]
         return jax.lax.switch(state.task, branches, state)
 
-    def _message(self, settings, state: EpisodeState, reward, first, reply_ended) -> Message:
+    def _message(self, settings, state: EpisodeState, reward, first, response_ended) -> Message:
         return write_messages(
             self.prompts,
             lambda index, envs: self.tasks[index].env.describe(envs[index], settings.env_params[index]),
@@ -264,7 +264,7 @@ class CompiledWorld(Prompted):
             actions_left=settings.max_actions - state.used,
             reward=reward,
             first=first,
-            reply_ended=reply_ended,
+            response_ended=response_ended,
         )
 
 
@@ -284,7 +284,7 @@ def write_messages(
     actions_left: jax.Array,
     reward: jax.Array,
     first: jax.Array,
-    reply_ended: jax.Array,
+    response_ended: jax.Array,
 ) -> Message:
     """Messages of B rows, each written by the prompt of its task.
 
@@ -297,7 +297,7 @@ def write_messages(
         actions_left: i32[B].
         reward: f32[B].
         first: bool[B].
-        reply_ended: bool[B].
+        response_ended: bool[B].
     """
     capacity = max(prompt.max_message_tokens for prompt in prompts)
 
@@ -314,7 +314,7 @@ def write_messages(
         "actions_left": actions_left,
         "reward": reward,
         "first": first,
-        "reply_ended": reply_ended,
+        "response_ended": response_ended,
     }
     tokens, length = jax.vmap(row)(task, states, fields)
     limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[task]
@@ -342,7 +342,7 @@ def _info_shapes(task: Task) -> Mapping[str, Any]:
     return jax.eval_shape(one_step, jax.random.key(0), task.env_params)
 
 
-def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: EpisodeState, parsed: ParsedReply):
+def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
     """Executes up to A valid actions of one row until the environment ends or the budget is spent."""
     env, params = task.env, settings.env_params[index]
 

@@ -87,13 +87,13 @@ class BridgedEnvironment:
             self._beside = play_along(self._service, self._item, self._shown)
         return self._shown
 
-    def step(self, reply: str, actions: Sequence[str]) -> HostStep:
-        """Plays the action that the service's own reader finds in a reply.
+    def step(self, response: str, actions: Sequence[str]) -> HostStep:
+        """Plays the action that the service's own reader finds in a response.
 
         Raises:
             Lost: the instance was lost and could not be replaced, or the new one tells another story.
         """
-        reading = self._service.read(reply)
+        reading = self._service.read(response)
         if reading.action is None:
             self._shown = reading.complaint
             return HostStep(self._shown, valid=False, info=self._news())

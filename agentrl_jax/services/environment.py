@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from agentrl_jax.services.replies import Reader
+from agentrl_jax.services.responses import Reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ServiceEnvironment(Protocol):
         ...
 
     def step(self, action: str) -> Answer:
-        """Carries out an action, as `Service.read` found it in the agent's reply."""
+        """Carries out an action, as `Service.read` found it in the agent's response."""
         ...
 
     def close(self) -> None:
@@ -71,15 +71,15 @@ class Service:
         make: makes an instance. With True it repeats the slips of AgentGym's own server, see the environment's docs.
         items: number of items, 0 to `items` - 1.
         instruction: what the agent is told before the first observation.
-        read: finds the action in an agent's reply.
-        write: writes a reply that holds an action, as an agent would.
+        read: finds the action in an agent's response.
+        write: writes a response that holds an action, as an agent would.
         turns: usual most turns of an episode.
         solved: whether an answer says that the task is solved.
         oracle: makes a player that solves an item; None where none is known.
         random: makes a player that draws its actions from a seed: (item, seed).
         views: further things that a client may read by name, and the methods of the environment, without arguments,
             that give them as JSON.
-        marked: replies put their action behind `Action:`.
+        marked: responses put their action behind `Action:`.
         distinct: items before they are others of the same kind over again; 0 where all differ.
         full_score: score of a solved item, which rewards are divided by.
         progress: how far an instance is with its item, 0 at the start and 1 when it is solved; None where nobody can

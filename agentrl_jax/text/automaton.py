@@ -1,6 +1,6 @@
-"""A reply format as a deterministic automaton over bytes, and its composition along tokens. Host only.
+"""A response format as a deterministic automaton over bytes, and its composition along tokens. Host only.
 
-A reply is `prelude answer`. The prelude leads to the first byte of the answer: with a think block it is the first
+A response is `prelude answer`. The prelude leads to the first byte of the answer: with a think block it is the first
 `</think>`, spaces, `<answer>` that follows the first `<think>`; without one, the first `<answer>`. Since the gaps
 match anything, taking the first of each is what a non-greedy regular expression finds. The answer is split into items
 as its bytes arrive. Bytes that may turn out to be a separator or the closing tag wait in `pending` until they are
@@ -71,7 +71,7 @@ _CLOSED = "closed"
 
 
 def build(*, actions: tuple[bytes, ...], think: bool, forced: bool, separator: bytes) -> ByteMachine:
-    """Builds the automaton of a reply format; arguments as in `ReplyGrammar`, in bytes."""
+    """Builds the automaton of a response format; arguments as in `ResponseGrammar`, in bytes."""
     grammar = _Format(actions, separator, _prelude(think, forced))
     first: Hashable = grammar.enter_prelude({0}) if grammar.prelude else _Answer()
     numbers: dict[Hashable, int] = {first: 0}

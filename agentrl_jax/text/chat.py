@@ -2,7 +2,7 @@
 
 A conversation only ever gets longer: what was sampled stays as it was sampled, and what was inserted stays too, so that
 a policy is trained on what it has read and its cache stays good. Where a chat template would write the past anew (it
-drops the think blocks of earlier replies, say), `differences` tells so.
+drops the think blocks of earlier responses, say), `differences` tells so.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ class Chat:
         system_end: ends the system message.
         first_user: header of the user message right after a system message.
         open_user: opens a conversation without a system message, header of the first user message included.
-        user: header of a user message after a reply.
+        user: header of a user message after a response.
         user_end: ends a user message.
-        reply: header of a reply as the policy finds it, such as an empty think block after its name.
-        reply_lead: stands between that and a reply that was written, not sampled.
-        unended: ends a reply that did not end by itself; its last piece is `end`.
-        end: name of the token by which a reply ends itself.
+        response: header of a response as the policy finds it, such as an empty think block after its name.
+        response_lead: stands between that and a response that was written, not sampled.
+        unended: ends a response that did not end by itself; its last piece is `end`.
+        end: name of the token by which a response ends itself.
         after_end: stands after it, before the next header.
         headers_suffice: a message of the system or the user may go without its end, where the next header begins.
         cuts: by kind of content (`chat_segments.CONTENTS`), the name in `edits.CUTS` of what the template does to it.
@@ -40,10 +40,10 @@ class Chat:
     open_user: tuple[Piece, ...]
     user: tuple[Piece, ...]
     user_end: tuple[Piece, ...]
-    reply: tuple[Piece, ...]
+    response: tuple[Piece, ...]
     unended: tuple[Piece, ...]
     end: str
-    reply_lead: tuple[Piece, ...] = ()
+    response_lead: tuple[Piece, ...] = ()
     after_end: tuple[Piece, ...] = ()
     headers_suffice: bool = False
     cuts: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict.fromkeys(CONTENTS, "kept"))
@@ -61,22 +61,22 @@ class Chat:
         return (*self.open_system, text, *end)
 
     def opening(self, tag: str, *, forced: bool) -> tuple[Piece, ...]:
-        """Returns what is inserted between the header of a reply and its first sampled token.
+        """Returns what is inserted between the header of a response and its first sampled token.
 
         Args:
-            tag: the tag that a reply starts with.
+            tag: the tag that a response starts with.
             forced: whether it is inserted.
 
         Raises:
-            ValueError: the header opens a think block by itself, and the reply's format does not start inside one.
+            ValueError: the header opens a think block by itself, and the response's format does not start inside one.
         """
-        last = self.reply[-1] if self.reply else ""
+        last = self.response[-1] if self.response else ""
         written = last.name if isinstance(last, Special) else last
         if not written.rstrip().endswith("<think>"):
             return (tag,) if forced else ()
         if tag != "<think>" or not forced:
             raise ValueError(
-                "the chat template opens a think block in front of every reply; expected a reply format with a think "
+                "the chat template opens a think block in front of every response; expected a response format with a think "
                 "block and a forced opening tag (prompt.think and prompt.forced_tag)"
             )
         return ()
@@ -148,18 +148,20 @@ def differences(tokenizer: Tokenizer, thinking: bool | None = None) -> tuple[str
         told.append(f"date: the template is told that today is {found.template.date.isoformat()}")
     if any(found.cuts[kind] != "kept" for kind in ("system", "first_user", "user")):
         told.append("white space: the template cuts it around contents; an environment's text keeps it")
-    if not texts["reply_earlier"].startswith(texts["ask"]):
+    if not texts["response_earlier"].startswith(texts["ask"]):
         told.append(
-            f"earlier replies: the template asks for a reply by {texts['ask']!r} and later tells it after "
-            f"{texts['reply_earlier']!r}; a conversation that goes on keeps the former"
+            f"earlier responses: the template asks for a response by {texts['ask']!r} and later tells it after "
+            f"{texts['response_earlier']!r}; a conversation that goes on keeps the former"
         )
-    if found.cuts["reply_earlier"] != "kept":
-        told.append("white space of replies: the template cuts it; what was sampled stays")
-    if found.thoughts["reply_earlier"][1].startswith("dropped"):
-        told.append("think blocks: the template drops those of earlier replies; what was sampled stays")
+    if found.cuts["response_earlier"] != "kept":
+        told.append("white space of responses: the template cuts it; what was sampled stays")
+    if found.thoughts["response_earlier"][1].startswith("dropped"):
+        told.append("think blocks: the template drops those of earlier responses; what was sampled stays")
     ending = _from_segments(found).unended
     if len(ending) > 1:
-        told.append(f"ends of replies: the template writes {ending[0]!r} before the token that a reply ends itself by")
+        told.append(
+            f"ends of responses: the template writes {ending[0]!r} before the token that a response ends itself by"
+        )
     return tuple(told)
 
 
@@ -167,7 +169,7 @@ def _by_headers(
     begin: tuple[Piece, ...], headers: Sequence[tuple[Piece, ...]], end: str, after_end: tuple[Piece, ...]
 ) -> Chat:
     """A format in which all messages end alike; headers are those of system, user and assistant."""
-    system, user, reply = headers
+    system, user, response = headers
     close = (Special(end), *after_end)
     return Chat(
         open_system=(*begin, *system),
@@ -176,7 +178,7 @@ def _by_headers(
         open_user=(*begin, *user),
         user=user,
         user_end=close,
-        reply=reply,
+        response=response,
         unended=(Special(end),),
         end=end,
         after_end=after_end,
@@ -185,23 +187,23 @@ def _by_headers(
 
 def _from_segments(found: ChatSegments) -> Chat:
     texts = found.texts
-    ending = found.split(texts["reply_end"])
+    ending = found.split(texts["response_end"])
     count = next((i + 1 for i, piece in enumerate(ending) if isinstance(piece, Special)), 0)
     unended, last = ending[:count], ending[count - 1] if count else None
     spelled = "".join(piece.name if isinstance(piece, Special) else piece for piece in unended)
     if not isinstance(last, Special) or not texts["next_user"].startswith(spelled):
         raise ValueError(
-            f"the chat template writes {texts['reply_end']!r} after the last reply and {texts['next_user']!r} after an "
-            "earlier one; expected both to begin with one special token that ends a reply"
+            f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} after an "
+            "earlier one; expected both to begin with one special token that ends a response"
         )
-    # Where to part what ends a reply from the next header only matters for telling that headers are alike.
-    tail = texts["reply_end"] if texts["next_user"].startswith(texts["reply_end"]) else spelled
+    # Where to part what ends a response from the next header only matters for telling that headers are alike.
+    tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else spelled
     user = texts["next_user"].removeprefix(tail)
     after_system = texts.get("after_system", "")
     alike = user != "" and after_system.endswith(user)
     user_end = texts["user_end"] if texts["ask"].startswith(texts["user_end"]) else ""
-    # A template may put a space between the header and a reply that it expects the policy to sample.
-    written = texts["reply_earlier"]
+    # A template may put a space between the header and a response that it expects the policy to sample.
+    written = texts["response_earlier"]
     lead = written.removeprefix(texts["ask"]) if written.startswith(texts["ask"]) else ""
     return Chat(
         open_system=None if found.system_refusal else found.split(texts["open_system"]),
@@ -210,8 +212,8 @@ def _from_segments(found: ChatSegments) -> Chat:
         open_user=found.split(texts["open_user"]),
         user=found.split(user),
         user_end=found.split(user_end),
-        reply=found.split(texts["ask"].removeprefix(user_end)),
-        reply_lead=found.split(lead),
+        response=found.split(texts["ask"].removeprefix(user_end)),
+        response_lead=found.split(lead),
         unended=unended,
         end=last.name,
         after_end=found.split(tail.removeprefix(spelled)),

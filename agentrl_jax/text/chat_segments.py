@@ -17,18 +17,18 @@ SEGMENTS = {
     "open_system": "what opens a conversation with a system message",
     "after_system": "what stands between the system message and the first user message",
     "open_user": "what opens a conversation without a system message",
-    "ask": "what follows a user message when the next reply is generated",
+    "ask": "what follows a user message when the next response is generated",
     "user_end": "what follows the last message of a conversation if it is the user's",
-    "reply_earlier": "what stands before a reply that a user message follows",
-    "reply_last": "what stands before the last reply",
-    "next_user": "what stands between a reply and the next user message",
-    "reply_end": "what follows the last message of a conversation if it is a reply",
+    "response_earlier": "what stands before a response that a user message follows",
+    "response_last": "what stands before the last response",
+    "next_user": "what stands between a response and the next user message",
+    "response_end": "what follows the last message of a conversation if it is a response",
 }
 """The segments by name. The first two are missing where a template takes no system message."""
 
-REPLIES = ("reply_earlier", "reply_last")
+RESPONSES = ("response_earlier", "response_last")
 
-CONTENTS = ("system", "first_user", "user", *REPLIES)
+CONTENTS = ("system", "first_user", "user", *RESPONSES)
 """The kinds of content that a template may treat in different ways; "first_user" follows a system message."""
 
 TURNS = 4
@@ -49,7 +49,7 @@ class ChatSegments:
         special_names: the tokenizer's special tokens.
         texts: the segments by their names in `SEGMENTS`.
         cuts: by kind of content, the name in `edits.CUTS` of what the template does to it.
-        thoughts: by kind of reply, for one with a think block: (the segment before it, name in `edits.THOUGHT_CUTS`).
+        thoughts: by kind of response, for one with a think block: (the segment before it, name in `edits.THOUGHT_CUTS`).
         system_refusal: why there is no system message; empty where there may be one.
     """
 
@@ -72,7 +72,7 @@ class ChatSegments:
 
         Args:
             messages: the conversation, see `check_roles`.
-            generate: whether it ends with what opens the next reply; only after a user message.
+            generate: whether it ends with what opens the next response; only after a user message.
 
         Raises:
             ValueError: the roles are out of order, or the template does something else to this conversation.
@@ -126,10 +126,10 @@ def segment_names(roles: Sequence[str], generate: bool) -> list[str]:
     names = ["open_system" if roles[0] == "system" else "open_user"]
     for index, role in enumerate(roles[1:], 1):
         if role == "assistant":
-            names.append("reply_last" if index == len(roles) - 1 else "reply_earlier")
+            names.append("response_last" if index == len(roles) - 1 else "response_earlier")
         else:
             names.append("after_system" if roles[index - 1] == "system" else "next_user")
-    return [*names, "reply_end" if roles[-1] == "assistant" else "ask" if generate else "user_end"]
+    return [*names, "response_end" if roles[-1] == "assistant" else "ask" if generate else "user_end"]
 
 
 @functools.lru_cache(maxsize=32)
@@ -159,11 +159,11 @@ def derive(template: ChatTemplate, special_names: frozenset[str], thinking: bool
         special_names=special_names,
         texts=texts,
         cuts=dict.fromkeys(CONTENTS, "kept"),
-        thoughts={kind: (kind, "kept") for kind in REPLIES},
+        thoughts={kind: (kind, "kept") for kind in RESPONSES},
         system_refusal=refusal,
     )
     segments = dataclasses.replace(plain, cuts={kind: _find_cut(plain, kind) for kind in CONTENTS})
-    segments = dataclasses.replace(segments, thoughts={kind: _find_thought(segments, kind) for kind in REPLIES})
+    segments = dataclasses.replace(segments, thoughts={kind: _find_thought(segments, kind) for kind in RESPONSES})
     for number, (roles, generate) in enumerate(_shapes(system=False) + ([] if refusal else _shapes(system=True))):
         trials = [_TRIALS[(number + index) % len(_TRIALS)] for index, _ in enumerate(roles)]
         segments.pieces(list(zip(roles, trials)), generate=generate)
@@ -191,7 +191,7 @@ def difference(rendered: str, written: str) -> str:
 
 
 def _shapes(system: bool) -> list[tuple[tuple[str, ...], bool]]:
-    """Conversations as (roles, generate): up to `TURNS` turns, ended by a user message, by its question, by a reply."""
+    """Conversations as (roles, generate): up to `TURNS` turns, ended by a user message, by its question, by a response."""
     shapes = []
     for turns in range(1, TURNS + 1):
         roles = ("system",) * system + ("user", "assistant") * turns
@@ -233,7 +233,7 @@ def _agree(texts: Mapping[str, str], others: Mapping[str, str]) -> None:
 
 
 def _probe(kind: str, content: str) -> tuple[list[Message], bool]:
-    """A conversation with a content of some kind in its place, and whether the next reply is generated."""
+    """A conversation with a content of some kind in its place, and whether the next response is generated."""
     if kind == "system":
         return [("system", content), ("user", "u")], True
     if kind == "first_user":
@@ -241,7 +241,7 @@ def _probe(kind: str, content: str) -> tuple[list[Message], bool]:
     if kind == "user":
         return [("user", content), ("assistant", "a"), ("user", content)], True
     turn = [("user", "u"), ("assistant", content)]
-    return (turn, False) if kind == "reply_last" else ([*turn, ("user", "v")], True)
+    return (turn, False) if kind == "response_last" else ([*turn, ("user", "v")], True)
 
 
 def _find_cut(segments: ChatSegments, kind: str) -> str:
@@ -258,8 +258,8 @@ def _find_cut(segments: ChatSegments, kind: str) -> str:
 
 
 def _find_thought(segments: ChatSegments, kind: str) -> tuple[str, str]:
-    """What explains how the template writes a reply with a think block; as it is, if nothing does."""
-    for before in (kind, "reply_earlier"):
+    """What explains how the template writes a response with a think block; as it is, if nothing does."""
+    for before in (kind, "response_earlier"):
         for name in THOUGHT_CUTS:
             tried = dataclasses.replace(segments, thoughts={**segments.thoughts, kind: (before, name)})
             if all(_holds(tried, kind, content) for content in (_THOUGHT, _THOUGHT + "\n ")):

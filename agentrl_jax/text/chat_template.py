@@ -64,7 +64,7 @@ class ChatTemplate:
 
         Args:
             messages: the conversation.
-            generate: whether the text ends with what opens the next reply of the assistant.
+            generate: whether the text ends with what opens the next response of the assistant.
             thinking: what the template reads as `enable_thinking`; None leaves it to the template.
 
         Raises:
@@ -94,7 +94,7 @@ class ChatTemplate:
         return text
 
     def closing_token(self, special_names: Iterable[str]) -> str | None:
-        """Returns the first of some special tokens that follows a finished reply; None if there is none."""
+        """Returns the first of some special tokens that follows a finished response; None if there is none."""
         asked, replied = "\ue000asked\ue001", "\ue000replied\ue001"
         try:
             text = self.render([("user", asked), ("assistant", replied)], generate=False)

@@ -16,8 +16,8 @@ from agentrl_jax.text.tokenizer import Tokenizer
 def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
     """Returns a conversation as token ids, each segment and each content encoded by itself.
 
-    After a message of the user the header of the next reply follows, so that the policy can go on from there; after
-    one of the assistant nothing, as if it had ended its reply by itself.
+    After a message of the user the header of the next response follows, so that the policy can go on from there; after
+    one of the assistant nothing, as if it had ended its response by itself.
 
     Args:
         tokenizer: the tokenizer.
@@ -30,23 +30,25 @@ def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, think
     return encode_pieces(tokenizer, conversation_pieces(chat_format(tokenizer, thinking), messages))
 
 
-def following_ids(tokenizer: Tokenizer, content: str, *, reply_ended: bool, thinking: bool | None = None) -> list[int]:
-    """Returns what comes between a sampled reply and the next one: the end of the reply, the user's message, a header.
+def following_ids(
+    tokenizer: Tokenizer, content: str, *, response_ended: bool, thinking: bool | None = None
+) -> list[int]:
+    """Returns what comes between a sampled response and the next one: the end of the response, the user's message, a header.
 
-    The ids so far, the sampled ids and these are the ids of the longer conversation. If the reply spells the tokens
+    The ids so far, the sampled ids and these are the ids of the longer conversation. If the response spells the tokens
     that its text is encoded to, `conversation_ids` gives the same.
 
     Args:
         tokenizer: the tokenizer.
         content: the user's next message.
-        reply_ended: the reply's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is inserted.
+        response_ended: the response's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is inserted.
         thinking: as for the ids so far.
 
     Raises:
         ValueError: the tokenizer has no format for conversations.
     """
     chat = chat_format(tokenizer, thinking)
-    closing = () if reply_ended else chat.unended
+    closing = () if response_ended else chat.unended
     return encode_pieces(tokenizer, (*closing, *chat.after_end, *chat.user, *_asked(chat, content, "user")))
 
 
@@ -67,7 +69,7 @@ def conversation_pieces(chat: Chat, messages: Sequence[Message]) -> tuple[Piece,
             pieces += (*before, *_asked(chat, content, kind))
             before, kind = (*chat.after_end, *chat.user), "user"
         else:
-            pieces += (*chat.reply_lead, CUTS[chat.cuts["reply_earlier"]](content), *chat.unended)
+            pieces += (*chat.response_lead, CUTS[chat.cuts["response_earlier"]](content), *chat.unended)
     return tuple(pieces)
 
 
@@ -111,4 +113,4 @@ def share_equal_to_whole(
 
 
 def _asked(chat: Chat, content: str, kind: str) -> tuple[Piece, ...]:
-    return (CUTS[chat.cuts[kind]](content), *chat.user_end, *chat.reply)
+    return (CUTS[chat.cuts[kind]](content), *chat.user_end, *chat.response)

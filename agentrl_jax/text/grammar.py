@@ -1,8 +1,8 @@
-"""The reply format as an automaton over tokens, which runs inside the decode loop.
+"""The response format as an automaton over tokens, which runs inside the decode loop.
 
-`ReplyGrammar` describes the format. `agentrl_jax.text.automaton` turns it into a deterministic automaton over bytes,
-and `compile_grammar` composes that along every token into tables `states x token classes`. Following a reply costs a
-few gathers per token. What it finds equals `agentrl_jax.text.reference.parse_reply` on the bytes of the whole reply.
+`ResponseGrammar` describes the format. `agentrl_jax.text.automaton` turns it into a deterministic automaton over bytes,
+and `compile_grammar` composes that along every token into tables `states x token classes`. Following a response costs a
+few gathers per token. What it finds equals `agentrl_jax.text.reference.parse_response` on the bytes of the whole response.
 
 Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `E` items that one token can finish,
 `F` distinct runs of finished items, `A` actions kept per turn.
@@ -25,13 +25,13 @@ _SEPARATOR_BYTES = frozenset(string.punctuation) - frozenset("<>/")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplyGrammar:
-    """How a reply is written: `<think>...</think><answer>Up || Left</answer>`, or the answer block alone.
+class ResponseGrammar:
+    """How a response is written: `<think>...</think><answer>Up || Left</answer>`, or the answer block alone.
 
     Attributes:
         actions: action names; index = action id. Their ASCII case does not matter.
         think: whether a think block comes before the answer block.
-        forced: whether the opening tag is inserted for the agent, so that its reply starts inside the first block.
+        forced: whether the opening tag is inserted for the agent, so that its response starts inside the first block.
         separator: stands between two actions.
         max_actions: `A`, actions kept per turn; what follows is ignored without penalty.
     """
@@ -67,18 +67,18 @@ class ReplyGrammar:
 
     @property
     def opening(self) -> str:
-        """The tag that starts a reply."""
+        """The tag that starts a response."""
         return "<think>" if self.think else "<answer>"
 
     @property
     def forced_text(self) -> str:
-        """What is inserted before the reply: the opening tag if `forced`, else nothing."""
+        """What is inserted before the response: the opening tag if `forced`, else nothing."""
         return self.opening if self.forced else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlainReply:
-    """A reply in any words, which the environment reads itself; it counts as one action, with id 0.
+class PlainResponse:
+    """A response in any words, which the environment reads itself; it counts as one action, with id 0.
 
     Attributes:
         opening: what is inserted in front of it, such as "Action: ".
@@ -90,7 +90,7 @@ class PlainReply:
 
     @property
     def forced_text(self) -> str:
-        """What is inserted before the reply."""
+        """What is inserted before the response."""
         return self.opening
 
 
@@ -102,7 +102,7 @@ class GrammarTable(struct.PyTreeNode):
         next_state: i32[Q, C] state after a token.
         emission: i32[Q, C] row of `runs` that a token finishes.
         runs: i32[F, E] finished items in order: 0 none, 1 an unknown name, 2 + action id.
-        start_state: state before the first token of a reply.
+        start_state: state before the first token of a response.
         closed_state: state after the answer's closing tag; it absorbs.
         max_actions: `A`.
     """
@@ -122,7 +122,7 @@ class GrammarTable(struct.PyTreeNode):
 
 
 class GrammarState(struct.PyTreeNode):
-    """Where one reply stands.
+    """Where one response stands.
 
     Attributes:
         state: i32[] state of the automaton.
@@ -137,8 +137,8 @@ class GrammarState(struct.PyTreeNode):
     num_parsed: jax.Array
 
 
-class ParsedReply(struct.PyTreeNode):
-    """What a reply asked for.
+class ParsedResponse(struct.PyTreeNode):
+    """What a response asked for.
 
     Attributes:
         actions: i32[A] ids of the known actions among the first `A` items, from the left; -1 elsewhere.
@@ -153,12 +153,12 @@ class ParsedReply(struct.PyTreeNode):
     format_ok: jax.Array
 
 
-def compile_grammar(grammar: ReplyGrammar | PlainReply, tokenizer: Tokenizer) -> GrammarTable:
+def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokenizer) -> GrammarTable:
     """Compiles a grammar for a tokenizer. Runs on the host; about a second for 49k tokens.
 
-    The table of a plain reply finds nothing: no token changes its state, which never closes.
+    The table of a plain response finds nothing: no token changes its state, which never closes.
     """
-    if isinstance(grammar, PlainReply):
+    if isinstance(grammar, PlainResponse):
         nothing = jnp.zeros((2, 1), jnp.int32)
         return GrammarTable(
             token_class=jnp.zeros(tokenizer.vocab_size, jnp.int32),
@@ -189,7 +189,7 @@ def compile_grammar(grammar: ReplyGrammar | PlainReply, tokenizer: Tokenizer) ->
 
 
 def start(table: GrammarTable) -> GrammarState:
-    """Returns the state before the first token of a reply."""
+    """Returns the state before the first token of a response."""
     return GrammarState(
         state=jnp.int32(table.start_state),
         actions=jnp.full((table.max_actions,), -1, jnp.int32),
@@ -223,10 +223,10 @@ def closed(table: GrammarTable, state: GrammarState) -> jax.Array:
     return state.state == table.closed_state
 
 
-def result(table: GrammarTable, state: GrammarState) -> ParsedReply:
-    """Returns what the reply asked for if it ended here."""
+def result(table: GrammarTable, state: GrammarState) -> ParsedResponse:
+    """Returns what the response asked for if it ended here."""
     done = closed(table, state)
-    return ParsedReply(
+    return ParsedResponse(
         actions=jnp.where(done, state.actions, -1),
         num_valid=jnp.where(done, state.num_valid, 0),
         num_parsed=jnp.where(done, state.num_parsed, 0),

@@ -19,7 +19,7 @@ class Beside:
         template: its chat template.
         end: name of the end-of-sequence token.
         pad: name of the padding token.
-        stop_ids: ids of the tokens that end a reply, as the model's own generation settings list them.
+        stop_ids: ids of the tokens that end a response, as the model's own generation settings list them.
     """
 
     template: ChatTemplate | None = None

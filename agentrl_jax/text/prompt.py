@@ -1,9 +1,9 @@
-"""What the agent reads: a prefix once per trajectory, then one message before every reply.
+"""What the agent reads: a prefix once per trajectory, then one message before every response.
 
 A style (`agentrl_jax.text.styles`) says which words stand where. `compile_prompt` turns them into piece ids, so that on
 the device a message is one row of ids and one lookup.
 
-Shapes: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a reply.
+Shapes: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a response.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,8 +43,8 @@ class Prompt(struct.PyTreeNode):
         prefix_pieces: the prefix as pieces.
         message_parts: the parts of a message, in order.
         message_ids: for each part, the ids of its own pieces.
-        reply_pieces: pieces (before, between, after) the actions of a canonical reply.
-        reply_ids: their ids.
+        response_pieces: pieces (before, between, after) the actions of a canonical response.
+        response_ids: their ids.
         actions: action names.
         action_ids: id of the first action's piece; the others follow.
         digit_ids: id of the first piece of `DIGIT_PIECES`.
@@ -60,8 +60,8 @@ class Prompt(struct.PyTreeNode):
     prefix_pieces: tuple[Piece, ...] = struct.field(pytree_node=False)
     message_parts: tuple[Part, ...] = struct.field(pytree_node=False)
     message_ids: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
-    reply_pieces: tuple[tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]] = struct.field(pytree_node=False)
-    reply_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = struct.field(pytree_node=False)
+    response_pieces: tuple[tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]] = struct.field(pytree_node=False)
+    response_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = struct.field(pytree_node=False)
     actions: tuple[str, ...] = struct.field(pytree_node=False)
     action_ids: int = struct.field(pytree_node=False)
     digit_ids: int = struct.field(pytree_node=False)
@@ -69,12 +69,12 @@ class Prompt(struct.PyTreeNode):
     action_digits: int = struct.field(pytree_node=False)
     max_message_tokens: int = struct.field(pytree_node=False)
     max_action_tokens: int = struct.field(pytree_node=False)
-    reply_frame_tokens: tuple[int, int] = struct.field(pytree_node=False)
+    response_frame_tokens: tuple[int, int] = struct.field(pytree_node=False)
     encoder: str = struct.field(pytree_node=False)
 
-    def max_reply_tokens(self, actions: int) -> int:
-        """Returns `L`, enough for every canonical reply of at most `actions` actions."""
-        frame, between = self.reply_frame_tokens
+    def max_response_tokens(self, actions: int) -> int:
+        """Returns `L`, enough for every canonical response of at most `actions` actions."""
+        frame, between = self.response_frame_tokens
         return frame + actions * self.max_action_tokens + max(actions - 1, 0) * between
 
 
@@ -108,21 +108,21 @@ def compile_prompt(
         pieces: the environment's pieces; None when its observations come as token ids, as those of a host
             environment do.
         observation_pieces: `P`, length of an observation row.
-        think: whether a reply has a think block; a chat template that can ask for one or not is told so.
-        forced: whether a message ends with the opening tag of the reply.
+        think: whether a response has a think block; a chat template that can ask for one or not is told so.
+        forced: whether a message ends with the opening tag of the response.
         separator: stands between two actions.
         max_actions_budget: actions per trajectory.
         max_turns: turns per trajectory.
-        response_words: words that a reply may have, as the prompt tells it.
+        response_words: words that a response may have, as the prompt tells it.
         tokenizer: the tokenizer.
         piece_limits: most occurrences of each piece in one observation; empty for no limit but `P`.
         encoder: name in `ENCODERS`.
-        plain: replies are in any words, after this opening, which is inserted; None for replies in tags.
-        lists_actions: the style may list the names of the actions; replies name them either way.
+        plain: responses are in any words, after this opening, which is inserted; None for responses in tags.
+        lists_actions: the style may list the names of the actions; responses name them either way.
 
     Raises:
         ValueError: the tokenizer lacks the special tokens of a chat, changes a piece, has a chat template that cannot
-            be expressed or opens a think block where the reply's format has none, or `encoder` is unknown or cannot be
+            be expressed or opens a think block where the response's format has none, or `encoder` is unknown or cannot be
             used, see `canonical.build_canonical`.
     """
     if encoder not in ENCODERS:
@@ -157,7 +157,7 @@ def compile_prompt(
     action_ids = observed + len(DIGIT_PIECES)
     ids_of(actions)
     message_ids = tuple(ids_of(part.pieces) for part in parts)
-    reply_ids = (ids_of(before), ids_of(between), ids_of(after))
+    response_ids = (ids_of(before), ids_of(between), ids_of(after))
     all_pieces = (*(pieces or ()), *DIGIT_PIECES, *own)
     by_pieces = build_table(tokenizer, all_pieces)
     if pieces is None:
@@ -187,19 +187,19 @@ def compile_prompt(
         if pieces is None:
             raise ValueError("encoder canonical is for compiled environments; use encoder pieces with others")
         sizes = np.array([1 if isinstance(piece, Special) else len(piece.encode()) for piece in all_pieces])
-        named = sizes[action_ids : action_ids + len(actions)].max(initial=0) + sizes[list(reply_ids[1])].sum()
-        longest_reply = int(sizes[[*reply_ids[0], *reply_ids[2]]].sum() + max_actions_budget * named)
-        table = build_canonical(tokenizer, all_pieces, max(longest_message(sizes), longest_reply))
+        named = sizes[action_ids : action_ids + len(actions)].max(initial=0) + sizes[list(response_ids[1])].sum()
+        longest_response = int(sizes[[*response_ids[0], *response_ids[2]]].sum() + max_actions_budget * named)
+        table = build_canonical(tokenizer, all_pieces, max(longest_message(sizes), longest_response))
         prefix = _canonical_prefix(tokenizer, prefix_pieces, parts, pieces)
-    frame = int(lengths[[*reply_ids[0], *reply_ids[2]]].sum())
+    frame = int(lengths[[*response_ids[0], *response_ids[2]]].sum())
     return Prompt(
         prefix=np.array(prefix, np.int32),
         table=table,
         prefix_pieces=prefix_pieces,
         message_parts=parts,
         message_ids=message_ids,
-        reply_pieces=(before, between, after),
-        reply_ids=reply_ids,
+        response_pieces=(before, between, after),
+        response_ids=response_ids,
         actions=actions,
         action_ids=action_ids,
         digit_ids=observed,
@@ -207,7 +207,7 @@ def compile_prompt(
         action_digits=action_digits,
         max_message_tokens=longest_message(lengths),
         max_action_tokens=int(lengths[action_ids : action_ids + len(actions)].max(initial=0)),
-        reply_frame_tokens=(frame, int(lengths[list(reply_ids[1])].sum())),
+        response_frame_tokens=(frame, int(lengths[list(response_ids[1])].sum())),
         encoder=encoder,
     )
 
@@ -220,9 +220,9 @@ def message(
     actions_left: jax.Array,
     reward: jax.Array,
     first: jax.Array,
-    reply_ended: jax.Array,
+    response_ended: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns everything that is inserted before the next reply.
+    """Returns everything that is inserted before the next response.
 
     Args:
         prompt: the compiled prompt.
@@ -231,12 +231,12 @@ def message(
         actions_left: i32[] actions left in the trajectory.
         reward: f32[] reward of the last turn.
         first: bool[] this is the trajectory's first message, right after the prefix.
-        reply_ended: bool[] the last reply ended by sampling a stop token; then no end-of-turn token is inserted.
+        response_ended: bool[] the last response ended by sampling a stop token; then no end-of-turn token is inserted.
 
     Returns:
         (i32[O] tokens, padded on the right; i32[] true length).
     """
-    conditions = {"always": jnp.bool_(True), "first": first, "later": ~first, "unended": ~first & ~reply_ended}
+    conditions = {"always": jnp.bool_(True), "first": first, "later": ~first, "unended": ~first & ~response_ended}
     rows = []
     for part, own in zip(prompt.message_parts, prompt.message_ids):
         if part.kind == "observation":
@@ -253,10 +253,10 @@ def message(
     return ENCODERS[prompt.encoder](prompt.table, jnp.concatenate(rows), prompt.max_message_tokens)
 
 
-def reply(
+def response(
     prompt: Prompt, actions: jax.Array, count: jax.Array, max_tokens: int | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the canonical reply for some actions, with an empty thought, from the forced tag to the end of the turn.
+    """Returns the canonical response for some actions, with an empty thought, from the forced tag to the end of the turn.
 
     Every token of it counts as sampled, the end-of-turn token included.
 
@@ -269,12 +269,12 @@ def reply(
     Returns:
         (i32[L] tokens, padded on the right; i32[] true length).
     """
-    before, between, after = (jnp.array(ids, jnp.int32) for ids in prompt.reply_ids)
+    before, between, after = (jnp.array(ids, jnp.int32) for ids in prompt.response_ids)
     slots = jnp.arange(actions.shape[0])
     named = jnp.where(slots < count, prompt.action_ids + actions, -1)
     joined = jnp.where((slots > 0) & (slots < count), between, -1)
     ids = jnp.concatenate([before, jnp.stack([joined, named], axis=1).ravel(), after])
-    size = prompt.max_reply_tokens(actions.shape[0]) if max_tokens is None else max_tokens
+    size = prompt.max_response_tokens(actions.shape[0]) if max_tokens is None else max_tokens
     return ENCODERS[prompt.encoder](prompt.table, ids, size)
 
 

@@ -1,6 +1,6 @@
-"""The reply parser for whole replies on the host: Python's `re` on bytes.
+"""The response parser for whole responses on the host: Python's `re` on bytes.
 
-It defines what a reply means. The compiled automaton is tested against it, and host environments use it directly.
+It defines what a response means. The compiled automaton is tested against it, and host environments use it directly.
 
 Differences from RAGEN's parser, which works on decoded text (RAGEN, context manager; arXiv 2504.20073):
 
@@ -15,15 +15,15 @@ Differences from RAGEN's parser, which works on decoded text (RAGEN, context man
 import dataclasses
 import re
 
-from agentrl_jax.text.grammar import PlainReply, ReplyGrammar
+from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
 
 _WITH_THOUGHT = re.compile(rb"<think>(.*?)</think>\s*<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 _ANSWER_ONLY = re.compile(rb"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class HostReply:
-    """What a reply asked for, on the host.
+class HostResponse:
+    """What a response asked for, on the host.
 
     Attributes:
         actions: ids of the known actions among the first `max_actions` items.
@@ -46,18 +46,18 @@ class HostReply:
         return len(self.items)
 
 
-def parse_reply(data: bytes, grammar: ReplyGrammar | PlainReply) -> HostReply:
-    """Parses the bytes of a reply; what was inserted before them is put back."""
-    if isinstance(grammar, PlainReply):
-        return HostReply((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
+def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> HostResponse:
+    """Parses the bytes of a response; what was inserted before them is put back."""
+    if isinstance(grammar, PlainResponse):
+        return HostResponse((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
     pattern = _WITH_THOUGHT if grammar.think else _ANSWER_ONLY
     match = pattern.search(grammar.forced_text.encode() + data)
     if match is None:
-        return HostReply((), (), False)
+        return HostResponse((), (), False)
     items = [item.strip() for item in match["answer"].split(grammar.separator.encode())]
     kept = [item for item in items if item][: grammar.max_actions]
     ids = {name.encode().lower(): i for i, name in enumerate(grammar.actions)}
-    return HostReply(
+    return HostResponse(
         actions=tuple(ids[item.lower()] for item in kept if item.lower() in ids),
         items=tuple(item.decode("utf-8", "replace") for item in kept),
         format_ok=True,

@@ -35,7 +35,7 @@ class Part:
     Attributes:
         kind: fixed pieces, or a value that the engine fills in.
         pieces: the fixed pieces; empty for a value.
-        when: in every message, in the first, in all but the first, or in all but the first unless the reply ended by
+        when: in every message, in the first, in all but the first, or in all but the first unless the response ended by
             itself.
     """
 
@@ -51,8 +51,8 @@ class PromptStyle:
     Attributes:
         name: as `get_style` knows it.
         prefix: pieces that open a trajectory.
-        message: parts inserted before every reply, without the forced tag.
-        spaced: whether a canonical reply has spaces around the separator.
+        message: parts inserted before every response, without the forced tag.
+        spaced: whether a canonical response has spaces around the separator.
     """
 
     name: str
@@ -73,7 +73,7 @@ def get_style(name: str) -> PromptStyle:
 
 
 def _later(chat: Chat) -> tuple[Part, ...]:
-    """What closes the reply before a message, and the message's header."""
+    """What closes the response before a message, and the message's header."""
     closing = (Part("text", chat.unended, when="unended"), Part("text", chat.after_end, when="later"))
     if chat.first_user == chat.user:
         return (*closing, Part("text", chat.user))
@@ -93,7 +93,7 @@ def _compact_message(task: Task, chat: Chat) -> tuple[Part, ...]:
         Part("observation"),
         Part("text", ("\n",)),
         Part("actions_left"),
-        Part("text", (*closing, *chat.reply)),
+        Part("text", (*closing, *chat.response)),
     )
 
 
@@ -116,7 +116,7 @@ def _ragen_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
 def _ragen_message(task: Task, chat: Chat) -> tuple[Part, ...]:
     thought = "<think> your reasoning </think>" if task.think else ""
     request = (
-        f".\nReply with {thought}<answer> your actions </answer> and nothing else, "
+        f".\nResponse with {thought}<answer> your actions </answer> and nothing else, "
         f"in at most {task.response_words} words."
     )
     return (
@@ -130,7 +130,7 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Part, ...]:
         Part("observation"),
         Part("text", ("\nActions left: ",)),
         Part("actions_left"),
-        Part("text", (request, *chat.user_end, *chat.reply)),
+        Part("text", (request, *chat.user_end, *chat.response)),
     )
 
 
@@ -147,7 +147,7 @@ def _chat_message(task: Task, chat: Chat) -> tuple[Part, ...]:
         Part("text", chat.unended, when="unended"),
         Part("text", (*chat.after_end, *chat.user), when="later"),
         Part("observation"),
-        Part("text", (*chat.user_end, *chat.reply)),
+        Part("text", (*chat.user_end, *chat.response)),
     )
 
 

@@ -1,9 +1,9 @@
-"""Where in a reply its thought stands: the tokens between `<think>` and `</think>`, found on the device.
+"""Where in a response its thought stands: the tokens between `<think>` and `</think>`, found on the device.
 
 Tags may be cut anywhere by a tokenizer and share tokens with their neighbors, so they are looked for in bytes, by an
-automaton that is composed along the tokens as that of a reply's format is (`agentrl_jax.text.automaton`).
+automaton that is composed along the tokens as that of a response's format is (`agentrl_jax.text.automaton`).
 
-Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `L` tokens of a reply.
+Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `L` tokens of a response.
 """
 
 import itertools
@@ -32,7 +32,7 @@ class ThoughtTable(struct.PyTreeNode):
         fresh: bool[Q] the token just read holds the first byte of what has been seen of the closing tag.
         closed: bool[Q] the closing tag is complete.
         visible: bool[V] the token has a byte that is no space.
-        start_state: state before the first token of a reply.
+        start_state: state before the first token of a response.
     """
 
     token_class: jax.Array
@@ -79,7 +79,7 @@ def compile_thought(tokenizer: Tokenizer, *, forced: bool) -> ThoughtTable:
 
     Args:
         tokenizer: the tokenizer.
-        forced: the opening tag is inserted for the agent, so that its reply starts inside the thought.
+        forced: the opening tag is inserted for the agent, so that its response starts inside the thought.
     """
     opening = [_State(False, k) for k in range(len(_OPENING))]
     closing = [_State(True, k, fresh) for k, fresh in itertools.product(range(len(_CLOSING) + 1), (False, True))]
@@ -102,7 +102,7 @@ def compile_thought(tokenizer: Tokenizer, *, forced: bool) -> ThoughtTable:
 
 
 def thought(table: ThoughtTable, tokens: jax.Array, length: jax.Array) -> jax.Array:
-    """Which tokens of a reply are its thought.
+    """Which tokens of a response are its thought.
 
     The thought is what stands between the first `<think>` (the forced one, if the table is of forced tags) and the
     first `</think>` after it. A token that shares a byte with a tag is no part of it; spaces inside are. A thought that
@@ -110,7 +110,7 @@ def thought(table: ThoughtTable, tokens: jax.Array, length: jax.Array) -> jax.Ar
 
     Args:
         table: from `compile_thought`.
-        tokens: i32[L] of the reply.
+        tokens: i32[L] of the response.
         length: i32[] how many of them count.
 
     Returns:

@@ -34,7 +34,7 @@ class Tokenizer:
         vocab_size: number of ids, `V`.
         pad_id: fills rows on the right; never sampled with meaning.
         end_of_turn_id: the token by which a speaker ends its turn.
-        stop_ids: tokens by which a reply ends itself, `end_of_turn_id` first.
+        stop_ids: tokens by which a response ends itself, `end_of_turn_id` first.
         special_ids: ids of the special tokens.
         token_bytes: by id, the bytes that a token stands for; None for a special token and for an id without a token.
         fingerprint: 16 hex digits that change whenever the tokenizer or its chat template does.
@@ -112,7 +112,7 @@ def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = 
 
     Args:
         path: a `tokenizer.json` by itself, or a folder that holds one, whose chat template and settings count too.
-        end_of_turn: name of the token that ends a turn; when None, the one by which the chat template ends a reply,
+        end_of_turn: name of the token that ends a turn; when None, the one by which the chat template ends a response,
             the model's end of sequence, or one of the usual names.
         pad: name of the padding token; when None, the model's, unless it ends turns, or one of the usual names.
 

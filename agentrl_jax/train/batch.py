@@ -107,8 +107,8 @@ def make_batch(
     metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.intact, axis=1))
 
     # No token of an episode that was filtered out, or whose environment broke, is trained.
-    length = jnp.where(groups.intact.reshape(-1, 1), kept.reply.length, 0)
-    learnable = kept.replace(reply=kept.reply.replace(length=length))
+    length = jnp.where(groups.intact.reshape(-1, 1), kept.response.length, 0)
+    learnable = kept.replace(response=kept.response.replace(length=length))
     rows = pack_trajectories(learnable, config.context, config.context_tokens)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
@@ -196,12 +196,12 @@ def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind
     """What groups are ranked by, f32[Gr, M], and which members count."""
     if kind in ("std", "mean"):
         return groups
-    tokens = jnp.sum(trajectory.reply.length, axis=1)
+    tokens = jnp.sum(trajectory.response.length, axis=1)
     if kind == "length":
         value = tokens.astype(jnp.float32)
     else:
         # The mean of -log p over tokens that were drawn with p has the mean entropy as its expectation.
-        total = -jnp.sum(jnp.where(trajectory.sampled, trajectory.reply.logprob, 0.0), axis=(1, 2))
+        total = -jnp.sum(jnp.where(trajectory.sampled, trajectory.response.logprob, 0.0), axis=(1, 2))
         value = total / jnp.maximum(tokens, 1)
     return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
 

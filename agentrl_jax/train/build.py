@@ -27,7 +27,7 @@ from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
+from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
     observed = jax.eval_shape(
         lambda key, params: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0), params
     )
-    grammar = ReplyGrammar(
+    grammar = ResponseGrammar(
         actions=env.actions,
         think=prompt.think,
         forced=prompt.forced_tag,
@@ -111,7 +111,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
         separator=prompt.separator,
         max_actions_budget=prompt.max_actions,
         max_turns=prompt.max_turns,
-        response_words=prompt.reply_tokens,
+        response_words=prompt.max_response_tokens,
         tokenizer=tokenizer,
         encoder=prompt.encoder,
         lists_actions=env.lists_actions,
@@ -202,7 +202,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
     """Shapes of a rollout."""
     return EngineConfig(
         max_turns=config.prompt.max_turns,
-        reply_tokens=config.prompt.reply_tokens,
+        max_response_tokens=config.prompt.max_response_tokens,
         group_size=group_size,
         slots=slots,
         prefill_threshold=config.rollout.prefill_threshold,
@@ -240,7 +240,7 @@ def check_positions(
         raise UserError(
             f"the longest context of a rollout has {longest} tokens{beyond}, but the pretrained model has only "
             f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
-            f"prompt.reply_tokens{shorter}, or use a model with more positions"
+            f"prompt.max_response_tokens{shorter}, or use a model with more positions"
         )
 
 
@@ -315,7 +315,7 @@ def rollout_settings(
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
-        # A reply to a service is one action.
+        # A response to a service is one action.
         max_actions=jnp.int32(config.prompt.max_turns if config.served else config.prompt.max_actions),
         env_params=world.env_params,
     )

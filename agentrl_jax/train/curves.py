@@ -37,7 +37,7 @@ SUBPLOTS = (
     Subplot("entropy per token (nats)", (("actor/entropy", ""),)),
     Subplot("gradient norm", (("actor/grad_norm", "mean of the minibatches"), ("actor/grad_norm_max", "largest"))),
     Subplot(
-        "replies",
+        "responses",
         (("train/valid_format", "format kept"), ("rollout/zero_std_share", "groups with no spread")),
         is_share=True,
     ),

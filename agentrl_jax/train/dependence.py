@@ -2,9 +2,9 @@
 
 Two samples of a rollout are measured by `algos.mutual_information`: first turns, whose prompts are those of the groups,
 and turns of any number, each of which has a prompt of its own: all that the model saw before it. Their texts are the
-whole replies and, where agents are asked for a thought, the thoughts in them.
+whole responses and, where agents are asked for a thought, the thoughts in them.
 
-Shapes: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a reply, `N` texts, `J` prompts of at most `S`
+Shapes: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a response, `N` texts, `J` prompts of at most `S`
 tokens, `n` texts that are scored under one prompt, `V` vocabulary.
 """
 
@@ -37,7 +37,7 @@ class DependenceConfig:
         group_size: M.
         context: "full" or "single_turn", as in the rollout.
         context_tokens: most tokens of a context, as in the rollout; 0 for as many as can occur.
-        thought: finds the thought in a reply; None where agents are not asked for one.
+        thought: finds the thought in a response; None where agents are not asked for one.
     """
 
     pairs: int
@@ -80,7 +80,7 @@ class Prompts(struct.PyTreeNode):
 
 
 class Texts(struct.PyTreeNode):
-    """N replies.
+    """N responses.
 
     Attributes:
         tokens: i32[N, L], padded on the right.
@@ -134,18 +134,18 @@ def measure(
         scorer: gives log-probabilities.
 
     Returns:
-        f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_reply_...) and for
-        turns of any number (collapse/trajectory_reply_...), and for the thoughts in both (without reply_), if agents
+        f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_response_...) and for
+        turns of any number (collapse/trajectory_response_...), and for the thoughts in both (without response_), if agents
         are asked for them, with collapse/valid_thinking_rate, the share of all turns that have one. What stands in a
-        reply before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the tokens of
+        response before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the tokens of
         the second sample, in nats a token.
     """
     intact = trajectory.played & ~trajectory.failed[:, None]
-    said = {"reply_": trajectory.sampled & intact[..., None]}
+    said = {"response_": trajectory.sampled & intact[..., None]}
     metrics: dict[str, jax.Array] = {}
     if config.thought is not None:
         find = jax.vmap(jax.vmap(functools.partial(thought, config.thought)))
-        said[""] = said["reply_"] & find(trajectory.reply.tokens, trajectory.reply.length)
+        said[""] = said["response_"] & find(trajectory.response.tokens, trajectory.response.length)
         spoken = jnp.any(said[""], axis=-1).astype(jnp.float32)
         metrics["collapse/valid_thinking_rate"] = masked.moments(spoken, intact)[0]
     samples = {
@@ -170,7 +170,7 @@ def measure(
         # The last sample has one prompt a text; the reference need not score the others.
         before = scorer(reference, prompts.replace(scored=sample.own[:, None]), texts)[:, 0]
         distance = kl.estimate(logprob[sample.own, sample.own], before, "k3")
-        metrics["actor/kl"] = masked.moments(distance, said["reply_"][sample.episode, sample.turn])[0]
+        metrics["actor/kl"] = masked.moments(distance, said["response_"][sample.episode, sample.turn])[0]
     return metrics
 
 
@@ -247,9 +247,9 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int 
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
-    row, slot = jnp.arange(episode.shape[0]), turn * chosen.reply.tokens.shape[-1]
+    row, slot = jnp.arange(episode.shape[0]), turn * chosen.response.tokens.shape[-1]
     if context == "single_turn":
-        of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "reply", "turn")}
+        of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "response", "turn")}
         chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
         slot = jnp.zeros_like(slot)
     rows = pack_trajectories(chosen, "full", limit)
@@ -260,8 +260,8 @@ def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int 
 
 
 def texts_of(trajectory: Trajectory, sample: Sample, temperature: jax.Array) -> Texts:
-    """The replies of a sample."""
-    tokens, length = (x[sample.episode, sample.turn] for x in (trajectory.reply.tokens, trajectory.reply.length))
+    """The responses of a sample."""
+    tokens, length = (x[sample.episode, sample.turn] for x in (trajectory.response.tokens, trajectory.response.length))
     return Texts(tokens=tokens, length=length, temperature=temperature[sample.episode])
 
 

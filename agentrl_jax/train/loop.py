@@ -144,7 +144,7 @@ class _Run:
         self.held_out = HeldOut.of_run(config, held_out, splits, episode, self.programs.replicas)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.chunks and isinstance(self.world, CompiledWorld):
-            check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
+            check_imitable(self.world, config.prompt.max_response_tokens, config.imitation.plans)
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
@@ -345,7 +345,7 @@ class _Run:
         seconds |= {"time/mutual_information": measured - rolled} if of_prompts else {}
         rate = counters["sampled_tokens"] / (learned - measured + rolled - began)
         self.folder.log({"step": step, **row, **seconds, "time/tokens_per_second": rate})
-        heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], trajectory.replace(reply=None))
+        heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], trajectory.replace(response=None))
         self.folder.log_levels(step, "rl", level_ids(heads))
         if self._due(config.train.trajectories_every, iteration + 1, config.train.iterations):
             texts = transcripts(trajectory, self.tokenizer, self.names, config.train.trajectories)
@@ -399,7 +399,7 @@ class _Run:
         return (trajectory,)
 
     def _dependence(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
-        """How much replies depend on their prompts, where it is due, under the policy that gave them."""
+        """How much responses depend on their prompts, where it is due, under the policy that gave them."""
         iteration = int(state.iteration)
         if self.dependence is None or (iteration and (iteration + 1) % self.config.train.mutual_information_every):
             return {}

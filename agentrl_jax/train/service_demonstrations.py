@@ -1,6 +1,6 @@
 """What scripted players do in services, as trajectories to imitate.
 
-Shapes: `E` episodes, `T` turns, `L` tokens of a reply.
+Shapes: `E` episodes, `T` turns, `L` tokens of a response.
 """
 
 import functools
@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
-from agentrl_jax.offline.demonstrations import play_replies
+from agentrl_jax.offline.demonstrations import play_responses
 from agentrl_jax.rollout.host import HostWorld
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.beside import NoisyOracle
-from agentrl_jax.text.grammar import ParsedReply
+from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
 from agentrl_jax.train.service_tasks import OPENINGS, Played, ServedTask, Services, play_all
@@ -28,7 +28,7 @@ def service_demonstrations(
     """Plays `imitation.levels` training items of every task by script, and records what a rollout would.
 
     No item is drawn twice; where there are fewer, all are played. Left out are episodes of the oracle that do not solve
-    their item in `prompt.max_turns`, and any with a reply of more than `prompt.reply_tokens`, a text that would have
+    their item in `prompt.max_turns`, and any with a response of more than `prompt.max_response_tokens`, a text that would have
     to be cut, or more tokens than `rollout.context_tokens`.
 
     Returns:
@@ -37,21 +37,21 @@ def service_demonstrations(
     Raises:
         ValueError: a task has no oracle and needs one, or nothing is left.
     """
-    turns, longest = config.prompt.max_turns, config.prompt.reply_tokens
+    turns, longest = config.prompt.max_turns, config.prompt.max_response_tokens
     chosen: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
     for index, task in enumerate(services.tasks):
         draw = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, index))))
         rows = draw.permutation(len(task.training))[: config.imitation.levels].tolist()
         for row, episode in zip(rows, _episodes(config, task, rows)):
-            replies = [tokenizer.encode(reply_text(config, action)) for action in episode.actions]
-            said = [[*ids, tokenizer.end_of_turn_id] for ids in replies]
+            responses = [tokenizer.encode(response_text(config, action)) for action in episode.actions]
+            said = [[*ids, tokenizer.end_of_turn_id] for ids in responses]
             wanted = episode.solved or config.imitation.plans == "random"
             if wanted and said and max(map(len, said)) <= longest:
                 chosen.append((index, row, *_padded(said, turns, longest), ~_noise(config, episode.item)))
     if not chosen:
         raise ValueError(
             f"no episode of {config.imitation.levels} items can be imitated: none is solved in {turns} turns with "
-            f"replies of {longest} tokens; raise prompt.max_turns or prompt.reply_tokens"
+            f"responses of {longest} tokens; raise prompt.max_turns or prompt.max_response_tokens"
         )
     script = _Script(*(np.array(column) for column in zip(*chosen)))
     trajectory = _recorded(config, world, key, script)
@@ -78,8 +78,8 @@ def _padded(said: Sequence[Sequence[int]], turns: int, longest: int) -> tuple[np
     return tokens, length
 
 
-def reply_text(config: Config, action: str) -> str:
-    """A reply that holds an action and no thought, behind what is inserted before it."""
+def response_text(config: Config, action: str) -> str:
+    """A response that holds an action and no thought, behind what is inserted before it."""
     opening = "" if config.prompt.forced_tag else OPENINGS[config.prompt.think]
     return opening + (f"\n\n\nAction:\n{action}" if config.prompt.think else f" {action}")
 
@@ -111,8 +111,10 @@ def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script)
     size = min(count, max(build.training_ids(config).group.shape[0], config.train.validation_episodes))
     settings = build.rollout_settings(config, world, size, 1.0)
     nothing = jnp.zeros((size, turns), jnp.int32)
-    parsed = ParsedReply(actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0)
-    program = jax.jit(functools.partial(play_replies, world, context=config.rollout.context))
+    parsed = ParsedResponse(
+        actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
+    )
+    program = jax.jit(functools.partial(play_responses, world, context=config.rollout.context))
     parts = []
     for first in range(0, count, size):
         part = _Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
@@ -129,7 +131,7 @@ def _usable(config: Config, trajectory: Trajectory) -> np.ndarray:
     lost = int(np.sum(trajectory.failed))
     if lost:
         raise ValueError(f"{lost} of {len(trajectory.failed)} demonstrations failed in the service; try again")
-    total = trajectory.prompt_length + jnp.sum(trajectory.observation_length + trajectory.reply.length, axis=1)
+    total = trajectory.prompt_length + jnp.sum(trajectory.observation_length + trajectory.response.length, axis=1)
     limit = config.rollout.context_tokens
     fits = total <= limit if limit and config.rollout.context == "full" else total > 0
     kept = np.flatnonzero(np.asarray(fits & ~trajectory.overflow))

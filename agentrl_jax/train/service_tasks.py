@@ -27,7 +27,7 @@ from agentrl_jax.services.places import LocalPlace, Place, RemotePlace
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.services.server.command import read_token
-from agentrl_jax.text.grammar import PlainReply
+from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
 from envs_jax.budget import Baselines
@@ -35,7 +35,7 @@ from envs_jax.budget import Baselines
 _log = logging.getLogger(__name__)
 
 OPENINGS = {True: "Thought:", False: "Action:"}
-"""What a reply to a service begins with, with a thought or without; inserted where the tag is forced."""
+"""What a response to a service begins with, with a thought or without; inserted where the tag is forced."""
 
 TURN_SHARE = 0.8
 """Part of the time of a turn that an episode may take for all its attempts; the rest is for those that wait for a
@@ -259,13 +259,13 @@ class Services:
             task.config.label,
             lambda: BridgedEnvironment(service, task.place, bridge),
             instruction=service.instruction,
-            grammar=PlainReply(opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""),
+            grammar=PlainResponse(opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""),
             tokenizer=tokenizer,
             style=prompt.style,
             observation_tokens=env.observation_tokens,
             max_turns=prompt.max_turns,
             max_actions=prompt.max_turns,
-            response_words=prompt.reply_tokens,
+            response_words=prompt.max_response_tokens,
             info_keys=(RETRIES,),
             levels=len(items),
             validation=len(task.validation) if held_out else 0,

@@ -43,7 +43,7 @@ class LearnerConfig(UpdateRule):
 class UpdateSettings(struct.PyTreeNode):
     """Traced numbers of an update, all f32[]: changing one compiles nothing. Those of other rules are 0.
 
-    `hold_policy` is 1 while only the critic learns, else 0; `overlong_buffer` is a share of the longest reply;
+    `hold_policy` is 1 while only the critic learns, else 0; `overlong_buffer` is a share of the longest response;
     `filter_value` is the `p` or `k` of the filter.
     """
 

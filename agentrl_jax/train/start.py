@@ -54,7 +54,7 @@ def demonstration_rows(
         plans=config.imitation.plans,
         levels=config.imitation.levels,
         turns=config.prompt.max_turns,
-        reply_tokens=config.prompt.reply_tokens,
+        max_response_tokens=config.prompt.max_response_tokens,
         max_actions=config.prompt.max_actions,
         context=config.rollout.context,
     )

@@ -3,7 +3,7 @@
 A policy gradient whose ratios start at 1 up to rounding is a little off-policy from its first step on. Here the values
 are the rollout's own, so that without a change of the parameters every ratio is 1 and every divergence 0, bit for bit.
 
-Shapes: `E` episodes of the whole rollout, `T` turns, `L` reply tokens, `R` devices, `K` slots of a row as in
+Shapes: `E` episodes of the whole rollout, `T` turns, `L` response tokens, `R` devices, `K` slots of a row as in
 `rollout.context.Sequences`.
 """
 

@@ -63,7 +63,7 @@ class Variants:
             bootstrap=any(variant.algo.advantage.bootstrap_truncated for variant in comparison.variants.values()),
         )
         if config.imitation.levels:
-            check_imitable(self.world, config.prompt.reply_tokens, config.imitation.plans)
+            check_imitable(self.world, config.prompt.max_response_tokens, config.imitation.plans)
         self.ids = build.training_ids(config)
         single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         rounds = {variant.algo.dynamic_sampling for variant in comparison.variants.values()}

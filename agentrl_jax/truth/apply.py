@@ -111,7 +111,7 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
         rewards=rewards,
         values=rows.values,
         mask=rows.mask,
-        turn=jnp.broadcast_to(positions // (task.REPLY + 1), rows.mask.shape),
+        turn=jnp.broadcast_to(positions // (task.RESPONSE + 1), rows.mask.shape),
         turn_end=jnp.any(rows.last[:, :, None] == positions, axis=1),
         scores=scores,
         intact=jnp.ones(scores.shape, bool),

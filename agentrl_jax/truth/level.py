@@ -98,7 +98,7 @@ class Level:
             number = np.asarray(alike).reshape(-1)
             compared = _standing(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)
             of_turns += rule.step_weight * share * np.where(t.played, compared.reshape(returns.shape), 0.0)
-        return of_turns[:, np.arange(task.ROW) // (task.REPLY + 1)]
+        return of_turns[:, np.arange(task.ROW) // (task.RESPONSE + 1)]
 
     def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:
         """The gradient f64[P] of a batch without end, from advantages f64[J, S] and the mean number of tokens a row."""

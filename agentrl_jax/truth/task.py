@@ -1,7 +1,7 @@
 """A task so small that all its trajectories can be written down.
 
-Two turns. A reply has one or two of the tokens STOP, A, B: it ends with STOP or after two tokens, so that there are
-seven replies of unequal lengths. Between the turns stands one observation token, which names the state. What a reply
+Two turns. A response has one or two of the tokens STOP, A, B: it ends with STOP or after two tokens, so that there are
+seven responses of unequal lengths. Between the turns stands one observation token, which names the state. What a response
 does is left to chance: it can end the episode with a reward, or lead on to one of two states. There are two levels, the
 states in which an episode may begin; the members of a group share theirs.
 
@@ -15,12 +15,12 @@ import itertools
 import numpy as np
 
 STOP, A, B = range(3)
-VOCABULARY, REPLY, TURNS, LEVELS, STATES = 3, 2, 2, 2, 3
-ROW = 2 * REPLY + 1
+VOCABULARY, RESPONSE, TURNS, LEVELS, STATES = 3, 2, 2, 2, 3
+ROW = 2 * RESPONSE + 1
 CONTEXTS = STATES * 3
-"""What the policy sees: the state, and whether it begins a reply, or has said A or B in it."""
+"""What the policy sees: the state, and whether it begins a response, or has said A or B in it."""
 
-REPLIES = ((STOP,), (A, STOP), (A, A), (A, B), (B, STOP), (B, A), (B, B))
+RESPONSES = ((STOP,), (A, STOP), (A, A), (A, B), (B, STOP), (B, A), (B, B))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,20 +65,20 @@ class Trajectories:
 def enumerate_level(level: int) -> Trajectories:
     """Every trajectory that has a probability above 0 under a policy without zeros."""
     rows: list[tuple[list[tuple[int, tuple[int, ...], float]], float]] = []
-    for first in REPLIES:
+    for first in RESPONSES:
         for chance, reward, state in _outcomes(level, first, last=False):
             if state is None:
                 rows.append(([(level, first, reward)], chance))
                 continue
-            for second in REPLIES:
+            for second in RESPONSES:
                 for chance_2, reward_2, _ in _outcomes(state, second, last=True):
                     rows.append(([(level, first, reward), (state, second, reward_2)], chance * chance_2))
     return _arrays(rows)
 
 
-def _outcomes(state: int, reply: tuple[int, ...], *, last: bool) -> list[tuple[float, float, int | None]]:
-    """(probability, reward, next state or None at the end) of what may follow a reply."""
-    said = "".join("-AB"[token] for token in reply)
+def _outcomes(state: int, response: tuple[int, ...], *, last: bool) -> list[tuple[float, float, int | None]]:
+    """(probability, reward, next state or None at the end) of what may follow a response."""
+    said = "".join("-AB"[token] for token in response)
     # The chance to reach the goal: it depends on the state and on both tokens, and stopping at once never does.
     merit = {"-": 0.0, "A-": 0.2, "AA": 0.5, "AB": 0.3, "B-": 0.1, "BA": 0.6, "BB": 0.25}[said]
     reached = (merit, 0.7 * merit, 0.9 - merit if said != "-" else 0.0)[state]
@@ -101,15 +101,15 @@ def _arrays(rows: list[tuple[list[tuple[int, tuple[int, ...], float]], float]]) 
     known: dict[tuple, int] = {}
     for index, (turns, _) in enumerate(rows):
         history: tuple = ()
-        for turn, (here, reply, earned) in enumerate(turns):
+        for turn, (here, response, earned) in enumerate(turns):
             history = (*history, ("state", here))
             state[index, turn], reward[index, turn] = here, earned
             if turn:
-                tokens[index, turn * (REPLY + 1) - 1] = here
-            for place, token in enumerate(reply):
-                at = turn * (REPLY + 1) + place
+                tokens[index, turn * (RESPONSE + 1) - 1] = here
+            for place, token in enumerate(response):
+                at = turn * (RESPONSE + 1) + place
                 tokens[index, at], mask[index, at] = token, True
-                context[index, at] = here * 3 + (reply[0] if place else 0)
+                context[index, at] = here * 3 + (response[0] if place else 0)
                 prefix[index, at] = known.setdefault(history, len(known))
                 history, last[index, turn] = (*history, token), at
             history = (*history, ("earned", earned))

@@ -19,7 +19,7 @@ PATH = Path(__file__).parents[2] / "benchmarks"
 CONFIG = decode(
     {
         "tasks": [{"env": "FrozenLake-deterministic", "groups": 1}, {"env": "Bandit", "groups": 1}],
-        "prompt": {"max_turns": 2, "max_actions_per_turn": 2, "max_actions": 6, "reply_tokens": 8},
+        "prompt": {"max_turns": 2, "max_actions_per_turn": 2, "max_actions": 6, "max_response_tokens": 8},
         "rollout": {"context": "single_turn"},
         "algo": {"preset": "starpo_grpo"},
     }
@@ -57,7 +57,7 @@ def test_canonical_is_the_whole_text_between_special_tokens(scripts, small):
     assert situations.canonical(small, []) == []
 
 
-def test_situations_hold_the_prompt_and_an_optimal_reply(scripts, small):
+def test_situations_hold_the_prompt_and_an_optimal_response(scripts, small):
     _, situations = scripts
     lake, two_arms = build.build_world(CONFIG, small).tasks
     found = situations.situations(lake, small, jax.random.key(0), 6, CONFIG.prompt)
@@ -71,10 +71,10 @@ def test_situations_hold_the_prompt_and_an_optimal_reply(scripts, small):
         text = small.decode(s.head + s.observation + s.rest, skip_special=False)
         assert f"{board}\n" in text
         assert text.endswith("<answer>")
-        assert small.decode(s.reply).endswith("</answer>")
+        assert small.decode(s.response).endswith("</answer>")
     once = CONFIG.prompt.replace(max_actions=1)
     arms = situations.situations(two_arms, small, jax.random.key(0), 6, once)
-    assert [small.decode(s.reply) for s in arms] == ["Teacher</answer>"] * 2  # both orders of display
+    assert [small.decode(s.response) for s in arms] == ["Teacher</answer>"] * 2  # both orders of display
 
 
 def test_nats_are_sums_over_the_spans(scripts, params):
@@ -95,9 +95,9 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
     m = tokenization.measure(params, MODEL, small, [s, s])
     assert m.observation_tokens.tolist() == [[len(s.observation), len(s.whole)]] * 2
     assert not m.same.any()
-    assert m.reply_nats.shape == (2, 3)
-    assert m.reply_nats[0].tolist() == pytest.approx(m.reply_nats[1].tolist(), rel=1e-5)
-    assert np.all(m.reply_nats < 0)
+    assert m.response_nats.shape == (2, 3)
+    assert m.response_nats[0].tolist() == pytest.approx(m.response_nats[1].tolist(), rel=1e-5)
+    assert np.all(m.response_nats < 0)
     assert np.all(m.observation_nats < 0)
 
 

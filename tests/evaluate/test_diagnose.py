@@ -18,12 +18,12 @@ HEALTHY = {
     "actor/entropy": 0.8,
     "actor/grad_norm_max": 1.0,
     "actor/kl": 0.05,
-    "train/reply_tokens": 20.0,
+    "train/response_tokens": 20.0,
     "rollout/repeated_share": 0.1,
     "train/valid_format": 0.95,
     "train/success": 0.4,
     "collapse/first_turn_mi": 1.5,
-    "collapse/first_turn_reply_mi": 1.2,
+    "collapse/first_turn_response_mi": 1.2,
 }
 
 
@@ -58,12 +58,12 @@ def test_a_steady_run_raises_nothing():
         ("entropy_risen", "actor__entropy", 2.5),
         ("gradient_spike", "actor__grad_norm_max", 11.0),
         ("far_from_start", "actor__kl", 1.5),
-        ("length_drift", "train__reply_tokens", 45.0),
-        ("length_drift", "train__reply_tokens", 9.0),
+        ("length_drift", "train__response_tokens", 45.0),
+        ("length_drift", "train__response_tokens", 9.0),
         ("repetition", "rollout__repeated_share", 0.99),
         ("format_lost", "train__valid_format", 0.4),
         ("template_thoughts", "collapse__first_turn_mi", 0.3),
-        ("template_replies", "collapse__first_turn_reply_mi", -0.1),
+        ("template_responses", "collapse__first_turn_response_mi", -0.1),
     ],
 )
 def test_each_alarm_is_raised_when_its_patience_ends_and_no_other(name, metric, value):

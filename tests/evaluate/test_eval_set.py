@@ -199,7 +199,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     assert short.success.shape == (3,)
     for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(long)):
         np.testing.assert_array_equal(a, b[:3])
-    same = np.all(long.reply.tokens == other.reply.tokens, axis=(1, 2))
+    same = np.all(long.response.tokens == other.response.tokens, axis=(1, 2))
     assert same.sum() >= 8
     np.testing.assert_array_equal(long.success[same], other.success[same])
     np.testing.assert_array_equal(long.turn.state_hash[:, 0], other.turn.state_hash[:, 0])

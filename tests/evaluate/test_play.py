@@ -4,7 +4,7 @@ import pytest
 
 from agentrl_jax import cli
 from agentrl_jax.evaluate.play import play, with_tags
-from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.grammar import ResponseGrammar
 
 LEVEL = "######\n#@ $.#\n######\n"
 
@@ -47,7 +47,7 @@ def test_a_person_reads_what_the_agent_reads(typed, level, capsys):
         cli.main(["play", "SimpleSokoban", "--style", "compact", "--levels", level])
     out, err = capsys.readouterr()
     assert not end.value.code
-    assert out == FIRST + SECOND  # the second reply solves the level, so the third line is not asked for
+    assert out == FIRST + SECOND  # the second response solves the level, so the third line is not asked for
     assert "Sent as: right || Up</answer>" in err
     assert "Solved; return 10.8." in err
 
@@ -67,7 +67,7 @@ def test_the_end_of_the_input_and_quit_end_the_game(typed, capsys, text):
 
 
 @pytest.mark.parametrize(
-    ("think", "forced", "line", "reply"),
+    ("think", "forced", "line", "response"),
     [
         (False, True, " Up || Left ", "Up || Left</answer>"),
         (False, False, "Up", "<answer>Up</answer>"),
@@ -80,5 +80,5 @@ def test_the_end_of_the_input_and_quit_end_the_game(typed, capsys, text):
         (False, False, "well, <answer>Up</answer>", "well, <answer>Up</answer>"),
     ],
 )
-def test_tags_are_completed(think, forced, line, reply):
-    assert with_tags(line, ReplyGrammar(actions=("Up", "Left"), think=think, forced=forced)) == reply
+def test_tags_are_completed(think, forced, line, response):
+    assert with_tags(line, ResponseGrammar(actions=("Up", "Left"), think=think, forced=forced)) == response

@@ -1,4 +1,4 @@
-"""Talking with a model: the reply is that of whole forward passes, and the cache is kept from turn to turn."""
+"""Talking with a model: the response is that of whole forward passes, and the cache is kept from turn to turn."""
 
 import io
 
@@ -44,19 +44,19 @@ def likeliest(params):
     return next_token
 
 
-def test_replies_are_those_of_whole_passes_over_several_turns(params, likeliest, monkeypatch):
-    """The second message is longer than a chunk, and follows a reply that was cut."""
+def test_responses_are_those_of_whole_passes_over_several_turns(params, likeliest, monkeypatch):
+    """The second message is longer than a chunk, and follows a response that was cut."""
     monkeypatch.setattr(chat, "CHUNK", 16)
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=LENGTH)
-    first = list(talk.reply("Up?", 5))
+    first = list(talk.response("Up?", 5))
     ids = conversation_ids(TOKENIZER, [("user", "Up?")])
     for token in first:
         assert token == likeliest(ids)
         ids.append(token)
     assert talk.ids[: len(ids)] == ids
     ended = len(first) < 5
-    second = list(talk.reply("left " * 30, 3))
-    ids = talk.ids[: len(ids) + ended] + following_ids(TOKENIZER, "left " * 30, reply_ended=ended)
+    second = list(talk.response("left " * 30, 3))
+    ids = talk.ids[: len(ids) + ended] + following_ids(TOKENIZER, "left " * 30, response_ended=ended)
     assert len(ids) > 2 * 16
     for token in second:
         assert token == likeliest(ids)
@@ -66,17 +66,19 @@ def test_replies_are_those_of_whole_passes_over_several_turns(params, likeliest,
 
 def test_a_conversation_has_an_end(params):
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=40, temperature=1.0)
-    list(talk.reply("Up?", 1000))
+    list(talk.response("Up?", 1000))
     assert len(talk.ids) <= 40
     with pytest.raises(UserError, match="more than the 40 that it may have"):
-        list(talk.reply("Left? " * 20, 5))
+        list(talk.response("Left? " * 20, 5))
 
 
-def test_seeds_give_other_replies_and_the_same_seed_the_same(params):
-    def reply(seed):
-        return list(chat.Conversation(params, SHAPE, TOKENIZER, length=60, temperature=1.0, seed=seed).reply("Up?", 20))
+def test_seeds_give_other_responses_and_the_same_seed_the_same(params):
+    def response(seed):
+        return list(
+            chat.Conversation(params, SHAPE, TOKENIZER, length=60, temperature=1.0, seed=seed).response("Up?", 20)
+        )
 
-    assert reply(1) == reply(1) != reply(2)
+    assert response(1) == response(1) != response(2)
 
 
 def test_the_terminal(params, tmp_path, monkeypatch, capsys):
@@ -98,9 +100,9 @@ def thinker(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(thinker, tmp_path_factory):
-    """A run with an adapter whose replies think."""
+    """A run with an adapter whose responses think."""
     model = f"pretrained: {thinker}, lora: {{rank: 2, alpha: 3.0}}"
-    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", model, "think: true, reply_tokens: 8")
+    return made_run.write_run(tmp_path_factory.mktemp("runs") / "run", model, "think: true, max_response_tokens: 8")
 
 
 def test_the_policy_of_a_run_talks(run, tmp_path, monkeypatch, capsys):
@@ -109,15 +111,15 @@ def test_the_policy_of_a_run_talks(run, tmp_path, monkeypatch, capsys):
     found = chat.speaker(str(run))
     assert (found.positions, found.thinking) == (512, True)
 
-    def reply(speaker):
-        return list(chat.Conversation(*speaker[:3], length=60).reply("Up?", 20))
+    def response(speaker):
+        return list(chat.Conversation(*speaker[:3], length=60).response("Up?", 20))
 
-    assert reply(found) == reply(chat.speaker(str(tmp_path / "whole")))
+    assert response(found) == response(chat.speaker(str(tmp_path / "whole")))
     base = load_pretrained(load_resolved(run / "config.yaml").model.pretrained)
-    assert reply(found) != reply((base.params, base.config.decoder, found.tokenizer))
+    assert response(found) != response((base.params, base.config.decoder, found.tokenizer))
     monkeypatch.setattr("sys.stdin", io.StringIO("Up?\n"))
     code, out, _ = tiny_run.command("chat", str(run), "--max_tokens", "4", "--length", "100")
-    assert (code, out) == (0, found.tokenizer.decode(reply(found)[:4]) + "\n")
+    assert (code, out) == (0, found.tokenizer.decode(response(found)[:4]) + "\n")
 
 
 def test_thinking_is_what_the_run_was_trained_with_unless_chosen(run, thinker, monkeypatch):
@@ -139,7 +141,7 @@ def test_a_think_block_is_inserted_where_none_is_wanted(thinker):
 
     def asked(thinking):
         talk = chat.Conversation(*found[:3], length=60, thinking=thinking)
-        next(talk.reply("Up?", 1), None)
+        next(talk.response("Up?", 1), None)
         return found.tokenizer.decode(talk.ids[:-1], skip_special=False)
 
     assert asked(True) == asked(None) == "<|user|>Up?<|end|><|assistant|>"

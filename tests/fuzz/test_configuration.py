@@ -82,10 +82,16 @@ def test_an_alias_is_a_copy(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--prompt.reply_tokens", str(2**31)], "at most 1048576"),
-        (["--prompt.reply_tokens", str(2**20)], "prompt.max_turns x prompt.reply_tokens is 5242880 tokens"),
+        (["--prompt.max_response_tokens", str(2**31)], "at most 1048576"),
+        (
+            ["--prompt.max_response_tokens", str(2**20)],
+            "prompt.max_turns x prompt.max_response_tokens is 5242880 tokens",
+        ),
         (["--rollout.group_size", str(2**20)], "groups x rollout.group_size is 8388608 episodes"),
-        (["--rollout.group_size", str(2**15), "--prompt.reply_tokens", "2000"], "groups x rollout.group_size x prompt"),
+        (
+            ["--rollout.group_size", str(2**15), "--prompt.max_response_tokens", "2000"],
+            "groups x rollout.group_size x prompt",
+        ),
         (["--train.validation_episodes", str(2**20)], "train.validation_episodes is 1048576 episodes"),
         (["--evaluation.episodes", str(2**31 - 1)], "evaluation.episodes"),
         (["--imitation.batch", str(2**31 - 1)], "imitation.batch"),
@@ -193,7 +199,7 @@ def run(tmp_path):
     """The folder of a run, as far as commands that read metrics look at it."""
     (tmp_path / "run").mkdir()
     save_resolved(Config(run_dir="x"), tmp_path / "run" / "config.yaml")
-    names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/reply_tokens")
+    names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/response_tokens")
     rows = [{"step": i, "stage": "rl", "iteration": i, **{name: 1 / (i + 1) for name in names}} for i in range(40)]
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "run"

@@ -41,7 +41,7 @@ def whole(tmp_path_factory):
     model = made_run.write_model(home / "model")
     made_run.write_run(home / "fresh", SMALL)
     made_run.write_run(home / "talks", f"pretrained: {model}")
-    names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/reply_tokens")
+    names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/response_tokens")
     rows = [{"step": i + 1, "stage": "rl", "iteration": i + 1, **dict.fromkeys(names, 0.5)} for i in range(3)]
     levels = [{"step": i + 1, "stage": "rl", "levels": ["0" * 16]} for i in range(3)]
     for run in ("fresh", "talks"):

@@ -1,6 +1,6 @@
-"""SmolLM2's greedy replies against those of torch and transformers, through the conversation of `agentrl chat`.
+"""SmolLM2's greedy responses against those of torch and transformers, through the conversation of `agentrl chat`.
 
-`greedy/golden.json` comes from `greedy/make_golden.py`. The replies have to be equal token by token; the message of a
+`greedy/golden.json` comes from `greedy/make_golden.py`. The responses have to be equal token by token; the message of a
 failure says how close torch's own closest choice was.
 """
 
@@ -32,21 +32,21 @@ def speaker():
 
 
 def test_twenty_conversations_and_one_of_another_kind():
-    """Replies have 64 tokens unless the model ended them before."""
+    """Responses have 64 tokens unless the model ended them before."""
     assert (len(CONVERSATIONS), GOLDEN["tokens"]) == (21, 64)
     for turn in (turn for each in CONVERSATIONS for turn in each["turns"]):
-        assert len(turn["reply"]) == 64 or (turn["ended"] and len(turn["reply"]) < 64)
+        assert len(turn["response"]) == 64 or (turn["ended"] and len(turn["response"]) < 64)
 
 
 @pytest.mark.parametrize("number", [i for i in range(len(CONVERSATIONS)) if i != SPACED])
-def test_replies_are_torchs(number, speaker):
+def test_responses_are_torchs(number, speaker):
     golden = CONVERSATIONS[number]
     talk = conversation(speaker, golden["system"] or "")
     for message, turn in zip(golden["messages"], golden["turns"], strict=True):
-        reply = list(talk.reply(message, GOLDEN["tokens"]))
+        response = list(talk.response(message, GOLDEN["tokens"]))
         assert talk.ids[: len(turn["prompt"])] == turn["prompt"]
-        assert reply == turn["reply"], f"torch's closest choice was by {turn['margin']} in logits"
-        assert speaker.tokenizer.decode(reply) == turn["text"]
+        assert response == turn["response"], f"torch's closest choice was by {turn['margin']} in logits"
+        assert speaker.tokenizer.decode(response) == turn["text"]
 
 
 def test_a_message_that_begins_with_white_space(speaker, monkeypatch):
@@ -57,8 +57,8 @@ def test_a_message_that_begins_with_white_space(speaker, monkeypatch):
     spelled = [speaker.tokenizer.decode(row, skip_special=False) for row in (ids, turn["prompt"])]
     assert spelled[0] == spelled[1]
     monkeypatch.setattr(chat, "conversation_ids", lambda *_, **__: list(turn["prompt"]))
-    reply = list(conversation(speaker).reply(message, GOLDEN["tokens"]))
-    assert reply == turn["reply"], f"torch's closest choice was by {turn['margin']} in logits"
+    response = list(conversation(speaker).response(message, GOLDEN["tokens"]))
+    assert response == turn["response"], f"torch's closest choice was by {turn['margin']} in logits"
 
 
 def conversation(speaker, system=""):

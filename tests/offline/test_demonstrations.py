@@ -1,4 +1,4 @@
-"""Demonstrations: what random plans hold and what the replies say."""
+"""Demonstrations: what random plans hold and what the responses say."""
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
         plans="random",
         levels=LEVELS,
         turns=TURNS,
-        reply_tokens=40,
+        max_response_tokens=40,
         max_actions=BUDGET,
         context="single_turn",
     )
@@ -47,9 +47,11 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.played)].any()
     tokenizer = load_small()
     for row in range(len(task)):
-        reply = np.asarray(trajectory.reply.tokens[row, 0])[: int(trajectory.reply.length[row, 0])]
+        response = np.asarray(trajectory.response.tokens[row, 0])[: int(trajectory.response.length[row, 0])]
         names = world.tasks[task[row]].env.actions
-        said = tokenizer.decode(reply.tolist()).removeprefix("</think><answer>").removesuffix("</answer>").split("||")
+        said = (
+            tokenizer.decode(response.tolist()).removeprefix("</think><answer>").removesuffix("</answer>").split("||")
+        )
         executed = [names[a] for a in actions[row, 0] if a >= 0]
         assert said[: len(executed)] == executed
         assert 1 <= len(said) <= 2
@@ -59,7 +61,7 @@ def test_planners_and_room_are_asked_for():
     world = make_world("Bandit", actions=1)
     with pytest.raises(ValueError, match=r"imitation\.plans to random"):
         check_imitable(world, 40, "optimal")
-    with pytest.raises(ValueError, match="reply_tokens is 3"):
+    with pytest.raises(ValueError, match="max_response_tokens is 3"):
         check_imitable(world, 3, "random")
     check_imitable(world, 40, "random")
 
@@ -73,7 +75,7 @@ def test_optimal_plans_are_of_different_training_levels():
         plans="optimal",
         levels=LEVELS,
         turns=TURNS,
-        reply_tokens=40,
+        max_response_tokens=40,
         max_actions=BUDGET,
         context="full",
     )
@@ -98,7 +100,7 @@ def test_more_different_levels_than_there_are_are_refused(tmp_path):
             plans="optimal",
             levels=2,
             turns=TURNS,
-            reply_tokens=40,
+            max_response_tokens=40,
             max_actions=BUDGET,
             context="full",
         )

@@ -109,7 +109,7 @@ def assert_same_update(one, other):
     ],
 )
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
-    """Half of the episodes hold long replies, half short ones."""
+    """Half of the episodes hold long responses, half short ones."""
     spread = step_on(devices, fsdp, tensor, MODELS[name])
     assert_same_update(step_on(1, 1, 1, MODELS[name]), spread)
     _check_layout(spread[2], fsdp, tensor)
@@ -132,8 +132,8 @@ def test_devices_cut_their_parts_alike():
 @pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), slow(4, 4, 1)])
 def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
     """All episodes but one are silent; the one that speaks needs the parts of the parameters that others hold."""
-    lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.reply.length, 0)
-    trajectory = TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(length=lengths))
+    lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.response.length, 0)
+    trajectory = TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=lengths))
     one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
     assert 0 < one[1]["update/trained_tokens"] <= made_up.SAID * made_up.TURNS
     assert_same_update(one, spread)
@@ -197,7 +197,7 @@ TOKENIZER = padded(toy_agent.TOKENIZER, 480)
 
 @pytest.fixture(scope="module")
 def play():
-    """Function (devices, fsdp, tensor, rollout) -> (trajectory, stats, replicas): replies of unequal lengths."""
+    """Function (devices, fsdp, tensor, rollout) -> (trajectory, stats, replicas): responses of unequal lengths."""
     model = build.build_model(CONFIG, TOKENIZER)
     params = toy_agent.talkative_params(5, model)
     ids = toy_agent.mixed_ids(16, toy_agent.GROUP_SIZE)
@@ -232,11 +232,11 @@ def test_a_rollout_is_that_of_one_device(play, devices, fsdp, tensor, rollout, r
     trajectory, stats, played_by = play(devices, fsdp, tensor, rollout)
     known, _, _ = play(1, 1, 1, "rows")
     assert (played_by, stats.decode_steps.shape) == (replicas, (replicas,))
-    assert total_stats(stats)["sampled_tokens"] == np.sum(known.reply.length)
+    assert total_stats(stats)["sampled_tokens"] == np.sum(known.response.length)
     for name in ("num_turns", "observation"):
         np.testing.assert_array_equal(getattr(trajectory, name), getattr(known, name))
-    np.testing.assert_array_equal(trajectory.reply.tokens, known.reply.tokens)
-    np.testing.assert_allclose(trajectory.reply.logprob, known.reply.logprob, atol=1e-4)
+    np.testing.assert_array_equal(trajectory.response.tokens, known.response.tokens)
+    np.testing.assert_allclose(trajectory.response.logprob, known.response.logprob, atol=1e-4)
 
 
 def test_devices_that_do_not_fit_are_refused():

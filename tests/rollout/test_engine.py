@@ -31,19 +31,19 @@ def differing(a, b) -> list[str]:
 def assert_same(a, b):
     """Trajectories of two programs, which may round log-probabilities differently, are the same in every other bit."""
     assert [leaf for leaf in differing(a, b) if not leaf.endswith("logprob")] == []
-    np.testing.assert_allclose(a.reply.logprob, b.reply.logprob, atol=1e-3)
+    np.testing.assert_allclose(a.response.logprob, b.response.logprob, atol=1e-3)
 
 
 def test_the_toy_agent_is_worth_testing(batch):
-    """Replies of many lengths, episodes of many lengths, both kinds of stop, no text cut."""
+    """Responses of many lengths, episodes of many lengths, both kinds of stop, no text cut."""
     _, trajectory, stats = batch
     played = np.asarray(trajectory.played)
-    assert len(np.unique(np.asarray(trajectory.reply.length)[played])) >= 5
+    assert len(np.unique(np.asarray(trajectory.response.length)[played])) >= 5
     assert set(np.asarray(trajectory.num_turns).tolist()) == {1, 2, 3}
-    assert 0.2 < np.mean(np.asarray(trajectory.reply.ended)[played]) < 0.95
+    assert 0.2 < np.mean(np.asarray(trajectory.response.ended)[played]) < 0.95
     assert np.mean(np.asarray(trajectory.turn.valid)[played]) > 0.05
     assert not np.asarray(trajectory.overflow).any()
-    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
+    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
     assert total_stats(stats)["slot_steps"] == 64 * total_stats(stats)["decode_steps"]
 
 
@@ -73,7 +73,7 @@ def test_finished_rows_are_frozen_whole(compiled, policy, batch):
     busy = play([*watched, *long[:4]])
     assert int(busy.stats.decode_steps) > int(calm.stats.decode_steps)
     assert not np.asarray(busy.active).any()
-    parts = ("world", "sample_keys", "turn", "position", "active", "waiting", "reply", "parser", "logits", "cache")
+    parts = ("world", "sample_keys", "turn", "position", "active", "waiting", "response", "parser", "logits", "cache")
     for part in (*parts, "message", "trajectory", "ids", "episode"):
         mine, theirs = (toy_agent.rows(getattr(state, part), np.arange(4)) for state in (calm, busy))
         assert differing(mine, theirs) == [], part
@@ -95,10 +95,10 @@ def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, pref
     program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, prefill_threshold=prefill_threshold))
     refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
     assert_same(refilled, trajectory)
-    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
+    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
 
 
-def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, policy, batch):
+def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, policy, batch):
     ids = toy_agent.rows(batch[0], np.arange(16))
     options = {"context": "single_turn", "stop_at_answer": True}
     whole, _ = compiled(toy_agent.engine_config(**options))(policy, KEY, ids, toy_agent.settings(16))
@@ -107,10 +107,10 @@ def test_refill_of_single_turns_and_replies_that_stop_at_the_answer(compiled, po
     )
     assert_same(refilled, whole)
     # The first turn reads the same text in both contexts and is cut where the answer closes.
-    first = np.asarray(whole.reply.length[:, 0])
-    np.testing.assert_array_less(first, np.asarray(batch[1].reply.length[:16, 0]) + 1)
+    first = np.asarray(whole.response.length[:, 0])
+    np.testing.assert_array_less(first, np.asarray(batch[1].response.length[:16, 0]) + 1)
     for row, length in enumerate(first):
-        np.testing.assert_array_equal(whole.reply.tokens[row, 0, :length], batch[1].reply.tokens[row, 0, :length])
+        np.testing.assert_array_equal(whole.response.tokens[row, 0, :length], batch[1].response.tokens[row, 0, :length])
 
 
 @pytest.mark.parametrize("options", [{}, {"slots": 4}, {"context": "single_turn"}], ids=str)
@@ -128,11 +128,11 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     ids, trajectory, _ = batch
     whole = jax.tree.map(np.asarray, trajectory)
     prefix = int(whole.prompt_length.max())
-    limit = prefix + toy_agent.WORLD.observation_tokens + toy_agent.REPLY_TOKENS + 6
+    limit = prefix + toy_agent.WORLD.observation_tokens + toy_agent.MAX_RESPONSE_TOKENS + 6
     program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit))
     short = jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64))[0])
-    sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.reply.length, axis=1)
-    before = sizes - whole.reply.length + toy_agent.REPLY_TOKENS  # what a turn might have needed
+    sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.response.length, axis=1)
+    before = sizes - whole.response.length + toy_agent.MAX_RESPONSE_TOKENS  # what a turn might have needed
     fits = np.cumprod((before <= limit) & whole.played, axis=1).sum(axis=1)
     assert 0 < np.mean(fits < whole.num_turns) < 1
     np.testing.assert_array_equal(short.num_turns, fits)
@@ -150,7 +150,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     assert rows.tokens.shape[1] == limit < roomy.tokens.shape[1]
     np.testing.assert_array_equal(rows.tokens, roomy.tokens[:, :limit])
     assert int(roomy.length.max()) <= limit
-    np.testing.assert_array_equal(short.reply.tokens[:, 0], whole.reply.tokens[:, 0])
+    np.testing.assert_array_equal(short.response.tokens[:, 0], whole.response.tokens[:, 0])
 
 
 def test_a_context_that_holds_no_turn_is_refused(policy):
@@ -178,7 +178,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     assert len(spread.num_turns.sharding.device_set) == devices
     assert stats.decode_steps.shape == (devices,)
     assert_same(spread, trajectory)
-    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.reply.length)
+    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
 
 
 def test_settings_change_without_a_new_program(compiled, policy, batch):
@@ -196,20 +196,20 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     np.testing.assert_array_equal(one_turn.truncation == 1 + TRUNCATIONS.index("turns"), went_on)
     np.testing.assert_array_equal(one_turn.final_observation[went_on], trajectory.observation[went_on, 1])
     np.testing.assert_array_equal(one_turn.final_observation_length > 0, one_turn.truncation > 0)
-    np.testing.assert_array_equal(one_turn.reply.tokens[:, 0], trajectory.reply.tokens[:, 0])
-    assert (one_turn.reply.length[:, 1:] == 0).all()
+    np.testing.assert_array_equal(one_turn.response.tokens[:, 0], trajectory.response.tokens[:, 0])
+    assert (one_turn.response.length[:, 1:] == 0).all()
     assert play(horizon=jnp.int32(0)).num_turns.sum() == 0
     assert play(horizon=jnp.int32(99)).num_turns.max() == TURNS
 
     greedy_rows = np.arange(64) % 3 == 0
     mixed = play(temperature=jnp.asarray(~greedy_rows, jnp.float32))
     assert_same(toy_agent.rows(mixed, ~greedy_rows), toy_agent.rows(trajectory, ~greedy_rows))
-    assert (mixed.reply.logprob[greedy_rows] == 0).all()
+    assert (mixed.response.logprob[greedy_rows] == 0).all()
     greedy = play(temperature=jnp.zeros(64))
-    np.testing.assert_array_equal(greedy.reply.tokens[greedy_rows], mixed.reply.tokens[greedy_rows])
+    np.testing.assert_array_equal(greedy.response.tokens[greedy_rows], mixed.response.tokens[greedy_rows])
     # Greedy members of a group read the same first message, so they say the same.
     np.testing.assert_array_equal(
-        greedy.reply.tokens[:, 0], np.repeat(greedy.reply.tokens[::GROUP_SIZE, 0], GROUP_SIZE, 0)
+        greedy.response.tokens[:, 0], np.repeat(greedy.response.tokens[::GROUP_SIZE, 0], GROUP_SIZE, 0)
     )
 
     poor = play(max_actions=jnp.int32(1))
@@ -240,8 +240,8 @@ def test_members_share_their_level_and_draw_their_own_tokens(batch):
     first = np.asarray(trajectory.observation[:, 0]).reshape(-1, GROUP_SIZE, trajectory.observation.shape[-1])
     assert (first == first[:, :1]).all()
     assert len(np.unique(first[:, 0], axis=0)) >= 6
-    replies = np.asarray(trajectory.reply.tokens[:, 0]).reshape(16, GROUP_SIZE, -1)
-    assert (replies != replies[:, :1]).any(axis=(1, 2)).all()
+    responses = np.asarray(trajectory.response.tokens[:, 0]).reshape(16, GROUP_SIZE, -1)
+    assert (responses != responses[:, :1]).any(axis=(1, 2)).all()
 
 
 def test_noise_is_per_member_or_shared():
@@ -284,8 +284,8 @@ def test_metrics_are_counted_per_task(batch):
             "return": (returns - 0.1 * t.turn.format_error[mine].sum(axis=1)).mean(),
             "turns": t.num_turns[mine].mean(),
             "actions": (t.turn.actions[mine] >= 0).sum(axis=(1, 2)).mean(),
-            "reply_tokens": t.reply.length[mine][played].mean(),
-            "ended": t.reply.ended[mine][played].mean(),
+            "response_tokens": t.response.length[mine][played].mean(),
+            "ended": t.response.ended[mine][played].mean(),
             "valid_turn": t.turn.valid[mine][played].mean(),
             "valid_format": 1 - t.turn.format_error[mine][played].mean(),
         }

@@ -22,8 +22,8 @@ from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
 from agentrl_jax.rollout.host_environment import host_task
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
-from agentrl_jax.text.grammar import ReplyGrammar
-from agentrl_jax.text.reference import parse_reply
+from agentrl_jax.text.grammar import ResponseGrammar
+from agentrl_jax.text.reference import parse_response
 from agentrl_jax.train import build, state
 from agentrl_jax.train.learner import update
 
@@ -51,7 +51,7 @@ def load_example():
 
 
 Courier = load_example()
-GRAMMAR = ReplyGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
+GRAMMAR = ResponseGrammar(actions=Courier.actions, think=False, forced=True, max_actions=2)
 
 
 class Stage:
@@ -92,7 +92,7 @@ class Stage:
     def config(slots=0):
         return EngineConfig(
             max_turns=TURNS,
-            reply_tokens=toy_agent.REPLY_TOKENS,
+            max_response_tokens=toy_agent.MAX_RESPONSE_TOKENS,
             group_size=GROUP_SIZE,
             slots=slots,
             prefill_threshold=1.0,
@@ -148,9 +148,9 @@ def played(stage, program):
     return stage.run(program)
 
 
-def replies_of(trajectory, row):
+def responses_of(trajectory, row):
     return [
-        TOKENIZER.decode_bytes(trajectory.reply.tokens[row, t, : trajectory.reply.length[row, t]].tolist())
+        TOKENIZER.decode_bytes(trajectory.response.tokens[row, t, : trajectory.response.length[row, t]].tolist())
         for t in range(trajectory.num_turns[row])
     ]
 
@@ -171,7 +171,7 @@ def test_a_trajectory_is_what_plain_python_plays(stage, played):
         seen = env.reset(level if level >= 0 else int(drawn[row]))
         assert text_of(trajectory.prompt[row], trajectory.prompt_length[row]) == prefix_text(stage.task.prompt)
         used, reward, ended, over = 0, 0.0, False, False
-        for t, data in enumerate(replies_of(trajectory, row)):
+        for t, data in enumerate(responses_of(trajectory, row)):
             assert not over
             expected = message_text(
                 stage.task.prompt,
@@ -180,24 +180,24 @@ def test_a_trajectory_is_what_plain_python_plays(stage, played):
                 actions_left=BUDGET - used,
                 reward=float(np.float32(reward)),
                 first=t == 0,
-                reply_ended=ended,
+                response_ended=ended,
             )
             assert text_of(trajectory.observation[row, t], trajectory.observation_length[row, t]) == expected
-            reply = parse_reply(data, GRAMMAR)
-            executed = list(reply.actions)[: BUDGET - used]
+            response = parse_response(data, GRAMMAR)
+            executed = list(response.actions)[: BUDGET - used]
             step = env.step("<answer>" + data.decode("utf-8", "replace"), [Courier.actions[a] for a in executed])
             used += len(executed)
             turn = jax.tree.map(lambda x, row=row, t=t: x[row, t], trajectory.turn)
             assert turn.actions.tolist() == executed + [-1] * (2 - len(executed))
             assert turn.reward == np.float32(step.reward)
-            assert turn.valid == (reply.num_valid > 0)
-            assert turn.format_error == (reply.num_valid == 0 or reply.num_valid < reply.num_parsed)
+            assert turn.valid == (response.num_valid > 0)
+            assert turn.format_error == (response.num_valid == 0 or response.num_valid < response.num_parsed)
             assert turn.terminated == step.terminated
             assert turn.truncated == (not step.terminated and used >= BUDGET)
             assert turn.success == step.success
             assert turn.info["delivered"] == np.float32(step.info.get("delivered", 0.0))
             over = step.terminated or used >= BUDGET
-            seen, reward, ended = step.observation, step.reward, bool(trajectory.reply.ended[row, t])
+            seen, reward, ended = step.observation, step.reward, bool(trajectory.response.ended[row, t])
             kinds.update({"valid": turn.valid, "error": turn.format_error, "end": turn.terminated})
             kinds.update({"cut": turn.truncated, "success": turn.success})
         assert over or trajectory.num_turns[row] == TURNS
@@ -249,16 +249,16 @@ def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
 
 def assert_equal(trajectory, other):
     """Equal, and log-probabilities as close as two programs can be expected to come."""
-    np.testing.assert_allclose(trajectory.reply.logprob, other.reply.logprob, rtol=1e-4, atol=1e-4)
-    reply = dataclasses.replace(trajectory.reply, logprob=other.reply.logprob)
-    trajectory = dataclasses.replace(trajectory, reply=reply)
+    np.testing.assert_allclose(trajectory.response.logprob, other.response.logprob, rtol=1e-4, atol=1e-4)
+    response = dataclasses.replace(trajectory.response, logprob=other.response.logprob)
+    trajectory = dataclasses.replace(trajectory, response=response)
     jax.tree.map(np.testing.assert_array_equal, trajectory, other)
 
 
 @pytest.fixture(scope="module")
 def troubled(stage, program, played):
     """The same episodes where some environments break: the rows that have to fail, and the trajectory."""
-    target = {row: replies_of(played[0], row)[0] for row in range(EPISODES)}
+    target = {row: responses_of(played[0], row)[0] for row in range(EPISODES)}
     assert target[2] != target[3]
     release = threading.Event()
 
@@ -269,10 +269,10 @@ def troubled(stage, program, played):
                 raise RuntimeError("no such shop")
             return super().reset(seed)
 
-        def step(self, reply, actions):
-            step = super().step(reply, actions)
+        def step(self, response, actions):
+            step = super().step(response, actions)
             self.asked += 1
-            data = reply.removeprefix("<answer>").encode()
+            data = response.removeprefix("<answer>").encode()
             if self.seed == 1 and self.asked == 1 and data == target[2]:  # one member of the group only
                 raise SystemExit("the shop has closed")
             if self.seed == 2:
@@ -310,7 +310,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
     )
     stage.calls.clear()
     for trajectory in (played[0], troubled[1]):
-        np.testing.assert_array_equal(replay(policy(), trajectory), trajectory.reply.logprob)
+        np.testing.assert_array_equal(replay(policy(), trajectory), trajectory.response.logprob)
     assert not stage.calls
 
 

@@ -10,7 +10,7 @@ import pytest
 from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostStep, host_task
 from agentrl_jax.rollout.side_by_side import run_all
-from agentrl_jax.text.grammar import ReplyGrammar
+from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.tokenizer import load_small
 
 TOKENIZER = load_small()
@@ -29,7 +29,7 @@ class Echo:
     def close(self):
         type(self).closed += 1
 
-    def step(self, reply, actions):
+    def step(self, response, actions):
         self.turns += 1
         if "break" in actions:
             raise KeyError("broken")
@@ -42,7 +42,7 @@ class Echo:
         if "rich" in actions:
             return HostStep("gold", reward=1e39)
         return HostStep(
-            f"{self.turns}: {reply} = {list(actions)}",
+            f"{self.turns}: {response} = {list(actions)}",
             reward=self.turns,
             terminated="end" in actions,
             truncated="stop" in actions or "end" in actions,
@@ -61,7 +61,7 @@ def make_desk():
                 "Echo",
                 Echo,
                 instruction="Say something.",
-                grammar=ReplyGrammar(actions=actions, think=False, forced=False, max_actions=3),
+                grammar=ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3),
                 tokenizer=TOKENIZER,
                 style="ragen",
                 observation_tokens=60,
@@ -84,9 +84,9 @@ def begin(desk, seeds):
     return desk.begin(names(rows), np.array(seeds, np.uint32), np.ones(rows, bool))
 
 
-def act(desk, replies, *, turn=0, used=0, horizon=9, budget=9, mask=None):
-    rows = len(replies)
-    ids = [TOKENIZER.encode(f"<answer>{reply}</answer>") for reply in replies]
+def act(desk, responses, *, turn=0, used=0, horizon=9, budget=9, mask=None):
+    rows = len(responses)
+    ids = [TOKENIZER.encode(f"<answer>{response}</answer>") for response in responses]
     tokens = np.zeros((rows, max(map(len, ids))), np.int32)
     for row, row_ids in enumerate(ids):
         tokens[row, : len(row_ids)] = row_ids

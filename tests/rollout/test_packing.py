@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-from toy_agent import REPLY_TOKENS, TURNS
+from toy_agent import MAX_RESPONSE_TOKENS, TURNS
 
 from agentrl_jax.offline.demonstrations import demonstrate, split_plans
 from agentrl_jax.rollout.packing import pack_trajectories
@@ -19,10 +19,10 @@ def joined(trajectory, row: int, turns: list[int]):
         positions, logprobs = [], []
         if turn < trajectory.num_turns[row]:
             tokens += trajectory.observation[row, turn, : trajectory.observation_length[row, turn]].tolist()
-            for i in range(trajectory.reply.length[row, turn]):
+            for i in range(trajectory.response.length[row, turn]):
                 positions.append(len(tokens))
-                logprobs.append(trajectory.reply.logprob[row, turn, i])
-                tokens.append(int(trajectory.reply.tokens[row, turn, i]))
+                logprobs.append(trajectory.response.logprob[row, turn, i])
+                tokens.append(int(trajectory.response.tokens[row, turn, i]))
         drawn.append((positions, logprobs))
     return tokens, drawn
 
@@ -46,12 +46,12 @@ def check_rows(rows, trajectory, which):
         assert rows.tokens[index, : len(tokens)].tolist() == tokens
         assert not rows.tokens[index, len(tokens) :].any()
         for slot, (positions, logprobs) in enumerate(drawn):
-            begin, end = slot * REPLY_TOKENS, (slot + 1) * REPLY_TOKENS
-            gap = REPLY_TOKENS - len(positions)
+            begin, end = slot * MAX_RESPONSE_TOKENS, (slot + 1) * MAX_RESPONSE_TOKENS
+            gap = MAX_RESPONSE_TOKENS - len(positions)
             assert rows.sampled[index, begin:end].tolist() == [True] * len(positions) + [False] * gap
             assert rows.position[index, begin:end].tolist() == positions + [1] * gap
             assert rows.logprob[index, begin:end].tolist() == logprobs + [0.0] * gap
-            assert rows.turn[index, begin:end].tolist() == [turns[slot]] * REPLY_TOKENS
+            assert rows.turn[index, begin:end].tolist() == [turns[slot]] * MAX_RESPONSE_TOKENS
 
 
 def test_full_rows_are_the_conversation(assembled):
@@ -69,18 +69,18 @@ def test_single_turn_rows_start_from_the_prompt(assembled):
 
 
 def test_demonstration_is_what_a_rollout_would_record():
-    """The actions of a plan are executed, its reply is canonical, and noise can be shared by a group."""
+    """The actions of a plan are executed, its response is canonical, and noise can be shared by a group."""
     plans = [np.array([0, 0, 0, 0]), np.array([1]), np.array([0, 1, 0]), np.array([0] * 6)] * 4
     actions = jnp.asarray(split_plans(plans, TURNS, 2))
     ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))
     trajectory = jax.tree.map(
         np.asarray,
-        demonstrate(toy_agent.WORLD, REPLY_TOKENS, jax.random.key(5), settings, ids, actions, context="full"),
+        demonstrate(toy_agent.WORLD, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"),
     )
     expected = ["Up||Up</answer><|end|>", "Down</answer><|end|>"]
     for row, text in zip((0, 1), expected):
-        said = trajectory.reply.tokens[row, 0, : trajectory.reply.length[row, 0]].tolist()
+        said = trajectory.response.tokens[row, 0, : trajectory.response.length[row, 0]].tolist()
         assert toy_agent.TOKENIZER.decode(said, skip_special=False) == text
     executed = np.where(trajectory.turn.terminated.cumsum(axis=1)[..., None] <= 1, trajectory.turn.actions, -1)
     wanted = np.where(trajectory.played[..., None], np.asarray(actions), -1)
@@ -97,7 +97,7 @@ def test_shared_noise_makes_equal_actions_equal():
 
     def observations(shared):
         world = toy_agent.make_world(shared_noise=shared)
-        played = demonstrate(world, REPLY_TOKENS, jax.random.key(5), settings, ids, actions, context="full")
+        played = demonstrate(world, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full")
         return np.asarray(played.observation).reshape(4, 4, -1)
 
     shared, own = observations(True), observations(False)

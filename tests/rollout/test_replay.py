@@ -48,15 +48,15 @@ def bits(x):
     ids=["whole", "refilled", "single"],
 )
 def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, changes, episodes):
-    """Ragged replies, shared openings, refilled slots, a barrier and none, several temperatures."""
+    """Ragged responses, shared openings, refilled slots, a barrier and none, several temperatures."""
     config, temperature = toy_agent.engine_config(**changes), TEMPERATURE[:episodes]
     ids = toy_agent.rows(toy_agent.mixed_ids(16, GROUP_SIZE), np.arange(episodes))
     settings = toy_agent.settings(episodes, temperature=temperature)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, settings)
-    lengths = np.asarray(trajectory.reply.length)[np.asarray(trajectory.played)]
+    lengths = np.asarray(trajectory.response.length)[np.asarray(trajectory.played)]
     assert len(np.unique(lengths)) >= (3 if config.stop_at_answer else 5)
     replayed = replay(policy, config, trajectory, temperature)
-    np.testing.assert_array_equal(bits(replayed), bits(trajectory.reply.logprob))
+    np.testing.assert_array_equal(bits(replayed), bits(trajectory.response.logprob))
     assert np.count_nonzero(np.asarray(replayed)[np.asarray(TEMPERATURE[:episodes]) > 0]) > episodes
 
 
@@ -90,7 +90,7 @@ def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
 
     trajectory = play(policy, toy_agent.mixed_ids(16, GROUP_SIZE), toy_agent.settings(64))
     replayed = replay(policy, trajectory, jnp.ones(64))
-    np.testing.assert_array_equal(bits(replayed), bits(trajectory.reply.logprob))
+    np.testing.assert_array_equal(bits(replayed), bits(trajectory.response.logprob))
 
 
 def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay):
@@ -100,6 +100,8 @@ def test_a_rollout_without_turns_is_replayed_as_nothing(compiled, policy, replay
 
 
 def test_a_record_of_another_shape_is_refused(policy, batch):
-    config = toy_agent.engine_config(reply_tokens=5)
-    with pytest.raises(ValueError, match="3 turns with replies of 7 tokens cannot be replayed by an engine of 3 turns"):
+    config = toy_agent.engine_config(max_response_tokens=5)
+    with pytest.raises(
+        ValueError, match="3 turns with responses of 7 tokens cannot be replayed by an engine of 3 turns"
+    ):
         replay_logprobs(policy, toy_agent.MODEL.decoder, config, batch[1], jnp.ones(64), tasks=2)

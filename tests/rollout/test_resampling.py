@@ -86,7 +86,7 @@ def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
     assert counters["episodes"] == 64 * len(rounds)
     assert counters["solved"] == sum(int(np.sum(r.success)) for r in rounds)
     assert counters["environment_steps"] == sum(int(np.sum(np.asarray(r.turn.actions) >= 0)) for r in rounds)
-    assert counters["sampled_tokens"] == sum(int(np.sum(r.reply.length)) for r in rounds)
+    assert counters["sampled_tokens"] == sum(int(np.sum(r.response.length)) for r in rounds)
 
 
 def all_of(rounds):
@@ -122,8 +122,8 @@ def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
     _, stats = play(1)({"policy": policy}, KEY, ids, SETTINGS)
     long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
     trajectory, punished = play(1)({"policy": policy}, KEY, ids, long)
-    length = np.asarray(trajectory.reply.length, np.float64)
-    paid = np.where(trajectory.played, 0.5 * length / toy_agent.REPLY_TOKENS, 0.0).sum(axis=1)
+    length = np.asarray(trajectory.response.length, np.float64)
+    paid = np.where(trajectory.played, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
     returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64) - paid
     varied = np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
     assert varied.sum() > spread(trajectory).sum()

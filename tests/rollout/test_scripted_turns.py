@@ -1,4 +1,4 @@
-"""What a turn does with given replies: what is trained, what is executed, what it costs. No model decides here.
+"""What a turn does with given responses: what is trained, what is executed, what it costs. No model decides here.
 
 A script stands in for the draw: token i of turn t of an episode is looked up, so that every case is spelled out.
 """
@@ -18,19 +18,19 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.world import CompiledWorld
 
-TURNS, REPLY_TOKENS, ACTIONS = 5, 14, 5
+TURNS, MAX_RESPONSE_TOKENS, ACTIONS = 5, 14, 5
 PROMPT = toy_agent.CONFIG.prompt.replace(
-    max_turns=TURNS, reply_tokens=REPLY_TOKENS, max_actions_per_turn=ACTIONS, max_actions=10
+    max_turns=TURNS, max_response_tokens=MAX_RESPONSE_TOKENS, max_actions_per_turn=ACTIONS, max_actions=10
 )
 
 
 def script(episodes: list[list[str]]) -> np.ndarray:
-    """Tokens i32[E, T, L] of replies; what an engine draws beyond a reply's text is "Down"."""
-    table = np.full((len(episodes), TURNS, REPLY_TOKENS), toy_agent.vocabulary("Down")[0], np.int32)
-    for row, replies in zip(table, episodes):
-        for turn, text in enumerate(replies):
+    """Tokens i32[E, T, L] of responses; what an engine draws beyond a response's text is "Down"."""
+    table = np.full((len(episodes), TURNS, MAX_RESPONSE_TOKENS), toy_agent.vocabulary("Down")[0], np.int32)
+    for row, responses in zip(table, episodes):
+        for turn, text in enumerate(responses):
             words, stop = re.fullmatch(r"(.*?)(<\|\w+\|>)?", text).groups()
-            tokens = [*TOKENIZER.encode(words), *([TOKENIZER.special_id(stop)] if stop else [])][:REPLY_TOKENS]
+            tokens = [*TOKENIZER.encode(words), *([TOKENIZER.special_id(stop)] if stop else [])][:MAX_RESPONSE_TOKENS]
             row[turn, : len(tokens)] = tokens
     return table
 
@@ -46,7 +46,7 @@ class Play:
 
 @pytest.fixture(scope="session")
 def play_script(policy):
-    """Function (replies of each episode, forced, stop_at_answer, changes of the engine's configuration) -> `Play`."""
+    """Function (responses of each episode, forced, stop_at_answer, changes of the engine's configuration) -> `Play`."""
 
     def play(episodes, *, forced, stop_at_answer, **changes):
         prompt = PROMPT.replace(forced_tag=forced)
@@ -54,7 +54,7 @@ def play_script(policy):
         table = jnp.asarray(script(episodes))
         count = len(episodes)
         config = toy_agent.engine_config(
-            max_turns=TURNS, reply_tokens=REPLY_TOKENS, stop_at_answer=stop_at_answer, **changes
+            max_turns=TURNS, max_response_tokens=MAX_RESPONSE_TOKENS, stop_at_answer=stop_at_answer, **changes
         )
         ids = toy_agent.rows(toy_agent.mixed_ids(count, 1), np.arange(count))
         ids = ids.replace(task=jnp.zeros(count, jnp.int32))
@@ -103,8 +103,8 @@ def forced(play_script):
 @pytest.fixture(scope="session")
 def unforced(play_script):
     closed = "<answer>Down</answer>"
-    replies = [[closed + "Up" * 9] * 2, ["Down</answer><|end|>"], [closed[:-9] + "<|end|>", closed]]
-    return play_script(replies, forced=False, stop_at_answer=True)
+    responses = [[closed + "Up" * 9] * 2, ["Down</answer><|end|>"], [closed[:-9] + "<|end|>", closed]]
+    return play_script(responses, forced=False, stop_at_answer=True)
 
 
 def conversation(play: Play, row: int) -> tuple[str, str]:
@@ -115,15 +115,15 @@ def conversation(play: Play, row: int) -> tuple[str, str]:
     return tuple(TOKENIZER.decode(x.tolist(), skip_special=False) for x in (tokens, trained))
 
 
-def read(play: Play, replies: list[str], heights: list[tuple[int, int, float]], row: int, stopped: bool) -> str:
-    """The conversation by string joins: `heights` are (height, actions left, reward) before each reply."""
+def read(play: Play, responses: list[str], heights: list[tuple[int, int, float]], row: int, stopped: bool) -> str:
+    """The conversation by string joins: `heights` are (height, actions left, reward) before each response."""
     prompt = play.world.tasks[0].prompt
     goal = TOKENIZER.decode(
         play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist(), skip_special=False
     )
     goal = goal[goal.index(" of ") + 4]
     text = prefix_text(prompt)
-    for turn, (said, (height, left, reward)) in enumerate(zip(replies, heights)):
+    for turn, (said, (height, left, reward)) in enumerate(zip(responses, heights)):
         text += message_text(
             prompt,
             f"{height} of {goal}",
@@ -131,7 +131,7 @@ def read(play: Play, replies: list[str], heights: list[tuple[int, int, float]], 
             actions_left=left,
             reward=reward,
             first=turn == 0,
-            reply_ended=stopped,
+            response_ended=stopped,
         )
         text += said
     return text
@@ -140,8 +140,8 @@ def read(play: Play, replies: list[str], heights: list[tuple[int, int, float]], 
 def test_natural_stop_trains_every_drawn_token_and_the_drawn_end(forced):
     whole, trained = conversation(forced, NATURAL)
     assert trained.startswith("Down||Down</answer><|end|>down</answer><|end|>")
-    assert forced.trajectory.reply.ended[NATURAL, :2].tolist() == [True, True]
-    # The forced tag stands in the conversation before both replies and is never trained.
+    assert forced.trajectory.response.ended[NATURAL, :2].tolist() == [True, True]
+    # The forced tag stands in the conversation before both responses and is never trained.
     assert whole.count("<answer>") == forced.trajectory.num_turns[NATURAL]
     assert "<answer>" not in trained
     # An end that was drawn is not inserted a second time.
@@ -160,9 +160,9 @@ def test_two_turn_conversation_is_exactly_the_joined_text(forced):
 
 def test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained(forced):
     whole, trained = conversation(forced, CUT)
-    cut = "Up</answer>" + "Up" * (REPLY_TOKENS - 2)
-    assert forced.trajectory.reply.length[CUT, 0] == REPLY_TOKENS
-    assert not forced.trajectory.reply.ended[CUT, 0]
+    cut = "Up</answer>" + "Up" * (MAX_RESPONSE_TOKENS - 2)
+    assert forced.trajectory.response.length[CUT, 0] == MAX_RESPONSE_TOKENS
+    assert not forced.trajectory.response.ended[CUT, 0]
     assert trained.startswith(cut + "Up</answer><|end|>")
     assert cut + "<|end|>" in whole
     # The answer was closed before the cut, so its action counted.
@@ -171,8 +171,8 @@ def test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained(forced):
 
 def test_answer_that_closes_ends_the_turn_without_an_end_token(unforced):
     whole, trained = conversation(unforced, 0)
-    assert unforced.trajectory.reply.length[0, 0] == len(TOKENIZER.encode("<answer>Down</answer>"))
-    assert not unforced.trajectory.reply.ended[0, 0]
+    assert unforced.trajectory.response.length[0, 0] == len(TOKENIZER.encode("<answer>Down</answer>"))
+    assert not unforced.trajectory.response.ended[0, 0]
     assert trained.startswith("<answer>Down</answer>" * 2)
     assert "<|end|>" not in trained.removesuffix(trained[42:])
     assert whole.count("<answer>Down</answer><|end|>") == 2
@@ -184,7 +184,7 @@ def test_unforced_tag_has_to_be_drawn(unforced):
     assert unforced.trajectory.turn.format_error[1, 0] == 1
     _, trained = conversation(unforced, 2)
     assert trained.startswith("<answer>Down<|end|><answer>Down</answer>")
-    assert unforced.trajectory.reply.ended[2, :2].tolist() == [True, False]
+    assert unforced.trajectory.response.ended[2, :2].tolist() == [True, False]
     assert unforced.trajectory.turn.valid[2, :2].tolist() == [False, True]
 
 
@@ -229,9 +229,9 @@ def test_missing_closing_tag_gives_no_action_and_one_penalty(forced):
     assert turn.reward == 0
 
 
-def test_any_stop_token_ends_a_reply(forced):
+def test_any_stop_token_ends_a_response(forced):
     """A model may have several: each is kept as it was drawn, and no end of the turn is inserted after it."""
-    assert forced.trajectory.reply.ended[STOPPED, :3].tolist() == [True, True, False]
+    assert forced.trajectory.response.ended[STOPPED, :3].tolist() == [True, True, False]
     text, trained = conversation(forced, STOPPED)
     assert "<answer>Down</answer><|pad|><|user|>" in text
     assert "<answer>Down</answer><|end|><|user|>" in text

@@ -3,8 +3,9 @@
 import threading
 import time
 
+from agentrl_jax.services.responses import Reading
+
 from agentrl_jax.services.environment import Answer, ItemError, Service
-from agentrl_jax.services.replies import Reading
 
 ITEMS = 100
 ACTIONS = {"available_actions": ["look", "go"]}

@@ -159,7 +159,7 @@ def test_progress_is_not_told_of_another_task():
         env.reset(0)
 
 
-def test_replies_that_cannot_be_sent_are_answered_here():
+def test_responses_that_cannot_be_sent_are_answered_here():
     place = LocalPlace(TEXTCRAFT)
     env = BridgedEnvironment(TEXTCRAFT, place, BridgeConfig(items=(0,)))
     env.reset(0)

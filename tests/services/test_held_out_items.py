@@ -9,7 +9,7 @@ from agentrl_jax.train.service_tasks import Services
 
 CONFIG = """
 tasks: [{{env: {env}, groups: 8, items: "{items}", held_out: "{held_out}"}}]
-prompt: {{style: bare, max_turns: 3, reply_tokens: 10}}
+prompt: {{style: bare, max_turns: 3, max_response_tokens: 10}}
 env: {{url: local}}
 train: {{validate_every: 0}}
 """

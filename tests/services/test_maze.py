@@ -228,7 +228,7 @@ def test_instances_do_not_disturb_one_another():
     assert [answer.observation for answer in told] == alone
 
 
-def test_replies_are_written_and_read():
+def test_responses_are_written_and_read():
     for move in MOVES:
         assert SERVICE.read(SERVICE.write(move)).action == move
         assert move in SERVICE.instruction

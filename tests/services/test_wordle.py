@@ -251,6 +251,6 @@ def test_instances_do_not_disturb_one_another():
     assert told == alone
 
 
-def test_replies_are_written_and_read_and_the_words_are_listed():
+def test_responses_are_written_and_read_and_the_words_are_listed():
     assert SERVICE.read(SERVICE.write("p a n i c")).action == "p a n i c"
     assert SERVICE.instruction.endswith("\n" + "\n".join(WORDS))

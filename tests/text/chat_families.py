@@ -26,7 +26,7 @@ CHATML_WITH_DEFAULT = (
     + CHATML
 )
 
-# Drops the thoughts of earlier replies, gives the last one an empty think block, and can ask for none at all.
+# Drops the thoughts of earlier responses, gives the last one an empty think block, and can ask for none at all.
 QWEN3 = """
 {%- set where = namespace(asked=0) %}
 {%- for m in messages %}
@@ -115,7 +115,7 @@ _MISTRAL_TURNS = """
 """
 MISTRAL = "{{ bos_token }}" + _MISTRAL_TURNS
 
-# The system message goes into the last user message, wherever that is by now; a reply begins with a space.
+# The system message goes into the last user message, wherever that is by now; a response begins with a space.
 MISTRAL_V3 = """
 {%- if messages[0].role == 'system' %}
     {%- set lead = messages[0].content + '\\n\\n' %}
@@ -142,7 +142,7 @@ MISTRAL_V7 = """
     "[INST] ", "[INST]"
 ).replace(" [/INST]", "[/INST]")
 
-# Every reply starts inside a think block that the template opens; what was thought is dropped later on.
+# Every response starts inside a think block that the template opens; what was thought is dropped later on.
 REASONER = """
 {%- for m in messages %}
     {%- set said = m.content.split('</think>')[-1] if m.role == 'assistant' else m.content %}

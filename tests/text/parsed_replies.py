@@ -1,4 +1,4 @@
-"""Whole replies through the compiled automaton."""
+"""Whole responses through the compiled automaton."""
 
 import functools
 
@@ -12,7 +12,7 @@ from agentrl_jax.text import grammar
 @jax.jit
 @functools.partial(jax.vmap, in_axes=(None, 0, 0))
 def follow(table, tokens, length):
-    """Parses whole replies: i32[B, L] tokens of which the first `length` i32[B] count."""
+    """Parses whole responses: i32[B, L] tokens of which the first `length` i32[B] count."""
 
     def step(state, slot):
         token, index = slot

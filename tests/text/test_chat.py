@@ -9,7 +9,7 @@ import pytest
 from chat_families import FAMILIES, family
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prompt_texts import message_text, prefix_text, reply_text
+from prompt_texts import message_text, prefix_text, response_text
 
 from agentrl_jax.text import chat, conversation, prompt
 from agentrl_jax.text.chat_segments import segment_names
@@ -49,16 +49,16 @@ def compiled(name, style, *, think=False, forced=True):
 
 
 def episode(form, turns):
-    """Text of an episode of canonical replies up to the next one, and its replies without the end of the turn."""
-    text, replies = prefix_text(form), []
+    """Text of an episode of canonical responses up to the next one, and its responses without the end of the turn."""
+    text, responses = prefix_text(form), []
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
-        text += message_text(form, "#P", **fields, reply_ended=turn > 0)
+        text += message_text(form, "#P", **fields, response_ended=turn > 0)
         if turn < turns - 1:
-            reply = reply_text(form, [turn % 2])
-            replies.append(reply)
-            text += reply
-    return text, replies
+            response = response_text(form, [turn % 2])
+            responses.append(response)
+            text += response
+    return text, responses
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
@@ -66,9 +66,9 @@ def episode(form, turns):
 def test_an_episode_is_a_conversation_of_the_template(name, style):
     """The text of the template for the contents of three turns, and the forced tag."""
     form, segments = compiled(name, style), chat.segments(ours(name))
-    text, replies = episode(form, 3)
+    text, responses = episode(form, 3)
     end = chat.chat_format(ours(name)).end
-    assert all(reply.endswith(f"</answer>{end}") for reply in replies)
+    assert all(response.endswith(f"</answer>{end}") for response in responses)
     contents = []
     shape = (["user"] if segments.system_refusal else ["system", "user"]) + ["assistant", "user"] * 2
     first, *borders = [segments.texts[key] for key in segment_names(shape, generate=True)]
@@ -81,7 +81,7 @@ def test_an_episode_is_a_conversation_of_the_template(name, style):
     assert rest == "<answer>"
     messages = list(zip(shape, contents))
     assert [content for role, content in messages if role == "assistant"] == [
-        "<answer>" + reply.removesuffix(end) for reply in replies
+        "<answer>" + response.removesuffix(end) for response in responses
     ]
     assert segments.template.render(messages, generate=True) + "<answer>" == text
 
@@ -107,7 +107,7 @@ def test_llama2_opens_later_messages_in_another_way():
     text, _ = episode(compiled("llama2", "compact"), 2)
     system = "<s>[INST] <<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n"
     assert text == f"{system}#P\n9 [/INST]<answer>Up</answer></s><s>[INST] #P\n8 [/INST]<answer>"
-    fields = {"turn": 1, "actions_left": 8, "reward": 0.5, "reply_ended": False}
+    fields = {"turn": 1, "actions_left": 8, "reward": 0.5, "response_ended": False}
     written = jax.jit(functools.partial(prompt.message, compiled("llama2", "compact")))
     for first, start in ((True, "#P"), (False, " </s><s>[INST] #P")):
         tokens, length = written(np.array([0, 1, -1]), **fields, first=first)
@@ -117,20 +117,20 @@ def test_llama2_opens_later_messages_in_another_way():
 
 
 def inserted_and_sampled(name, **options):
-    """What a turn inserts after the observation, and the canonical reply, which is what is trained; as text.
+    """What a turn inserts after the observation, and the canonical response, which is what is trained; as text.
 
     That the tokens are those of the text is tested with the prompts.
     """
     form = compiled(name, "compact", **options)
-    text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, reply_ended=False)
-    return text.partition("<|im_end|>\n")[2], reply_text(form, [1])
+    text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, response_ended=False)
+    return text.partition("<|im_end|>\n")[2], response_text(form, [1])
 
 
-def test_the_headers_of_replies_and_the_forced_tags_go_together():
+def test_the_headers_of_responses_and_the_forced_tags_go_together():
     opened, answer = "<|im_start|>assistant\n", "Down</answer><|im_end|>"
     assert inserted_and_sampled("chatml") == (f"{opened}<answer>", answer)
     assert inserted_and_sampled("chatml", forced=False) == (opened, f"<answer>{answer}")
-    # A reply without a think block is asked for by an empty one, which is inserted and never sampled.
+    # A response without a think block is asked for by an empty one, which is inserted and never sampled.
     empty = "<think>\n\n</think>\n\n"
     assert inserted_and_sampled("qwen3") == (f"{opened}{empty}<answer>", answer)
     assert inserted_and_sampled("qwen3", forced=False) == (f"{opened}{empty}", f"<answer>{answer}")
@@ -142,8 +142,8 @@ def test_the_headers_of_replies_and_the_forced_tags_go_together():
 
 
 @pytest.mark.parametrize(("think", "forced"), [(False, True), (False, False), (True, False)])
-def test_a_think_block_that_the_reply_format_lacks_is_refused(think, forced):
-    with pytest.raises(ValueError, match="the chat template opens a think block in front of every reply"):
+def test_a_think_block_that_the_response_format_lacks_is_refused(think, forced):
+    with pytest.raises(ValueError, match="the chat template opens a think block in front of every response"):
         compiled("reasoner", "compact", think=think, forced=forced)
 
 
@@ -158,14 +158,14 @@ def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, 
     messages = messages if messages[-1][0] == "user" else messages[:-1]
     first = 1 + len(lead)
     ids = conversation_ids(model, messages[:first], thinking=thinking)
-    for (_, reply), (_, asked) in zip(messages[first::2], messages[first + 1 :: 2]):
-        # A reply given as text stands as the template writes it; what was sampled would stay as it is.
-        reply = conversation.CUTS[form.cuts["reply_earlier"]](reply)
-        ids += conversation.encode_pieces(model, (*form.reply_lead, reply))
+    for (_, response), (_, asked) in zip(messages[first::2], messages[first + 1 :: 2]):
+        # A response given as text stands as the template writes it; what was sampled would stay as it is.
+        response = conversation.CUTS[form.cuts["response_earlier"]](response)
+        ids += conversation.encode_pieces(model, (*form.response_lead, response))
         if ended and len(form.unended) == 1:
-            ids += [model.end_of_turn_id, *following_ids(model, asked, reply_ended=True, thinking=thinking)]
+            ids += [model.end_of_turn_id, *following_ids(model, asked, response_ended=True, thinking=thinking)]
         else:
-            ids += following_ids(model, asked, reply_ended=False, thinking=thinking)
+            ids += following_ids(model, asked, response_ended=False, thinking=thinking)
     assert ids == conversation_ids(model, messages, thinking=thinking)
     if (
         name in PLAIN
@@ -175,12 +175,12 @@ def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, 
         assert model.decode(ids, skip_special=False) == model.template.render(messages, generate=True)
 
 
-def test_a_reply_that_did_not_end_is_ended(small):
+def test_a_response_that_did_not_end_is_ended(small):
     ids = conversation_ids(small, [("system", "s"), ("user", "u"), ("assistant", "a")])
     assert small.decode(ids, skip_special=False) == "<|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|>"
-    unended = small.decode(following_ids(small, "v", reply_ended=False), skip_special=False)
+    unended = small.decode(following_ids(small, "v", response_ended=False), skip_special=False)
     assert unended == "<|end|><|user|>v<|end|><|assistant|>"
-    assert small.decode(following_ids(small, "v", reply_ended=True), skip_special=False) == unended[7:]
+    assert small.decode(following_ids(small, "v", response_ended=True), skip_special=False) == unended[7:]
     with pytest.raises(ValueError, match="expected at most one system message"):
         conversation_ids(small, [("assistant", "a")])
 
@@ -197,15 +197,15 @@ def test_what_a_growing_conversation_has_otherwise():
     def subjects(name, thinking=None):
         return [line.split(":")[0] for line in chat.differences(ours(name), thinking)]
 
-    trimmed = ["white space", "white space of replies"]
+    trimmed = ["white space", "white space of responses"]
     assert subjects("chatml") == subjects("chatml with default") == []
     assert subjects("qwen3") == ["think blocks"]
-    assert subjects("qwen3", False) == ["earlier replies", "think blocks"]
+    assert subjects("qwen3", False) == ["earlier responses", "think blocks"]
     assert subjects("llama3") == subjects("llama3.1") == trimmed
     assert subjects("llama3.2") == ["date", *trimmed]
-    assert subjects("llama2") == [*trimmed, "ends of replies"]
+    assert subjects("llama2") == [*trimmed, "ends of responses"]
     assert subjects("mistral") == subjects("mistral v3") == ["system"]
-    assert subjects("reasoner") == ["earlier replies", "think blocks"]
+    assert subjects("reasoner") == ["earlier responses", "think blocks"]
     with pytest.raises(ValueError, match="the tokenizer has no chat template"):
         chat.differences(chat_families.tokenizer.load_small())
 

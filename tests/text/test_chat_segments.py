@@ -23,7 +23,7 @@ CONTENT = st.lists(st.sampled_from(WORDS + SPELLINGS) | st.text(max_size=3), max
 
 @st.composite
 def conversations(draw, system, blank):
-    """Messages, and whether the next reply is generated: 1 to 4 turns; without `blank` no content is white space."""
+    """Messages, and whether the next response is generated: 1 to 4 turns; without `blank` no content is white space."""
     turns, ending = draw(st.integers(1, 4)), draw(st.sampled_from(["user", "generate", "assistant"]))
     roles = ["user", "assistant"] * turns
     roles = roles if ending == "assistant" else roles[:-1]
@@ -104,7 +104,7 @@ def test_the_real_template_and_tokenizer_of_smollm2(smollm2):
 THOUGHT = "<think>\nThe box is left.\n</think>\n\nUp"
 
 
-def test_thoughts_of_earlier_replies_are_dropped_as_the_template_drops_them():
+def test_thoughts_of_earlier_responses_are_dropped_as_the_template_drops_them():
     for thinking in (None, True, False):
         segments = chat.segments(ours("qwen3"), thinking)
         earlier = spelled(segments.pieces([("user", "a"), ("assistant", THOUGHT), ("user", "b")], generate=True))
@@ -146,7 +146,7 @@ ASK = "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
         (TURN.replace("m.content", "m.content ~ m.content") + ASK, "once and in its place"),
         (TURN.replace("m.content", "m.content | replace('plain', 'PLAIN')") + ASK, "as content of the system"),
         (TURN.replace("m.content", "m.content | replace('√', 'v')") + ASK, "changes this conversation"),
-        (TURN.replace("<|im_end|>", "###") + ASK, "expected both to begin with one special token that ends a reply"),
+        (TURN.replace("<|im_end|>", "###") + ASK, "expected both to begin with one special token that ends a response"),
         ("{{ messages[0].missing.thing }}", "refuses a conversation of user"),
     ],
 )

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsed_replies import follow
+from parsed_responses import follow
 
 from agentrl_jax.text import grammar
-from agentrl_jax.text.grammar import ReplyGrammar, compile_grammar
-from agentrl_jax.text.reference import parse_reply
+from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
+from agentrl_jax.text.reference import parse_response
 
 MOVES = ("Up", "Down", "Left", "Right")
 BATCH, LENGTH = 32, 24
@@ -23,7 +23,7 @@ FORMATS = [(think, forced) for think in (False, True) for forced in (False, True
 
 
 def moves(think, forced, **options):
-    return ReplyGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
+    return ResponseGrammar(actions=MOVES, think=think, forced=forced, **{"max_actions": 3} | options)
 
 
 def device_parse(table, rows):
@@ -40,7 +40,7 @@ def device_parse(table, rows):
 def assert_equal_to_reference(tokenizer, form, table, rows):
     for row, got in zip(rows, device_parse(table, rows)):
         data = tokenizer.decode_bytes(row)
-        want = parse_reply(data, form)
+        want = parse_response(data, form)
         padded = [*want.actions, *[-1] * (form.max_actions - len(want.actions))]
         assert got.actions.tolist() == padded, data
         assert (got.num_valid, got.num_parsed) == (want.num_valid, want.num_parsed), data
@@ -81,7 +81,7 @@ FRAGMENTS = [
 
 
 @functools.cache
-def reply_rows(tokenizer):
+def response_rows(tokenizer):
     """Rows of tokens: encoded fragments mixed with arbitrary tokens, special ones and halves of characters."""
     telling = [i for i, data in enumerate(tokenizer.token_bytes) if data and set(b"<>/|\n") & set(data)]
     halves = [
@@ -102,14 +102,14 @@ def reply_rows(tokenizer):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_tokens_small(small, tables, key, data):
-    assert_equal_to_reference(small, moves(*key), tables[key], data.draw(reply_rows(small)))
+    assert_equal_to_reference(small, moves(*key), tables[key], data.draw(response_rows(small)))
 
 
 @pytest.mark.parametrize("key", LARGE_FORMATS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_tokens_large(large, large_tables, key, data):
-    assert_equal_to_reference(large, moves(*key), large_tables[key], data.draw(reply_rows(large)))
+    assert_equal_to_reference(large, moves(*key), large_tables[key], data.draw(response_rows(large)))
 
 
 def with_tokens(tokenizer, words):
@@ -127,11 +127,11 @@ BOUNDARY_WORDS = [
 
 
 @pytest.mark.parametrize("key", FORMATS)
-def test_every_short_reply_over_awkward_tokens(small, key):
+def test_every_short_response_over_awkward_tokens(small, key):
     words = with_tokens(small, BOUNDARY_WORDS)
-    form = ReplyGrammar(actions=("Up", "Down"), think=key[0], forced=key[1], max_actions=2)
+    form = ResponseGrammar(actions=("Up", "Down"), think=key[0], forced=key[1], max_actions=2)
     rows = [list(row) for row in itertools.product(range(1, words.vocab_size), repeat=4)]
-    if key == (True, False):  # the shortest reply of this format has four tokens: let the answer be longer
+    if key == (True, False):  # the shortest response of this format has four tokens: let the answer be longer
         rows = [[1, 2, 3, *row] for row in rows]
     assert_equal_to_reference(words, form, compile_grammar(form, words), rows)
 
@@ -163,7 +163,7 @@ def test_tokens_that_finish_many_items(small):
     ],
 )
 def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
-    form = ReplyGrammar(actions=actions, think=False, forced=True, separator=separator, max_actions=3)
+    form = ResponseGrammar(actions=actions, think=False, forced=True, separator=separator, max_actions=3)
     table = compile_grammar(form, small)
     words = [*actions, separator, separator[:1], " ", "\t", "around", "c", "b", "NAÏVE", "</answer>", "<"]
     rng = np.random.default_rng(0)
@@ -178,7 +178,7 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
 
 
 @pytest.mark.parametrize(
-    ("reply", "actions", "parsed", "kept_format"),
+    ("response", "actions", "parsed", "kept_format"),
     [
         ("Right || Fly || Up</answer>", (3, 0), 3, True),
         ("Right || Up", (), 0, False),
@@ -196,11 +196,11 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
         ("Up</answer ></ answer></Answer>", (), 0, False),
     ],
 )
-def test_acceptance_of_replies(small, five_moves, reply, actions, parsed, kept_format):
+def test_acceptance_of_responses(small, five_moves, response, actions, parsed, kept_format):
     for think in (False, True):
         form = moves(think, True, max_actions=5)
-        text = "I should go there.</think> \n<answer>" + reply if think else reply
-        host = parse_reply(text.encode(), form)
+        text = "I should go there.</think> \n<answer>" + response if think else response
+        host = parse_response(text.encode(), form)
         assert (host.actions, host.num_parsed, host.format_ok) == (actions, parsed, kept_format)
         (got,) = device_parse(five_moves[think], [small.encode(text)])
         assert tuple(a for a in got.actions.tolist() if a >= 0) == actions
@@ -208,7 +208,7 @@ def test_acceptance_of_replies(small, five_moves, reply, actions, parsed, kept_f
 
 
 @pytest.mark.parametrize(
-    ("reply", "answer"),
+    ("response", "answer"),
     [
         ("a</think><answer>Up</answer>", True),
         ("a</think>b</think><answer>Up</answer>", True),
@@ -220,10 +220,10 @@ def test_acceptance_of_replies(small, five_moves, reply, actions, parsed, kept_f
         ("a</think> </think <answer>Up</answer>", False),
     ],
 )
-def test_broken_and_nested_think_blocks(small, tables, reply, answer):
+def test_broken_and_nested_think_blocks(small, tables, response, answer):
     form = moves(True, True)
-    assert parse_reply(reply.encode(), form).actions == ((0,) if answer else ())
-    assert_equal_to_reference(small, form, tables[True, True], [small.encode(reply)])
+    assert parse_response(response.encode(), form).actions == ((0,) if answer else ())
+    assert_equal_to_reference(small, form, tables[True, True], [small.encode(response)])
 
 
 def test_an_opening_tag_that_is_not_forced_must_be_written(small, tables):
@@ -295,18 +295,18 @@ def test_tables_are_small(tables, large_tables):
 )
 def test_ambiguous_formats_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        ReplyGrammar(**{"actions": MOVES, "think": False, "forced": True} | options)
+        ResponseGrammar(**{"actions": MOVES, "think": False, "forced": True} | options)
 
 
 def test_differences_from_a_parser_on_text(small):
     """What RAGEN would accept and we do not, or the other way round; the list in `reference`."""
     form = moves(False, True)
-    assert parse_reply("\u00a0Up</answer>".encode(), form).num_valid == 0
-    assert parse_reply(b"\x1cUp</answer>", form).num_valid == 0
-    kelvin = ReplyGrammar(actions=("kick",), think=False, forced=True)
+    assert parse_response("\u00a0Up</answer>".encode(), form).num_valid == 0
+    assert parse_response(b"\x1cUp</answer>", form).num_valid == 0
+    kelvin = ResponseGrammar(actions=("kick",), think=False, forced=True)
     assert "\u212aick".lower() == "kick"
-    assert parse_reply("\u212aick</answer>".encode(), kelvin).num_valid == 0
-    assert parse_reply(b"Up\xff</answer>", form).items == ("Up\ufffd",)
-    assert parse_reply(b"<answer>Up</answer>", form).num_valid == 0
-    umlaut = ReplyGrammar(actions=("Öffnen",), think=False, forced=True)
-    assert parse_reply("Öffnen||ÖFFNEN||öffnen</answer>".encode(), umlaut).actions == (0, 0)
+    assert parse_response("\u212aick</answer>".encode(), kelvin).num_valid == 0
+    assert parse_response(b"Up\xff</answer>", form).items == ("Up\ufffd",)
+    assert parse_response(b"<answer>Up</answer>", form).num_valid == 0
+    umlaut = ResponseGrammar(actions=("Öffnen",), think=False, forced=True)
+    assert parse_response("Öffnen||ÖFFNEN||öffnen</answer>".encode(), umlaut).actions == (0, 0)

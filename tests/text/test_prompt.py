@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsed_replies import follow
-from prompt_texts import message_text, prefix_text, reply_text
+from parsed_responses import follow
+from prompt_texts import message_text, prefix_text, response_text
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
@@ -52,7 +52,7 @@ def one_message(form, observation, fields):
     return prompt.message(form, observation, **fields)
 
 
-replies = jax.jit(jax.vmap(prompt.reply, (None, 0, 0)))
+responses = jax.jit(jax.vmap(prompt.response, (None, 0, 0)))
 
 
 def board_ids(text):
@@ -66,7 +66,7 @@ FIELDS = st.fixed_dictionaries(
         "actions_left": st.integers(0, 10),
         "reward": st.floats(-30, 30, width=32),
         "first": st.booleans(),
-        "reply_ended": st.booleans(),
+        "response_ended": st.booleans(),
     }
 )
 CASES = st.lists(
@@ -91,7 +91,7 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
     rows = np.full((BATCH, ROOM), -1, np.int32)
     for row, (ids, _) in zip(rows, cases):
         row[: len(ids)] = ids
-    kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32, "first": bool, "reply_ended": bool}
+    kinds = {"turn": np.int32, "actions_left": np.int32, "reward": np.float32, "first": bool, "response_ended": bool}
     filled = [fields for _, fields in cases] + [cases[0][1]] * (BATCH - len(cases))
     fields = {name: np.array([one[name] for one in filled], kind) for name, kind in kinds.items()}
     tokens, lengths = jax.device_get(messages(form, rows, fields))
@@ -111,18 +111,18 @@ def test_tokens_of_the_prefix_are_its_text(any_tokenizer, prompts, key):
 
 
 @pytest.mark.parametrize(("style", "think"), [("compact", True), ("ragen", False)])
-def test_canonical_replies_parse_to_their_actions(any_tokenizer, prompts, compiled_grammar, style, think):
+def test_canonical_responses_parse_to_their_actions(any_tokenizer, prompts, compiled_grammar, style, think):
     form = prompts[style, think]
     rng = np.random.default_rng(1)
     actions, counts = rng.integers(0, 4, (BATCH, 3)).astype(np.int32), np.arange(BATCH, dtype=np.int32) % 4
-    tokens, lengths = jax.device_get(replies(form, actions, counts))
-    assert tokens.shape == (BATCH, form.max_reply_tokens(3))
-    rules = grammar.ReplyGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
+    tokens, lengths = jax.device_get(responses(form, actions, counts))
+    assert tokens.shape == (BATCH, form.max_response_tokens(3))
+    rules = grammar.ResponseGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
     table = compiled_grammar(rules, any_tokenizer)
     parsed = jax.device_get(follow(table, tokens, lengths))
     for i, count in enumerate(counts):
         row = tokens[i, : lengths[i]].tolist()
-        assert any_tokenizer.decode(row, skip_special=False) == reply_text(form, actions[i, :count].tolist())
+        assert any_tokenizer.decode(row, skip_special=False) == response_text(form, actions[i, :count].tolist())
         assert row[-1] == any_tokenizer.end_of_turn_id
         assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (3 - count)]
         assert parsed.num_parsed[i] == count
@@ -135,11 +135,11 @@ def test_compact_words(small):
         "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
     )
     later = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False}
-    text = message_text(form, "#P\n_G", **later, reply_ended=False)
+    text = message_text(form, "#P\n_G", **later, response_ended=False)
     assert text == "<|end|><|user|>#P\n_G\n7<|assistant|><answer>"
-    assert message_text(form, "#P\n_G", **later, reply_ended=True) == text.removeprefix("<|end|>")
-    assert reply_text(form, [3, 0]) == "Right||Up</answer><|end|>"
-    assert reply_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
+    assert message_text(form, "#P\n_G", **later, response_ended=True) == text.removeprefix("<|end|>")
+    assert response_text(form, [3, 0]) == "Right||Up</answer><|end|>"
+    assert response_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
@@ -149,17 +149,17 @@ def test_actions_that_are_not_listed_can_still_be_said(small, style):
     assert not any(name in text for name in (*MOVES, "Available"))
     assert len(text) < len(prefix_text(listed))
     assert small.decode(silent.prefix.tolist(), skip_special=False) == text
-    assert reply_text(silent, [3, 0]) == reply_text(listed, [3, 0])
-    assert silent.max_reply_tokens(5) == listed.max_reply_tokens(5)
+    assert response_text(silent, [3, 0]) == response_text(listed, [3, 0])
+    assert silent.max_response_tokens(5) == listed.max_response_tokens(5)
     assert silent.max_message_tokens == listed.max_message_tokens
 
 
 def test_compact_turns_are_short(small):
     form = compiled(small)
-    fields = {"turn": 1, "actions_left": 10, "reward": 0.0, "first": False, "reply_ended": False}
+    fields = {"turn": 1, "actions_left": 10, "reward": 0.0, "first": False, "response_ended": False}
     _, length = one_message(form, np.array(board_ids(BOARD)), fields)
     assert length == 36 + 5 + 7
-    assert form.max_reply_tokens(5) == 11
+    assert form.max_response_tokens(5) == 11
     assert len(form.prefix) <= 32
 
 
@@ -176,7 +176,7 @@ def test_ragen_words(small):
         assert part in prefix
     assert prefix.startswith("<|system|>")
     assert prefix.count("<|end|>") == 1
-    fields = {"turn": 2, "actions_left": 4, "reward": -0.3, "reply_ended": False}
+    fields = {"turn": 2, "actions_left": 4, "reward": -0.3, "response_ended": False}
     later = message_text(form, "#P", **fields, first=False)
     assert later.startswith("<|end|><|user|>Reward:\n-0.3\n\nTurn 3:\nState:\n#P\nActions left: 4.\n")
     assert later.endswith("in at most 100 words.<|end|><|assistant|><think>")
@@ -184,7 +184,7 @@ def test_ragen_words(small):
     first = message_text(form, "#P", **fields, first=True)
     assert first == later[later.index("Turn 3") :]
     assert "<think>" not in message_text(compiled(small, "ragen"), "#P", **fields, first=True)
-    assert reply_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
+    assert response_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
 
 
 def test_chat_marks_follow_the_tokenizer(large, small):
@@ -192,10 +192,10 @@ def test_chat_marks_follow_the_tokenizer(large, small):
     assert prefix_text(form).startswith("<|im_start|>system\nYou solve")
     assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form)
     fields = {"turn": 1, "actions_left": 4, "reward": 0.0, "first": False}
-    text = message_text(form, "#", **fields, reply_ended=True)
+    text = message_text(form, "#", **fields, response_ended=True)
     assert text.startswith("\n<|im_start|>user\nReward:\n0.0\n")
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n<answer>")
-    assert message_text(form, "#", **fields, reply_ended=False) == "<|im_end|>" + text
+    assert message_text(form, "#", **fields, response_ended=False) == "<|im_end|>" + text
 
     backend = Backend.from_str(small.backend.to_str())
     names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
@@ -203,7 +203,7 @@ def test_chat_marks_follow_the_tokenizer(large, small):
     llama = compiled(tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>"))
     start = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n# wall"
     assert prefix_text(llama).startswith(start)
-    text = message_text(llama, "#", **fields, reply_ended=False)
+    text = message_text(llama, "#", **fields, response_ended=False)
     assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n4<|eot_id|>")
 
 
@@ -219,7 +219,7 @@ def test_observations_of_tokens(small):
     text = "Sie sehen <|end|> drei Türen.\nUp?"
     ids = small.encode(text)
     row = np.array(ids + [-1] * (ROOM - len(ids)))
-    fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "reply_ended": False}
+    fields = {"turn": 0, "actions_left": 10, "reward": 0.0, "first": True, "response_ended": False}
     tokens, length = one_message(form, row, fields)
     got = tokens[: int(length)].tolist()
     assert small.decode(got, skip_special=False) == message_text(form, text, **fields)
@@ -238,9 +238,9 @@ def test_limits_of_pieces_bound_the_message(small):
     assert room((1, 2)) - room((1, 0)) == 2 * long
 
 
-def test_a_reply_can_be_given_more_room(small):
+def test_a_response_can_be_given_more_room(small):
     form = compiled(small)
-    short = jax.jit(prompt.reply, static_argnums=3)
+    short = jax.jit(prompt.response, static_argnums=3)
     tokens, length = short(form, np.array([1, 2]), np.int32(2), 16)
     assert tokens.shape == (16,)
     assert length == 5
@@ -255,10 +255,10 @@ def test_wrong_names_are_refused(small):
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_canonical_messages_have_the_tokens_of_their_text(any_tokenizer, style):
-    """Behind the prefix, with no border but special tokens; a reply likewise."""
+    """Behind the prefix, with no border but special tokens; a response likewise."""
     form = compiled(any_tokenizer, style, encoder="canonical", think=True)
     for first in (True, False):
-        fields = {"turn": 1, "actions_left": 7, "reward": -0.3, "first": first, "reply_ended": False}
+        fields = {"turn": 1, "actions_left": 7, "reward": -0.3, "first": first, "response_ended": False}
         row = observation_ids(BOARD)
         tokens, length = jax.jit(prompt.message)(form, row, **fields)
         text = message_text(form, BOARD, **fields)
@@ -266,8 +266,10 @@ def test_canonical_messages_have_the_tokens_of_their_text(any_tokenizer, style):
         if first:
             written, text = form.prefix.tolist() + written, prefix_text(form) + text
         assert written == encode_around_special(any_tokenizer, text)
-    tokens, length = jax.jit(prompt.reply)(form, np.array([1, 2]), np.int32(2))
-    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(any_tokenizer, reply_text(form, [1, 2]))
+    tokens, length = jax.jit(prompt.response)(form, np.array([1, 2]), np.int32(2))
+    assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(
+        any_tokenizer, response_text(form, [1, 2])
+    )
 
 
 def test_observations_of_tokens_have_no_canonical_encoder(small):

@@ -1,4 +1,4 @@
-"""The thought's tokens against a search in the bytes of the reply."""
+"""The thought's tokens against a search in the bytes of the response."""
 
 import re
 
@@ -96,7 +96,7 @@ def test_cut_and_merged_tags():
     assert marked(2, 5) == []
 
 
-def test_what_follows_the_reply_is_not_read(small, tables):
+def test_what_follows_the_response_is_not_read(small, tables):
     row = small.encode("Up</think>")
     tokens = np.array(row + small.encode("</think>"), np.int32)
     short = thought(tables[True], tokens[None, : len(row)][0], jnp.int32(len(row) - 1))

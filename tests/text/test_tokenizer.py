@@ -18,7 +18,7 @@ def test_shipped_file_is_what_the_script_builds():
     )
 
 
-def test_small_tokenizer_has_the_tokens_that_keep_replies_short(small):
+def test_small_tokenizer_has_the_tokens_that_keep_responses_short(small):
     assert small.vocab_size <= 512
     assert len(small.token_bytes) == small.vocab_size
     words = ["<think>", "</think>", "<answer>", "</answer>", "||", "Up", "Down", "Left", "Right"]

@@ -1,4 +1,4 @@
-"""Replies scored under one another's prompts: against one plain forward pass a pair, on a mesh, and in a run."""
+"""Responses scored under one another's prompts: against one plain forward pass a pair, on a mesh, and in a run."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ BASE = DependenceConfig(pairs=9, group_size=GROUP_SIZE, context="full", context_
 CONTEXTS = ("full", pytest.param("single_turn", marks=pytest.mark.slow))
 RUN = """
 tasks: [{env: FrozenLake, groups: 4}]
-prompt: {think: true, max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 9}
+prompt: {think: true, max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 9}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2}
 algo: {preset: starpo_s, filter: {ratio: 0.5}}
@@ -83,7 +83,7 @@ def seen(trajectory, episode, turn, context):
 
 
 def said(trajectory, episode, turn):
-    return trajectory.reply.tokens[episode, turn, : trajectory.reply.length[episode, turn]].tolist()
+    return trajectory.response.tokens[episode, turn, : trajectory.response.length[episode, turn]].tolist()
 
 
 WIDTH = 128
@@ -97,10 +97,10 @@ def plain(policy, tokens):
     return jnp.take_along_axis(logprob[:-1], tokens[1:, None], axis=1)[:, 0]
 
 
-def slowly(policy, prompt, reply):
+def slowly(policy, prompt, response):
     row = np.zeros(WIDTH, np.int32)
-    row[: len(prompt) + len(reply)] = [*prompt, *reply]
-    return np.asarray(plain(policy, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(reply) - 1]
+    row[: len(prompt) + len(response)] = [*prompt, *response]
+    return np.asarray(plain(policy, jnp.asarray(row)))[len(prompt) - 1 : len(prompt) + len(response) - 1]
 
 
 def samples(trajectory, config):
@@ -122,13 +122,13 @@ def test_scores_are_those_of_a_forward_pass_for_each_pair(play, context):
         scores = np.array([[slowly(PARAMS["policy"], x, z).sum() for x in prompts] for z in texts])
         matched = scores[np.arange(len(texts)), sample.own]
         marginal = np.log(np.mean(np.exp(scores), axis=1))
-        assert found[f"collapse/{name}_reply_pairs"] == len(texts)
-        assert found[f"collapse/{name}_reply_prompts"] == len(prompts)
-        assert found[f"collapse/{name}_reply_mi"] == pytest.approx(np.mean(matched - marginal), abs=2e-4)
-        assert found[f"collapse/{name}_reply_marginal_entropy"] == pytest.approx(-np.mean(marginal), abs=2e-4)
-        # Under its own prompt a reply has the log-probability that it was drawn with.
-        drawn = np.sum(np.asarray(trajectory.reply.logprob)[sample.episode, sample.turn], axis=-1)
-        assert found[f"collapse/{name}_reply_conditional_entropy"] == pytest.approx(-np.mean(drawn), abs=2e-4)
+        assert found[f"collapse/{name}_response_pairs"] == len(texts)
+        assert found[f"collapse/{name}_response_prompts"] == len(prompts)
+        assert found[f"collapse/{name}_response_mi"] == pytest.approx(np.mean(matched - marginal), abs=2e-4)
+        assert found[f"collapse/{name}_response_marginal_entropy"] == pytest.approx(-np.mean(marginal), abs=2e-4)
+        # Under its own prompt a response has the log-probability that it was drawn with.
+        drawn = np.sum(np.asarray(trajectory.response.logprob)[sample.episode, sample.turn], axis=-1)
+        assert found[f"collapse/{name}_response_conditional_entropy"] == pytest.approx(-np.mean(drawn), abs=2e-4)
     then = [slowly(START, x, z) for x, z in zip(prompts, texts)]
     now = [slowly(PARAMS["policy"], x, z) for x, z in zip(prompts, texts)]
     ratio = np.clip(np.concatenate(then) - np.concatenate(now), -20, 20)
@@ -166,33 +166,36 @@ def test_a_mesh_measures_the_same(play):
 
 
 def test_thoughts_are_scored_apart(play):
-    """Replies with a thought, an empty one, and one that is not closed, put in the place of what was said."""
+    """Responses with a thought, an empty one, and one that is not closed, put in the place of what was said."""
     trajectory = play("full")
     texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
     rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]
-    tokens, length = np.zeros(trajectory.reply.tokens.shape, np.int32), np.zeros(trajectory.reply.length.shape, int)
+    tokens, length = (
+        np.zeros(trajectory.response.tokens.shape, np.int32),
+        np.zeros(trajectory.response.length.shape, int),
+    )
     for episode, row in enumerate(rows):
         tokens[episode, :, : len(row)] = row
         length[episode] = np.where(trajectory.played[episode], len(row), 0)
-    reply = trajectory.reply.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length, jnp.int32))
-    trajectory = trajectory.replace(reply=reply)
+    response = trajectory.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length, jnp.int32))
+    trajectory = trajectory.replace(response=response)
     config = dataclasses.replace(BASE, pairs=24, thought=compile_thought(toy_agent.TOKENIZER, forced=True))
     found = measured(trajectory, config)
     spoken = np.isin(np.arange(GROUPS * GROUP_SIZE) % len(texts), [0, 3])
     turns = np.asarray(trajectory.num_turns)
     assert found["collapse/valid_thinking_rate"] == pytest.approx(np.sum(turns * spoken) / np.sum(turns))
     assert found["collapse/first_turn_pairs"] == GROUPS * GROUP_SIZE / 2
-    assert found["collapse/first_turn_reply_pairs"] == GROUPS * GROUP_SIZE
+    assert found["collapse/first_turn_response_pairs"] == GROUPS * GROUP_SIZE
     expected = []
     for episode in np.flatnonzero(spoken):
         inside = len(toy_agent.vocabulary(texts[episode % len(texts)].split("</think>")[0]))
         prompt = seen(trajectory, episode, 0, "single_turn")
         expected.append(slowly(PARAMS["policy"], prompt, rows[episode])[:inside].sum())
     assert found["collapse/first_turn_conditional_entropy"] == pytest.approx(-np.mean(expected), rel=1e-4)
-    silent = trajectory.replace(reply=reply.replace(length=jnp.minimum(reply.length, 1)))
+    silent = trajectory.replace(response=response.replace(length=jnp.minimum(response.length, 1)))
     found = measured(silent, config)
     assert np.isnan(found["collapse/first_turn_mi"])
-    assert np.isfinite(found["collapse/first_turn_reply_mi"])
+    assert np.isfinite(found["collapse/first_turn_response_mi"])
 
 
 def test_a_run_measures_and_goes_on_with_the_same_bits(tmp_path):
@@ -200,10 +203,12 @@ def test_a_run_measures_and_goes_on_with_the_same_bits(tmp_path):
     code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"))
     assert (code, err) == (0, "")
     rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
-    assert [row["iteration"] for row in rows if "collapse/first_turn_reply_mi" in row] == [1, 2, 4]
+    assert [row["iteration"] for row in rows if "collapse/first_turn_response_mi" in row] == [1, 2, 4]
     for row in rows[:2]:
-        assert row["collapse/first_turn_reply_mi"] <= row["collapse/first_turn_reply_mi_bound"] <= np.log(4) + 1e-6
-        assert (row["collapse/first_turn_reply_pairs"], row["collapse/trajectory_reply_pairs"]) == (8, 8)
+        assert (
+            row["collapse/first_turn_response_mi"] <= row["collapse/first_turn_response_mi_bound"] <= np.log(4) + 1e-6
+        )
+        assert (row["collapse/first_turn_response_pairs"], row["collapse/trajectory_response_pairs"]) == (8, 8)
         assert 0.0 <= row["collapse/valid_thinking_rate"] <= 1.0
     assert rows[0]["actor/kl"] == pytest.approx(0.0, abs=1e-6)
     assert rows[1]["actor/kl"] > 1e-6

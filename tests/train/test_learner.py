@@ -42,8 +42,8 @@ def on_policy(trajectory, params, model=MODEL):
     """The trajectory as if the policy had drawn it: its own log-probabilities."""
     rows = pack_trajectories(trajectory, "full")
     logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
-    logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.reply.logprob.shape), 0.0)
-    return trajectory.replace(reply=trajectory.reply.replace(logprob=logprob))
+    logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.response.logprob.shape), 0.0)
+    return trajectory.replace(response=trajectory.response.replace(logprob=logprob))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def step_of(state, model=MODEL):
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_devices_change_nothing(base, devices):
-    """Half of the devices hold long replies, half short ones, so that local means would not do."""
+    """Half of the devices hold long responses, half short ones, so that local means would not do."""
     programs = Programs(make_mesh(devices))
     program = programs.update(MODEL, BASE, PLAIN)
     arguments = (fresh_state(), TRAJECTORY, ONES, KEY, settings())
@@ -119,13 +119,13 @@ def test_padding_changes_nothing(learn, base):
 
 
 def test_what_was_not_sampled_is_not_read_as_such(learn, base):
-    """Garbage in the unused slots of replies and observations reaches no gradient."""
+    """Garbage in the unused slots of responses and observations reaches no gradient."""
     t = TRAJECTORY
-    reply = t.reply.replace(
-        tokens=jnp.where(t.sampled, t.reply.tokens, 17), logprob=jnp.where(t.sampled, t.reply.logprob, -50.0)
+    response = t.response.replace(
+        tokens=jnp.where(t.sampled, t.response.tokens, 17), logprob=jnp.where(t.sampled, t.response.logprob, -50.0)
     )
     unseen = jnp.arange(SEEN) >= t.observation_length[..., None]
-    dirty, _ = learn(t.replace(reply=reply, observation=jnp.where(unseen, 11, t.observation)))
+    dirty, _ = learn(t.replace(response=response, observation=jnp.where(unseen, 11, t.observation)))
     assert_close(step_of(base[0]), step_of(dirty))
 
 
@@ -222,7 +222,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
             stds.append(scores[there].std(ddof=1))
             advantage[there] = (scores[there] - scores[there].mean()) / (stds[-1] + 1e-6)
     rows = pack_trajectories(trajectory, "full")
-    weight = advantage[:, None] / np.sum(t.reply.length[~lost])
+    weight = advantage[:, None] / np.sum(t.response.length[~lost])
 
     def objective(policy):
         logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)
@@ -235,7 +235,7 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
     assert metrics["train/return"] == pytest.approx(scores[~lost].mean(), rel=1e-5)
     played = np.asarray(TRAJECTORY.played) & ~lost[:, None]
     assert metrics["train/valid_format"] == pytest.approx(1 - t.turn.format_error[played].mean(), rel=1e-5)
-    assert metrics["train/reply_tokens"] == pytest.approx(t.reply.length[played].mean(), rel=1e-5)
+    assert metrics["train/response_tokens"] == pytest.approx(t.response.length[played].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["mean", "mean_std"])
@@ -258,17 +258,17 @@ def test_filter_trains_on_the_groups_that_differ_most(learn):
     other = np.repeat([False, True, True, False], GROUP_SIZE)[:, None, None]
 
     def garbled(rows):
-        tokens = jnp.where(rows, 1, trajectory.reply.tokens)
-        return trajectory.replace(reply=trajectory.reply.replace(tokens=tokens))
+        tokens = jnp.where(rows, 1, trajectory.response.tokens)
+        return trajectory.replace(response=trajectory.response.replace(tokens=tokens))
 
     kept, metrics = learn(trajectory, filter=FractionFilter(ratio=0.5))
-    assert metrics["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.reply.length)[~other[:, 0, 0]])
+    assert metrics["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.response.length)[~other[:, 0, 0]])
     untouched, _ = learn(garbled(other), filter=FractionFilter(ratio=0.5))
     assert_close(step_of(kept), step_of(untouched), 0.0)
     touched, _ = learn(garbled(~other), filter=FractionFilter(ratio=0.5))
     assert float(optax.tree.norm(jax.tree.map(jnp.subtract, kept.params, touched.params))) > 1e-4
     _, reverse = learn(trajectory, filter=FractionFilter(ratio=0.5, largest=False))
-    assert reverse["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.reply.length)[other[:, 0, 0]])
+    assert reverse["update/trained_tokens"] == np.sum(np.asarray(TRAJECTORY.response.length)[other[:, 0, 0]])
 
 
 def test_equal_returns_teach_a_group_nothing(learn):
@@ -302,7 +302,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
 
     def objective(policy):
         logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)
-        return -jnp.sum(jnp.where(rows.sampled, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(t.reply.length)
+        return -jnp.sum(jnp.where(rows.sampled, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(t.response.length)
 
     expected = jax.grad(objective)(start.params["policy"])
     assert_close(jax.tree.map(jnp.negative, expected), step_of(state, model)["policy"], 1e-4)
@@ -333,7 +333,7 @@ def test_kl_holds_the_policy_back(learn, where, kind):
 
 def test_rows_of_single_turns_train(learn):
     state, metrics = learn(context="single_turn")
-    assert metrics["update/trained_tokens"] == np.sum(TRAJECTORY.reply.length)
+    assert metrics["update/trained_tokens"] == np.sum(TRAJECTORY.response.length)
     assert float(metrics["actor/grad_norm"]) > 0
     assert int(state.gradient_steps) == 1
 
@@ -368,9 +368,9 @@ def test_while_the_critic_warms_up_the_policy_is_held(learn, base):
     assert program._cache_size() == before
 
 
-def test_overlong_replies_cost_their_turn(learn):
+def test_overlong_responses_cost_their_turn(learn):
     """Five tokens are the longest: with a buffer of two fifths four of them cost half."""
-    length = np.asarray(TRAJECTORY.reply.length)
+    length = np.asarray(TRAJECTORY.response.length)
     share = np.clip((length - 3) / 2, 0.0, 1.0)
     earned = np.asarray(TRAJECTORY.turn.reward) - 0.1 * np.asarray(TRAJECTORY.turn.format_error)
     paid = jnp.asarray(np.where(TRAJECTORY.played, earned - 0.7 * share, 0.0), jnp.float32)
@@ -386,8 +386,8 @@ def test_overlong_replies_cost_their_turn(learn):
 
 def speaking(episodes):
     """The trajectory in which so many episodes say something."""
-    length = jnp.where(jnp.arange(EPISODES)[:, None] < episodes, TRAJECTORY.reply.length, 0)
-    return TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(length=length))
+    length = jnp.where(jnp.arange(EPISODES)[:, None] < episodes, TRAJECTORY.response.length, 0)
+    return TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=length))
 
 
 def test_fewer_rows_than_minibatches_are_as_many_steps(learn):

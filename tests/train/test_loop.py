@@ -18,7 +18,7 @@ from agentrl_jax.train.run_folder import RunFolder
 OTHER = """
 devices: 2
 tasks: [{env: FrozenLake-deterministic, groups: 4}]
-prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, reply_tokens: 8}
+prompt: {style: ragen, max_turns: 2, max_actions_per_turn: 1, max_response_tokens: 8}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 rollout: {group_size: 2, context: single_turn}
 algo: {preset: starpo_grpo, minibatches: 2, kl: {coef: 0.5}}
@@ -113,9 +113,9 @@ def test_trajectories_are_written_as_text(finished):
     assert [row["step"] for row in rows] == [6] * 4 + [7] * 4
     assert {row["task"] for row in rows} == {"SimpleSokoban"}
     assert all(1 <= len(row["turns"]) <= 2 for row in rows)
-    replies = [turn["reply"] for row in rows for turn in row["turns"] if not turn["format_error"]]
-    assert replies
-    assert all("</answer>" in reply for reply in replies)
+    responses = [turn["response"] for row in rows for turn in row["turns"] if not turn["format_error"]]
+    assert responses
+    assert all("</answer>" in response for response in responses)
 
 
 def test_the_same_command_in_another_folder_gives_the_same_run(finished, tmp_path, shared_programs):
@@ -245,7 +245,7 @@ def test_a_folder_in_use(finished, tmp_path):
         (("--rollout.slots", "6"), ["rollout.slots is 6", "rollout.group_size = 4"]),
         (("--devices", "2", "--rollout.slots", "12"), ["rollout.slots is 12", "2 replicas", "16 episodes"]),
         (("--devices", "2", "--imitation.batch", "5"), ["imitation.batch = 5"]),
-        (("--prompt.reply_tokens", "4"), ["reply_tokens is 4", "at least 5"]),
+        (("--prompt.max_response_tokens", "4"), ["max_response_tokens is 4", "at least 5"]),
     ],
 )
 def test_what_cannot_run_takes_no_folder(finished, tmp_path, words, parts):
@@ -257,7 +257,9 @@ def test_what_cannot_run_takes_no_folder(finished, tmp_path, words, parts):
 
 def test_nothing_to_imitate(tmp_path):
     file = tmp_path / "bandit.yaml"
-    file.write_text("tasks: [{env: Bandit, groups: 4}]\nimitation: {levels: 4, steps: 25}\nprompt: {reply_tokens: 40}")
+    file.write_text(
+        "tasks: [{env: Bandit, groups: 4}]\nimitation: {levels: 4, steps: 25}\nprompt: {max_response_tokens: 40}"
+    )
     assert "Bandit has no planner" in refused(tmp_path / "run", str(file))
     assert not (tmp_path / "run").exists()
 
@@ -315,9 +317,9 @@ def test_group_relative_learning_on_two_devices_keeps_its_reference(tmp_path, mo
 @pytest.mark.parametrize("preset", ["starpo", "starpo_grpo", "starpo_s"])
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_every_preset_context_and_style_trains(tmp_path, preset, context, style):
-    # Canonical replies of RAGEN's style have spaces around the separator, which are tokens of their own.
-    reply_tokens = {"compact": 6, "ragen": 12}[style]
-    text = tiny_run.CONFIG.replace("reply_tokens: 6", f"reply_tokens: {reply_tokens}")
+    # Canonical responses of RAGEN's style have spaces around the separator, which are tokens of their own.
+    max_response_tokens = {"compact": 6, "ragen": 12}[style]
+    text = tiny_run.CONFIG.replace("max_response_tokens: 6", f"max_response_tokens: {max_response_tokens}")
     file = tiny_run.write_config(tmp_path, text)
     words = [
         "--algo.preset",

@@ -46,7 +46,7 @@ def test_a_plan_on_the_devices_that_are_here():
     config = decode(
         {
             "tasks": [{"env": "Bandit", "groups": 4}],
-            "prompt": {"max_turns": 1, "reply_tokens": 8},
+            "prompt": {"max_turns": 1, "max_response_tokens": 8},
             "rollout": {"group_size": 2},
             "model": {"layers": 2, "embed_dim": 16, "heads": 4, "kv_heads": 2, "mlp_width": 32},
             "mesh": {"fsdp": 2, "tensor": 2},
@@ -89,7 +89,7 @@ def test_qwen_on_described_tpus():
     config = decode(
         {
             "tasks": [{"env": "SimpleSokoban", "groups": 64}],
-            "prompt": {"style": "ragen", "think": True, "max_turns": 5, "reply_tokens": 64},
+            "prompt": {"style": "ragen", "think": True, "max_turns": 5, "max_response_tokens": 64},
             "rollout": {"group_size": 16},
             "model": {"precision": "mixed", "remat": "full", "critic": "shared"},
             "mesh": {"fsdp": 2, "tensor": 2},

@@ -26,7 +26,7 @@ SHAPE = DecoderConfig(
 )
 RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
-prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, reply_tokens: 6}
+prompt: {max_turns: 2, max_actions_per_turn: 2, max_actions: 10, max_response_tokens: 6}
 model: {pretrained: MODEL, critic: separate, CHANGES}
 rollout: {group_size: 2}
 algo: {preset: starpo}

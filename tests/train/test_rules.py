@@ -156,12 +156,12 @@ def test_an_empty_filter_skips_the_step_and_counts_it(learn):
 @pytest.mark.parametrize("kind", ["entropy", "entropy_std", "length", "mean"])
 def test_what_groups_are_ranked_by(kind):
     kept = batch_of(rule(advantage=Grpo(), filter=FractionFilter(ratio=0.5, by=kind)))
-    reply = MET.reply
+    response = MET.response
     sampled = np.asarray(MET.sampled)
     values = {
         "length": sampled.sum(axis=(1, 2)),
         "mean": np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0), axis=1)),
-        "entropy": -np.where(sampled, reply.logprob, 0).sum(axis=(1, 2)) / sampled.sum(axis=(1, 2)),
+        "entropy": -np.where(sampled, response.logprob, 0).sum(axis=(1, 2)) / sampled.sum(axis=(1, 2)),
     }
     grouped = values[kind.removesuffix("_std")].reshape(GROUPS, GROUP_SIZE)
     scores = grouped.std(axis=1, ddof=1) if kind == "entropy_std" else grouped.mean(axis=1)
@@ -174,7 +174,7 @@ def test_members_within_groups_are_chosen_by_their_returns(learn):
     batch = batch_of(rule(advantage=Rloo(), filter_group_size=2))
     trained = np.asarray(batch.source)[np.asarray(batch.mask).any(axis=1)]
     assert np.bincount(trained // GROUP_SIZE, minlength=GROUPS).tolist() == [2] * GROUPS
-    assert metrics["update/trained_tokens"] == np.asarray(MET.reply.length).sum(axis=1)[trained].sum()
+    assert metrics["update/trained_tokens"] == np.asarray(MET.response.length).sum(axis=1)[trained].sum()
 
 
 def per_turn(config, trajectory=MET):
@@ -449,7 +449,7 @@ def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
 )
 def test_the_adaptive_coefficient_follows_the_divergence(learn, where, kind, target, factor):
     """clip(error, -0.2, 0.2) * episodes / horizon a step; the state keeps it, so that a checkpoint does."""
-    other = TRAJECTORY.replace(reply=TRAJECTORY.reply.replace(logprob=TRAJECTORY.reply.logprob + 1.0))
+    other = TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=TRAJECTORY.response.logprob + 1.0))
     numbers = settings(kl_coef=0.5, kl_target=target, kl_horizon=2.0 * EPISODES)
     after, metrics, _ = learn(rule(kl=AdaptiveKl(apply_to=where, estimator=kind)), other, numbers)
     assert metrics["actor/kl_coef"] == 0.5

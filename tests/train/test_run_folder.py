@@ -26,7 +26,7 @@ def config(tmp_path):
 def fill(folder, steps):
     for step in steps:
         folder.log({"step": step, "stage": "imitation", "loss": step / 7, "text": "a"})
-        folder.log_trajectories([{"step": step, "reply": "Up √"}, {"step": step, "reply": "Down"}])
+        folder.log_trajectories([{"step": step, "response": "Up √"}, {"step": step, "response": "Down"}])
 
 
 def events(path):

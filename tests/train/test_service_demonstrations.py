@@ -12,7 +12,7 @@ from agentrl_jax.train.start import demonstration_rows
 
 CONFIG = """
 tasks: [{env: textcraft, groups: 2, items: 0-11, held_out: 12-13}]
-prompt: {style: bare, max_turns: 8, reply_tokens: 80}
+prompt: {style: bare, max_turns: 8, max_response_tokens: 80}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 env: {url: local, observation_tokens: 1400}
 rollout: {group_size: 2, context_tokens: 3000}

@@ -14,7 +14,7 @@ from agentrl_jax.services.environments.maze import Maze
 
 CONFIG = """
 tasks: [{env: maze, groups: 2, items: 0-11, held_out: 12-20, validation: 21-24}]
-prompt: {style: bare, max_turns: 3, reply_tokens: 10}
+prompt: {style: bare, max_turns: 3, max_response_tokens: 10}
 model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
 env: {url: local, observation_tokens: 96, deadline: 60.0}
 rollout: {group_size: 2, context_tokens: 360, prefill_chunk: 32}

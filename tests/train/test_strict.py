@@ -136,10 +136,10 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
 def test_one_wrong_bit_is_seen(iteration):
     """The share of equal log-probabilities and the largest difference tell of a single last bit."""
     trajectory = iteration.trajectory
-    off = jnp.where(trajectory.sampled, jnp.nextafter(trajectory.reply.logprob, -jnp.inf), 0.0)
+    off = jnp.where(trajectory.sampled, jnp.nextafter(trajectory.response.logprob, -jnp.inf), 0.0)
     one_turn = jnp.arange(trajectory.sampled.shape[1])[:, None] == 0
-    reply = trajectory.reply.replace(logprob=jnp.where(one_turn, off, trajectory.reply.logprob))
-    _, metrics = iteration.learn("replay", trajectory=trajectory.replace(reply=reply), lr=0.0, critic_lr=0.0)
+    response = trajectory.response.replace(logprob=jnp.where(one_turn, off, trajectory.response.logprob))
+    _, metrics = iteration.learn("replay", trajectory=trajectory.replace(response=response), lr=0.0, critic_lr=0.0)
     assert 0 < metrics["rollout/logprob_bit_equal"] < 1
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-6
 
@@ -152,8 +152,8 @@ def test_the_gap_of_the_parallel_pass(iteration):
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-4
     assert metrics["rollout/logprob_bit_equal"] < 1
     assert "rollout/parallel_gap_max" not in metrics
-    shifted = trajectory.reply.replace(logprob=trajectory.reply.logprob.at[:, 0, 0].add(-0.75))
-    _, metrics = iteration.learn("learner", trajectory=trajectory.replace(reply=shifted))
+    shifted = trajectory.response.replace(logprob=trajectory.response.logprob.at[:, 0, 0].add(-0.75))
+    _, metrics = iteration.learn("learner", trajectory=trajectory.replace(response=shifted))
     assert metrics["rollout/logprob_gap_max"] == pytest.approx(0.75, abs=1e-4)
 
 
@@ -220,7 +220,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     t = jax.tree.map(np.asarray, trajectory)
     scores = (t.turn.reward - 0.1 * t.turn.format_error).sum(axis=1).reshape(made_up.GROUPS, made_up.GROUP_SIZE)
     advantage = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=1, keepdims=True) + 1e-6)
-    factor = weight * advantage.reshape(-1, 1) / np.sum(t.reply.length)
+    factor = weight * advantage.reshape(-1, 1) / np.sum(t.response.length)
 
     def objective(policy):
         return jnp.sum(jnp.where(rows.sampled, score(policy) * factor, 0.0))

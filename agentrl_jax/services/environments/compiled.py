@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentrl_jax.services.action_parsing import last_action, react_response
 from agentrl_jax.services.environment import Answer, ScriptedPolicy, Service
-from agentrl_jax.services.replies import last_action, react_reply
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 
@@ -145,7 +145,7 @@ def compiled_service(tag: str) -> Service:
         items=2**32,
         instruction="\n".join(line for line in lines if line),
         read=last_action,
-        write=react_reply,
+        write=react_response,
         turns=registry.spec(tag).max_actions,
         solved=lambda answer: answer.info.get("success") is True,
         oracle=oracle if planner is not None else None,

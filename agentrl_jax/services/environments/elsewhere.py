@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NoReturn
 
+from agentrl_jax.services.action_parsing import READERS, react_response
 from agentrl_jax.services.environment import Answer, Service
-from agentrl_jax.services.replies import READERS, react_reply
 
 _REACT = "Write your thoughts after Thought: and then a single action after Action:."
 _TOOLS = (
@@ -56,7 +56,7 @@ def service_elsewhere(name: str) -> Service:
         items=2**31,
         instruction=INSTRUCTIONS[name],
         read=READERS[name],
-        write=react_reply,
+        write=react_response,
         marked=name not in ("searchqa", "webarena", "sqlgym"),
         turns=TURNS[name],
         solved=_babyai if name == "babyai" else _paid,

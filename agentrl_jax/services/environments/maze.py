@@ -8,8 +8,8 @@ import re
 from collections import deque
 from typing import Any
 
+from agentrl_jax.services.action_parsing import first_action, react_response
 from agentrl_jax.services.environment import Answer, ItemError, Service
-from agentrl_jax.services.replies import first_action, react_reply
 
 Cell = tuple[int, int]
 """A row, counted from the top, and a column, counted from the left, both from 0."""
@@ -207,7 +207,7 @@ SERVICE = Service(
     items=len(STARTS),
     instruction=INSTRUCTION,
     read=first_action,
-    write=react_reply,
+    write=react_response,
     turns=LIMIT,
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),

@@ -10,10 +10,10 @@ import os
 import tempfile
 from typing import Any
 
+from agentrl_jax.services.action_parsing import last_action, react_response
 from agentrl_jax.services.environment import Answer, ItemError, Service
 from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator, find_java
 from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
-from agentrl_jax.services.replies import last_action, react_reply
 
 TASKS: dict[str, int] = {
     "boil": 30,
@@ -220,7 +220,7 @@ INSTRUCTION = "\n".join(
         "Where an action could mean several things you are asked which; answer with the bare number of your choice.",
         "",
         "Write your thoughts after Thought: and then a single action after Action:, like this:",
-        react_reply("look around", "I need to know where I am."),
+        react_response("look around", "I need to know where I am."),
     )
 )
 
@@ -230,7 +230,7 @@ SERVICE = Service(
     items=ITEMS,
     instruction=INSTRUCTION,
     read=last_action,
-    write=react_reply,
+    write=react_response,
     turns=30,
     solved=lambda answer: answer.score == SOLVED,
     oracle=lambda item: Oracle(*find_item(item)),

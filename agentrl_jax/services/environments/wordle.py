@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl_jax.services.action_parsing import first_action, react_response
 from agentrl_jax.services.environment import Answer, ItemError, Service
-from agentrl_jax.services.replies import first_action, react_reply
 
 _LINES = (
     "panic solar shire proxy point robot prick wince crimp knoll",
@@ -161,7 +161,7 @@ SERVICE = Service(
     items=2**31,
     instruction=INSTRUCTION,
     read=first_action,
-    write=react_reply,
+    write=react_response,
     turns=TRIES,
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),

@@ -1,10 +1,10 @@
-"""Writes `golden.json`: what torch and transformers reply to the conversations below, token by token the likeliest.
+"""Writes `golden.json`: what torch and transformers response to the conversations below, token by token the likeliest.
 
     agentrl export smollm2-135m FOLDER
     python tests/models/greedy/make_golden.py FOLDER
 
 The second command needs torch and transformers and nothing of this package; the versions used are stored beside the
-replies. Everything is computed in float32 on the CPU.
+responses. Everything is computed in float32 on the CPU.
 """
 
 import json
@@ -15,7 +15,7 @@ import torch
 import transformers
 
 TOKENS = 64
-"""Longest reply."""
+"""Longest response."""
 
 CONVERSATIONS = [
     (None, ["What is the capital of Australia, and why is it not Sydney?"]),
@@ -40,14 +40,14 @@ CONVERSATIONS = [
     ("Answer with a single word.", ["Is ice lighter than water?", "And is iron?", "Why?"]),
     (None, ["Fix the   spelling:\tI recieve teh lettre yesterdey.\n"]),
 ]
-"""A system message or None, and what the user says; each message answers the model's own reply to the one before."""
+"""A system message or None, and what the user says; each message answers the model's own response to the one before."""
 
 
 def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[dict]:
     """The turns of a conversation.
 
     Returns:
-        For each turn: `prompt`, the ids of all that stands before the reply; `reply`, its ids without the token that
+        For each turn: `prompt`, the ids of all that stands before the response; `response`, its ids without the token that
         ends it; `ended`, whether the model ended it; `text`; and `margin`, by how much the likeliest token's logit
         stands above the second at the closest of all choices.
     """
@@ -68,13 +68,13 @@ def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[
                 pad_token_id=tokenizer.eos_token_id,
             )
         asked = prompt["input_ids"][0].tolist()
-        reply = found.sequences[0].tolist()[len(asked) :]
+        response = found.sequences[0].tolist()[len(asked) :]
         best = torch.cat(found.logits).topk(2).values
-        ended = reply[-1] == tokenizer.eos_token_id
-        reply = reply[:-1] if ended else reply
-        text = tokenizer.decode(reply)
+        ended = response[-1] == tokenizer.eos_token_id
+        response = response[:-1] if ended else response
+        text = tokenizer.decode(response)
         margin = round(float((best[:, 0] - best[:, 1]).min()), 6)
-        turns.append({"prompt": asked, "reply": reply, "ended": ended, "margin": margin, "text": text})
+        turns.append({"prompt": asked, "response": response, "ended": ended, "margin": margin, "text": text})
         spoken.append({"role": "assistant", "content": text})
     return turns
 

@@ -9,10 +9,10 @@ import random
 import re
 from collections.abc import Sequence
 
+from agentrl_jax.services.action_parsing import react_response, rule_r
 from agentrl_jax.services.environment import Answer, ItemError, Service
 from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
-from agentrl_jax.services.replies import react_reply, rule_r
 from agentrl_jax.services.texts import cut
 
 DISTRACTORS = 10
@@ -219,7 +219,7 @@ SERVICE = Service(
         "Always say how many. Write your thoughts after Thought: and then a single action after Action:, on one line."
     ),
     read=rule_r,
-    write=react_reply,
+    write=react_response,
     turns=20,
     solved=lambda answer: answer.done and answer.reward > 0,
     oracle=lambda item: Oracle(book_of(item), item),

@@ -1,4 +1,4 @@
-"""Replies as AgentGym's clients read them: which text becomes the action, and which is answered without a server."""
+"""Responses as AgentGym's clients read them: which text becomes the action, and which is answered without a server."""
 
 import subprocess
 import sys
@@ -6,8 +6,7 @@ import sys
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-
-from agentrl_jax.services.replies import (
+from agentrl_jax.services.responses import (
     MANY_ACTIONS,
     READERS,
     Reading,
@@ -15,7 +14,7 @@ from agentrl_jax.services.replies import (
     first_action,
     last_action,
     raw,
-    react_reply,
+    react_response,
     rule_r,
     shop_action,
     sql_fence,
@@ -26,7 +25,7 @@ ANY_TEXT = st.text(st.one_of(st.sampled_from("Action: \n`sql</s>[]\r\t"), st.cha
 
 
 @pytest.mark.parametrize(
-    ("reply", "action"),
+    ("response", "action"),
     [
         ("Thought:\nI see a ball.\n\nAction:\ngo to red ball 1", "go to red ball 1"),
         ("Action: move forward\nand then some", "move forward"),
@@ -43,20 +42,20 @@ ANY_TEXT = st.text(st.one_of(st.sampled_from("Action: \n`sql</s>[]\r\t"), st.cha
         ("Action:\nAction: toggle", "Action toggle"),
     ],
 )
-def test_rule_r_reads_one_line_without_signs(reply, action):
-    assert rule_r(reply) == Reading(action)
+def test_rule_r_reads_one_line_without_signs(response, action):
+    assert rule_r(response) == Reading(action)
 
 
-@pytest.mark.parametrize("reply", ["Action: a\nAction: b", "Action: a\n\nThought: no.\nAction:\nb"])
-def test_rule_r_refuses_two_actions_without_asking_the_server(reply):
-    reading = rule_r(reply)
+@pytest.mark.parametrize("response", ["Action: a\nAction: b", "Action: a\n\nThought: no.\nAction:\nb"])
+def test_rule_r_refuses_two_actions_without_asking_the_server(response):
+    reading = rule_r(response)
     assert reading == Reading(None, MANY_ACTIONS)
     assert reading.complaint == "Error: Only one 'Action' is allowed per response. Please adjust your response."
 
 
 @pytest.mark.parametrize("reader", [last_action, shop_action])
 @pytest.mark.parametrize(
-    ("reply", "action"),
+    ("response", "action"),
     [
         ("Thought:\nHm.\n\nAction:\nopen door to kitchen", "open door to kitchen"),
         ("Action: wait\nAction: look around</s>", "look around"),
@@ -68,8 +67,8 @@ def test_rule_r_refuses_two_actions_without_asking_the_server(reply):
         ("", ""),
     ],
 )
-def test_the_last_action_counts(reader, reply, action):
-    assert reader(reply) == Reading(action)
+def test_the_last_action_counts(reader, response, action):
+    assert reader(response) == Reading(action)
 
 
 def test_a_shop_command_needs_no_mark():
@@ -80,7 +79,7 @@ def test_a_shop_command_needs_no_mark():
 
 
 @pytest.mark.parametrize(
-    ("reply", "action"),
+    ("response", "action"),
     [
         ("Thought: up.\nAction: move up", "move up"),
         ("Action: s h i r e \nAction: c r a n e", "s h i r e"),
@@ -89,28 +88,28 @@ def test_a_shop_command_needs_no_mark():
         ("", ""),
     ],
 )
-def test_the_first_action_counts_in_maze_and_wordle(reply, action):
-    assert first_action(reply) == Reading(action)
+def test_the_first_action_counts_in_maze_and_wordle(response, action):
+    assert first_action(response) == Reading(action)
 
 
-def test_raw_replies_pass_unchanged():
+def test_raw_responses_pass_unchanged():
     assert raw(" <search>who</search>\n") == Reading(" <search>who</search>\n")
 
 
-@pytest.mark.parametrize("reply", ["so ```click [7]``` it is", "``````", "```\nstop [x]\n```"])
-def test_a_fenced_reply_passes_whole(reply):
-    assert fenced(reply) == Reading(reply)
+@pytest.mark.parametrize("response", ["so ```click [7]``` it is", "``````", "```\nstop [x]\n```"])
+def test_a_fenced_response_passes_whole(response):
+    assert fenced(response) == Reading(response)
 
 
-@pytest.mark.parametrize("reply", ["", "click [7]", "```click [7]", "``click [7]``", "`````"])
-def test_a_reply_without_a_pair_of_fences_is_answered_locally(reply):
-    reading = fenced(reply)
+@pytest.mark.parametrize("response", ["", "click [7]", "```click [7]", "``click [7]``", "`````"])
+def test_a_response_without_a_pair_of_fences_is_answered_locally(response):
+    reading = fenced(response)
     assert reading.action is None
     assert reading.complaint.startswith("Cannot parse action from response.")
 
 
 @pytest.mark.parametrize(
-    ("reply", "action"),
+    ("response", "action"),
     [
         ("Thought: x\n\nAction: ```sql\nSELECT 1;\n```", "SELECT 1;"),
         ("```sql SELECT 1``` or ```sql SELECT 2``` ok", "SELECT 2"),
@@ -119,19 +118,19 @@ def test_a_reply_without_a_pair_of_fences_is_answered_locally(reply):
         ("SELECT 5 ```x```", "SELECT 5"),
     ],
 )
-def test_the_last_sql_block_counts(reply, action):
-    assert sql_fence(reply) == Reading(action)
+def test_the_last_sql_block_counts(response, action):
+    assert sql_fence(response) == Reading(action)
 
 
-def test_a_react_reply_has_agentgyms_layout():
-    assert react_reply("turn left", "Hm.") == "Thought:\nHm.\n\nAction:\nturn left"
-    assert react_reply("wait") == "Thought:\n\n\nAction:\nwait"
+def test_a_react_response_has_agentgyms_layout():
+    assert react_response("turn left", "Hm.") == "Thought:\nHm.\n\nAction:\nturn left"
+    assert react_response("wait") == "Thought:\n\n\nAction:\nwait"
 
 
 @hypothesis.given(st.text("abc 123,", min_size=1).map(lambda text: " ".join(text.split())), st.text("abc. \n"))
-def test_every_reader_of_marks_finds_the_action_of_a_react_reply(action, thought):
+def test_every_reader_of_marks_finds_the_action_of_a_react_response(action, thought):
     for name in ("webshop", "alfworld", "babyai", "sciworld", "textcraft", "maze", "wordle"):
-        assert READERS[name](react_reply(action, thought)) == Reading(action)
+        assert READERS[name](react_response(action, thought)) == Reading(action)
 
 
 def test_there_is_a_reader_for_each_environment_of_agentgym():
@@ -142,9 +141,9 @@ def test_there_is_a_reader_for_each_environment_of_agentgym():
 
 
 @pytest.mark.parametrize("name", READERS)
-@hypothesis.given(reply=ANY_TEXT)
-def test_no_text_makes_a_reader_fail(name, reply):
-    reading = READERS[name](reply)
+@hypothesis.given(response=ANY_TEXT)
+def test_no_text_makes_a_reader_fail(name, response):
+    reading = READERS[name](response)
     assert (reading.action is None) == bool(reading.complaint)
 
 
@@ -160,10 +159,10 @@ def test_a_megabyte_of_one_thing_is_read_in_linear_time(name, piece):
     READERS[name]("Action:" + text + "x")
 
 
-def test_reading_replies_loads_no_jax_and_no_web_library():
+def test_reading_responses_loads_no_jax_and_no_web_library():
     code = (
         "import sys\n"
-        "import agentrl_jax.services.replies, agentrl_jax.services.items\n"
+        "import agentrl_jax.services.responses, agentrl_jax.services.items\n"
         "sys.exit(', '.join({'jax', 'httpx', 'fastapi'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What was found in a reply.
+    """What was found in a response.
 
     Attributes:
-        action: sent to the environment; None when the reply cannot be sent.
+        action: sent to the environment; None when the response cannot be sent.
         complaint: without an action, what the agent is told in place of an observation.
     """
 
@@ -32,59 +32,59 @@ _LINE = re.compile(r"Action:\s*([^\n]*)")
 _OUTSIDE = re.compile(r"[^A-Za-z0-9, ]+")
 
 
-def rule_r(reply: str) -> Reading:
+def rule_r(response: str) -> Reading:
     """BabyAI and TextCraft: the one line after `Action:`, without signs.
 
     White space after the mark is skipped, line ends too, so `Action:` may stand alone on its line. Several actions are
     refused; without one the empty action is sent. All but letters and digits of ASCII, commas and blanks is deleted.
     """
-    found = _LINE.findall(reply)
+    found = _LINE.findall(response)
     if len(found) > 1:
         return Reading(None, MANY_ACTIONS)
     return Reading(" ".join(_OUTSIDE.sub("", "".join(found)).split()))
 
 
-def last_action(reply: str) -> Reading:
+def last_action(response: str) -> Reading:
     """SciWorld and ALFWorld: what follows the last `Action:`, without an end mark; the empty action where it lacks."""
-    return Reading(without_end(reply).rpartition(_MARK)[2].strip() if _MARK in reply else "")
+    return Reading(without_end(response).rpartition(_MARK)[2].strip() if _MARK in response else "")
 
 
-def shop_action(reply: str) -> Reading:
-    """WebShop: as `last_action`; without `Action:` a reply with `search[` or `click[` is an action as a whole."""
-    if _MARK not in reply and ("search[" in reply or "click[" in reply):
-        return Reading(without_end(reply))
-    return last_action(reply)
+def shop_action(response: str) -> Reading:
+    """WebShop: as `last_action`; without `Action:` a response with `search[` or `click[` is an action as a whole."""
+    if _MARK not in response and ("search[" in response or "click[" in response):
+        return Reading(without_end(response))
+    return last_action(response)
 
 
-def first_action(reply: str) -> Reading:
-    """Maze and Wordle: what stands between the first `Action:` and a second one; without any, the whole reply."""
-    pieces = without_end(reply).split(_MARK, 2)
+def first_action(response: str) -> Reading:
+    """Maze and Wordle: what stands between the first `Action:` and a second one; without any, the whole response."""
+    pieces = without_end(response).split(_MARK, 2)
     return Reading(pieces[1 if len(pieces) > 1 else 0].strip())
 
 
-def raw(reply: str) -> Reading:
-    """SearchQA and the tools: the reply as it is; the environment looks for the action."""
-    return Reading(reply)
+def raw(response: str) -> Reading:
+    """SearchQA and the tools: the response as it is; the environment looks for the action."""
+    return Reading(response)
 
 
-def fenced(reply: str) -> Reading:
-    """WebArena: the reply as it is, if it has two lots of three backticks."""
-    return Reading(reply) if reply.count(_FENCE) > 1 else Reading(None, NO_FENCE)
+def fenced(response: str) -> Reading:
+    """WebArena: the response as it is, if it has two lots of three backticks."""
+    return Reading(response) if response.count(_FENCE) > 1 else Reading(None, NO_FENCE)
 
 
-def sql_fence(reply: str) -> Reading:
+def sql_fence(response: str) -> Reading:
     """SQLGym: what follows the last opening of an `sql` block, up to its end; without one, all before a fence."""
-    return Reading(reply.rpartition(_FENCE + "sql")[2].partition(_FENCE)[0].strip())
+    return Reading(response.rpartition(_FENCE + "sql")[2].partition(_FENCE)[0].strip())
 
 
-def react_reply(action: str, thought: str = "") -> str:
-    """A reply in the format of ReAct (arXiv 2210.03629), as AgentGym's trajectories have it."""
+def react_response(action: str, thought: str = "") -> str:
+    """A response in the format of ReAct (arXiv 2210.03629), as AgentGym's trajectories have it."""
     return f"Thought:\n{thought}\n\nAction:\n{action}"
 
 
-def without_end(reply: str) -> str:
-    """The reply without white space around it and without the end mark that some models write out."""
-    return reply.strip().removesuffix("</s>").rstrip()
+def without_end(response: str) -> str:
+    """The response without white space around it and without the end mark that some models write out."""
+    return response.strip().removesuffix("</s>").rstrip()
 
 
 READERS: dict[str, Reader] = {
@@ -104,4 +104,4 @@ READERS: dict[str, Reader] = {
     "academia": raw,
     "searchqa": raw,
 }
-"""How AgentGym's client of each environment finds the action in a reply."""
+"""How AgentGym's client of each environment finds the action in a response."""
