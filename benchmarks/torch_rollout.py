@@ -81,7 +81,7 @@ class Ours:
         took = seconds(run)
         trajectory, stats = kept
         read = int(jnp.sum(trajectory.prompt_length)) + int(
-            jnp.sum(jnp.where(trajectory.played, trajectory.observation_length, 0))
+            jnp.sum(jnp.where(trajectory.turn_mask, trajectory.observation_length, 0))
         )
         return {"seconds": took, "read": read, "sampled": total_stats(stats)["sampled_tokens"]}
 

@@ -28,7 +28,7 @@ class Evidence(struct.PyTreeNode):
         baseline: f32[Gr] return of a greedy episode of the group; None where nothing reads it.
         turn_rewards: f32[E, T].
         state: u32[E, T, 2] anchor state of each turn, see `anchors`.
-        played: bool[E, T].
+        turn_mask: bool[E, T].
         final_value: f32[E] the critic's where an episode was cut off, see `advantages`; 0 for those that ended.
     """
 
@@ -42,7 +42,7 @@ class Evidence(struct.PyTreeNode):
     baseline: jax.Array | None
     turn_rewards: jax.Array
     state: jax.Array
-    played: jax.Array
+    turn_mask: jax.Array
     final_value: jax.Array | float = 0.0
 
 
@@ -113,7 +113,7 @@ def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
         of_episode = groups.group_advantages(e.scores, e.intact, normalize_std=rule.normalize_by_std)
     else:
         raise ValueError(f"there is no estimator {rule.kind!r}; the kinds are those of algo.advantage")
-    of_turns = jnp.broadcast_to(of_episode.reshape(-1, 1), e.played.shape)
+    of_turns = jnp.broadcast_to(of_episode.reshape(-1, 1), e.turn_mask.shape)
     if rule.kind != "gigpo":
         return of_turns
     group = jnp.repeat(jnp.arange(len(e.scores)), e.scores.shape[1])
@@ -121,7 +121,7 @@ def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
         anchors.returns_to_go(e.turn_rewards, numbers.turn_gamma),
         e.state,
         group,
-        e.played & e.intact.reshape(-1, 1),
+        e.turn_mask & e.intact.reshape(-1, 1),
         history=rule.history,
         history_power=numbers.history_power,
         normalize_std=rule.normalize_by_std,

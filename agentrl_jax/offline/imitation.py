@@ -50,7 +50,7 @@ def imitation_steps(
         "imitation/skipped_in_a_row", the most of them without a break.
     """
     # A row of a turn that was not played teaches nothing and is never drawn.
-    useful = jnp.any(rows.sampled, axis=1).astype(jnp.float32)
+    useful = jnp.any(rows.response_mask, axis=1).astype(jnp.float32)
 
     def step(_, carry):
         state, sums, skipped, in_a_row = carry
@@ -58,7 +58,7 @@ def imitation_steps(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
         part = jax.tree.map(lambda x: x[chosen], rows)
-        count = jnp.sum(part.sampled, dtype=jnp.float32)
+        count = jnp.sum(part.response_mask, dtype=jnp.float32)
         mine = shards.local(part)
         params, base = shards.varying((state.params, state.base))
         frozen = state.replace(base=base)
@@ -67,7 +67,7 @@ def imitation_steps(
             scores = actor_critic.score_tokens(
                 frozen.whole(params), model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
             )
-            return -jnp.sum(jnp.where(mine.sampled, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
+            return -jnp.sum(jnp.where(mine.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
         loss = shards.sum(shards.after(grads, loss))

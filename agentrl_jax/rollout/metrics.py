@@ -53,7 +53,7 @@ def trajectory_means(
 
 def _over(trajectory: Trajectory, chosen: jax.Array, group_size: int, penalties: Penalties) -> dict[str, Mean]:
     intact = chosen & ~trajectory.failed
-    played = trajectory.played & intact[:, None]
+    played = trajectory.turn_mask & intact[:, None]
 
     def mean(x, where=intact):
         return masked.mean(x.astype(jnp.float32), where)

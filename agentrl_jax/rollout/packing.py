@@ -21,7 +21,7 @@ class Sequences(struct.PyTreeNode):
         tokens: i32[N, S].
         length: i32[N].
         position: i32[N, K] where in the row the slot's token stands; 1 where there is none.
-        sampled: bool[N, K] the slot holds a token that was drawn from the policy: the loss mask.
+        response_mask: bool[N, K] the slot holds a token that was drawn from the policy: the loss mask.
         logprob: f32[N, K] behavior log-probability of sampled tokens, else 0.
         turn: i32[N, K] turn of the episode that the slot belongs to.
         episode: i32[N] row of the trajectory.
@@ -30,7 +30,7 @@ class Sequences(struct.PyTreeNode):
     tokens: jax.Array
     length: jax.Array
     position: jax.Array
-    sampled: jax.Array
+    response_mask: jax.Array
     logprob: jax.Array
     turn: jax.Array
     episode: jax.Array
@@ -61,7 +61,7 @@ def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> S
 
     observation, response = rows(trajectory.observation), rows(trajectory.response.tokens)
     observation_length, response_length = rows(trajectory.observation_length), rows(trajectory.response.length)
-    played = rows(trajectory.played)
+    played = rows(trajectory.turn_mask)
     observation_length = jnp.where(played, observation_length, 0)
     prompt, prompt_length = per_row(trajectory.prompt), per_row(trajectory.prompt_length)
 
@@ -87,7 +87,7 @@ def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> S
         tokens=jnp.take_along_axis(jnp.where(kept, tokens, 0), order, axis=1),
         length=jnp.sum(kept, axis=1, dtype=jnp.int32),
         position=flat(jnp.where(drawn, first[..., None] + slots, 1)),
-        sampled=flat(drawn),
+        response_mask=flat(drawn),
         logprob=flat(jnp.where(drawn, rows(trajectory.response.logprob), 0.0)),
         turn=flat(jnp.broadcast_to(rows(numbers)[..., None], response.shape)),
         episode=per_row(jnp.arange(episodes, dtype=jnp.int32)),

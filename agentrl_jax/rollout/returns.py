@@ -30,7 +30,7 @@ def turn_rewards(trajectory: Trajectory, penalties: Penalties) -> jax.Array:
     """What each turn has earned, f32[E, T]; 0 for turns that were not played."""
     paid = penalties.format_penalty * trajectory.turn.format_error
     paid -= penalties.overlong_penalty * overlong(trajectory, penalties)
-    return jnp.where(trajectory.played, trajectory.turn.reward + paid, 0.0)
+    return jnp.where(trajectory.turn_mask, trajectory.turn.reward + paid, 0.0)
 
 
 def penalized_returns(trajectory: Trajectory, penalties: Penalties) -> jax.Array:

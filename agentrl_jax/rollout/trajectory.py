@@ -153,12 +153,12 @@ class Trajectory(struct.PyTreeNode):
     final_observation_length: jax.Array
 
     @property
-    def sampled(self) -> jax.Array:
+    def response_mask(self) -> jax.Array:
         """bool[E, T, L]: tokens drawn from the policy, the loss mask."""
         return jnp.arange(self.response.tokens.shape[-1]) < self.response.length[..., None]
 
     @property
-    def played(self) -> jax.Array:
+    def turn_mask(self) -> jax.Array:
         """bool[E, T]: turns that were played."""
         return jnp.arange(self.turn.reward.shape[1]) < self.num_turns[:, None]
 

@@ -94,7 +94,7 @@ def make_batch(
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.group_size)
     means = measure(trajectory, groups, config.task_names, settings.penalties)
     metrics = {name: x.value for name, x in means.items()}
-    metrics["rollout/overlong"] = masked.moments(overlong(trajectory, settings.penalties), trajectory.played)[0]
+    metrics["rollout/overlong"] = masked.moments(overlong(trajectory, settings.penalties), trajectory.turn_mask)[0]
     chosen, episodes = _chosen(trajectory, groups, settings, config)
     kept, temperature, rewards, chosen = jax.tree.map(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
@@ -113,7 +113,7 @@ def make_batch(
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
     # Rows with nothing to learn from go last, where whole parts of them are skipped.
-    order = jnp.argsort(~jnp.any(rows.sampled, axis=1), stable=True)
+    order = jnp.argsort(~jnp.any(rows.response_mask, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = (
         None if greedy is None else _baseline(greedy, settings)[episodes[:: config.group_size] // config.group_size]
@@ -123,7 +123,7 @@ def make_batch(
     if config.advantage.bootstrap_truncated:
         final = final_states(kept, config.context, config.context_tokens)
         final = final._replace(known=final.known & groups.intact.reshape(-1, 1))
-    played = _Played(groups, earned, length, rewards, kept.played, _anchors(kept, config), baseline, order, final)
+    played = _Played(groups, earned, length, rewards, kept.turn_mask, _anchors(kept, config), baseline, order, final)
     batch, of_rows = _prepare(
         state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
     )
@@ -158,7 +158,7 @@ class _Played(NamedTuple):
     earned: jax.Array
     length: jax.Array
     turn_rewards: jax.Array
-    played: jax.Array
+    turn_mask: jax.Array
     state: jax.Array
     baseline: jax.Array | None
     order: jax.Array
@@ -201,7 +201,7 @@ def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind
         value = tokens.astype(jnp.float32)
     else:
         # The mean of -log p over tokens that were drawn with p has the mean entropy as its expectation.
-        total = -jnp.sum(jnp.where(trajectory.sampled, trajectory.response.logprob, 0.0), axis=(1, 2))
+        total = -jnp.sum(jnp.where(trajectory.response_mask, trajectory.response.logprob, 0.0), axis=(1, 2))
         value = total / jnp.maximum(tokens, 1)
     return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
 
@@ -250,7 +250,7 @@ def _prepare(
     replay: Replayer | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
     """Values, reference log-probabilities and advantages of all kept rows."""
-    mask = rows.sampled
+    mask = rows.response_mask
     mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
     in_parts = functools.partial(_in_parts, parts=config.minibatches * config.grad_accum_steps, shards=shards)
     params, reference = shards.varying((state.whole(), state.reference))
@@ -333,7 +333,7 @@ def _prepare(
         baseline=played.baseline,
         turn_rewards=played.turn_rewards,
         state=played.state,
-        played=played.played,
+        turn_mask=played.turn_mask,
         final_value=final_value,
     )
     advantage, target = (by_row(x) for x in estimate(evidence, config.advantage, settings))

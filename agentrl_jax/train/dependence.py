@@ -140,8 +140,8 @@ def measure(
         response before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the tokens of
         the second sample, in nats a token.
     """
-    intact = trajectory.played & ~trajectory.failed[:, None]
-    said = {"response_": trajectory.sampled & intact[..., None]}
+    intact = trajectory.turn_mask & ~trajectory.failed[:, None]
+    said = {"response_": trajectory.response_mask & intact[..., None]}
     metrics: dict[str, jax.Array] = {}
     if config.thought is not None:
         find = jax.vmap(jax.vmap(functools.partial(thought, config.thought)))

@@ -50,6 +50,6 @@ def measure(
     found = trajectory_means(trajectory, task_names, groups.scores.shape[1], penalties)
     means = {f"train/{name}": x for name, x in found.items()}
     means |= {f"rollout/{name}": x for name, x in diagnostics.group_means(*groups).items()}
-    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.sampled)))
+    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.response_mask)))
     repeated = diagnostics.repeated(said.reshape(*groups.intact.shape, 2), groups.intact)
     return means | {"rollout/repeated_share": repeated}

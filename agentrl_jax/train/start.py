@@ -45,7 +45,7 @@ def demonstration_rows(
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
         rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
-        rows = rows.replace(sampled=rows.sampled & imitated[rows.episode[:, None], rows.turn])
+        rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
         return rows, level_ids(trajectory)
     trajectory = demonstrations(
         world,

@@ -118,7 +118,7 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
         baseline=jnp.broadcast_to(baseline, len(scores)),
         turn_rewards=rows.reward,
         state=jnp.stack([state, state], axis=-1).astype(jnp.uint32),
-        played=rows.last >= 0,
+        turn_mask=rows.last >= 0,
     )
     found, _ = estimate(evidence, case.rule, case.rule)
     return whiten(found, rows.mask) if case.rule.whiten else found

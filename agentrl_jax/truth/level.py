@@ -84,7 +84,7 @@ class Level:
         """Advantages f64[J, S] of gigpo's two comparisons: episodes of the level, and turns in the same state of it."""
         rule = case.rule
         assert rule.kind == "gigpo"
-        t, of_turns = self.t, np.zeros(self.t.played.shape)
+        t, of_turns = self.t, np.zeros(self.t.turn_mask.shape)
         if case.anchor == "state":
             of_turns += _standing(t.returns, np.zeros(len(t), int), self.chance, rule.normalize_by_std)[:, None]
         returns = np.asarray(anchors.returns_to_go(jnp.asarray(t.reward), rule.turn_gamma))
@@ -93,11 +93,13 @@ class Level:
         # The bench's cases weigh the levels of a history by the power 1.
         shares = np.arange(1.0, rule.history + 2)
         for steps, share in enumerate(shares / shares.sum()):
-            alike = anchors.same_state(anchors.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.played))
-            chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.played
+            alike = anchors.same_state(
+                anchors.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask)
+            )
+            chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.turn_mask
             number = np.asarray(alike).reshape(-1)
             compared = _standing(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)
-            of_turns += rule.step_weight * share * np.where(t.played, compared.reshape(returns.shape), 0.0)
+            of_turns += rule.step_weight * share * np.where(t.turn_mask, compared.reshape(returns.shape), 0.0)
         return of_turns[:, np.arange(task.ROW) // (task.RESPONSE + 1)]
 
     def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:

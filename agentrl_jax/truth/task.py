@@ -53,7 +53,7 @@ class Trajectories:
         return self.reward.sum(axis=1)
 
     @property
-    def played(self) -> np.ndarray:
+    def turn_mask(self) -> np.ndarray:
         """bool[J, T]."""
         return self.last >= 0
 

@@ -65,7 +65,7 @@ def evidence(draw):
         baseline=(random.integers(-8, 9, GROUPS) / 8).astype(np.float32),
         turn_rewards=reward,
         state=random.integers(0, 3, (EPISODES, TURNS, 1)).repeat(2, axis=2).astype(np.uint32),
-        played=length > 0,
+        turn_mask=length > 0,
     )
 
 
@@ -91,7 +91,7 @@ def test_the_order_of_groups_and_members_changes_nothing(name, e, random):
     groups = np.array(random.sample(range(GROUPS), GROUPS))
     members = np.array(random.sample(range(GROUP_SIZE), GROUP_SIZE))
     moved = (groups[:, None] * GROUP_SIZE + members).ravel()
-    of_episodes = ("rewards", "values", "mask", "turn", "turn_end", "turn_rewards", "state", "played")
+    of_episodes = ("rewards", "values", "mask", "turn", "turn_end", "turn_rewards", "state", "turn_mask")
     other = e.replace(
         **{name: getattr(e, name)[moved] for name in of_episodes},
         scores=e.scores[groups][:, members],
@@ -109,7 +109,7 @@ def test_groups_without_differences_teach_exactly_nothing(name, e):
     flat = e.replace(scores=np.full_like(e.scores, 0.1), turn_rewards=np.full_like(e.turn_rewards, 0.3))
     # Turns are alike only where equally many of them are still to come.
     flat = flat.replace(turn_rewards=flat.turn_rewards * (np.arange(TURNS) == 0), state=e.state * 0 + 1)
-    flat = flat.replace(played=e.played & (np.arange(TURNS) == 0))
+    flat = flat.replace(turn_mask=e.played & (np.arange(TURNS) == 0))
     first = np.asarray(e.turn) == 0
     assert not advantages(rule_of(name), flat)[first].any()
 
@@ -166,7 +166,7 @@ def test_an_unknown_estimator_is_refused():
         baseline=None,
         turn_rewards=np.zeros((4, 1), np.float32),
         state=np.zeros((4, 1, 2), np.uint32),
-        played=np.ones((4, 1), bool),
+        turn_mask=np.ones((4, 1), bool),
     )
     with pytest.raises(ValueError, match="no estimator 'best'"):
         estimate(empty, SimpleNamespace(kind="best"), NUMBERS)

@@ -44,7 +44,7 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     for index, of_task in enumerate(world.tasks):
         mine = actions[task == index]
         assert set(mine[mine >= 0]) == set(range(of_task.env.num_actions))
-    assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.played)].any()
+    assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.turn_mask)].any()
     tokenizer = load_small()
     for row in range(len(task)):
         response = np.asarray(trajectory.response.tokens[row, 0])[: int(trajectory.response.length[row, 0])]

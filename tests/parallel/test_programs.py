@@ -169,7 +169,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
     rows = Sequences(
         tokens=jnp.asarray(draw.integers(0, 24, (EPISODES, 9)), jnp.int32),
         position=jnp.tile(jnp.arange(1, 9), (EPISODES, 1)),
-        sampled=jnp.asarray(draw.random((EPISODES, 8)) < 0.5),
+        response_mask=jnp.asarray(draw.random((EPISODES, 8)) < 0.5),
         logprob=jnp.zeros((EPISODES, 8)),
         turn=jnp.zeros((EPISODES, 8), jnp.int32),
         episode=jnp.arange(EPISODES),

@@ -37,7 +37,7 @@ def assert_same(a, b):
 def test_the_toy_agent_is_worth_testing(batch):
     """Responses of many lengths, episodes of many lengths, both kinds of stop, no text cut."""
     _, trajectory, stats = batch
-    played = np.asarray(trajectory.played)
+    played = np.asarray(trajectory.turn_mask)
     assert len(np.unique(np.asarray(trajectory.response.length)[played])) >= 5
     assert set(np.asarray(trajectory.num_turns).tolist()) == {1, 2, 3}
     assert 0.2 < np.mean(np.asarray(trajectory.response.ended)[played]) < 0.95
@@ -133,7 +133,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     short = jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64))[0])
     sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.response.length, axis=1)
     before = sizes - whole.response.length + toy_agent.MAX_RESPONSE_TOKENS  # what a turn might have needed
-    fits = np.cumprod((before <= limit) & whole.played, axis=1).sum(axis=1)
+    fits = np.cumprod((before <= limit) & whole.turn_mask, axis=1).sum(axis=1)
     assert 0 < np.mean(fits < whole.num_turns) < 1
     np.testing.assert_array_equal(short.num_turns, fits)
     cut = fits < whole.num_turns

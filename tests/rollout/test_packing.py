@@ -48,7 +48,7 @@ def check_rows(rows, trajectory, which):
         for slot, (positions, logprobs) in enumerate(drawn):
             begin, end = slot * MAX_RESPONSE_TOKENS, (slot + 1) * MAX_RESPONSE_TOKENS
             gap = MAX_RESPONSE_TOKENS - len(positions)
-            assert rows.sampled[index, begin:end].tolist() == [True] * len(positions) + [False] * gap
+            assert rows.response_mask[index, begin:end].tolist() == [True] * len(positions) + [False] * gap
             assert rows.position[index, begin:end].tolist() == positions + [1] * gap
             assert rows.logprob[index, begin:end].tolist() == logprobs + [0.0] * gap
             assert rows.turn[index, begin:end].tolist() == [turns[slot]] * MAX_RESPONSE_TOKENS
@@ -83,7 +83,7 @@ def test_demonstration_is_what_a_rollout_would_record():
         said = trajectory.response.tokens[row, 0, : trajectory.response.length[row, 0]].tolist()
         assert toy_agent.TOKENIZER.decode(said, skip_special=False) == text
     executed = np.where(trajectory.turn.terminated.cumsum(axis=1)[..., None] <= 1, trajectory.turn.actions, -1)
-    wanted = np.where(trajectory.played[..., None], np.asarray(actions), -1)
+    wanted = np.where(trajectory.turn_mask[..., None], np.asarray(actions), -1)
     unsolved = ~trajectory.success
     np.testing.assert_array_equal(executed[unsolved], wanted[unsolved])
     assert trajectory.turn.reward[1].tolist() == [-0.5, 0.0, 0.0]

@@ -53,7 +53,7 @@ def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, change
     ids = toy_agent.rows(toy_agent.mixed_ids(16, GROUP_SIZE), np.arange(episodes))
     settings = toy_agent.settings(episodes, temperature=temperature)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, settings)
-    lengths = np.asarray(trajectory.response.length)[np.asarray(trajectory.played)]
+    lengths = np.asarray(trajectory.response.length)[np.asarray(trajectory.turn_mask)]
     assert len(np.unique(lengths)) >= (3 if config.stop_at_answer else 5)
     replayed = replay(policy, config, trajectory, temperature)
     np.testing.assert_array_equal(bits(replayed), bits(trajectory.response.logprob))
@@ -69,7 +69,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
     rows = pack_trajectories(trajectory, "full")
     expected = actor_critic.logprobs({"policy": other}, toy_agent.MODEL, rows.tokens, rows.position, ones)
     replayed = np.asarray(replay(other, config, trajectory, ones)).reshape(64, -1)
-    sampled = np.asarray(rows.sampled)
+    sampled = np.asarray(rows.response_mask)
     np.testing.assert_allclose(replayed[sampled], np.asarray(expected)[sampled], atol=1e-4)
     assert np.abs(replayed - np.asarray(rows.logprob))[sampled].max() > 0.1
 

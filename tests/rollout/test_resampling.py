@@ -123,7 +123,7 @@ def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
     long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
     trajectory, punished = play(1)({"policy": policy}, KEY, ids, long)
     length = np.asarray(trajectory.response.length, np.float64)
-    paid = np.where(trajectory.played, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
+    paid = np.where(trajectory.turn_mask, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
     returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64) - paid
     varied = np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
     assert varied.sum() > spread(trajectory).sum()

@@ -111,7 +111,7 @@ def conversation(play: Play, row: int) -> tuple[str, str]:
     """The whole row as text, and the text of the trained tokens alone."""
     sequences = play.sequences
     tokens = sequences.tokens[row, : sequences.length[row]]
-    trained = tokens[sequences.position[row][sequences.sampled[row]]]
+    trained = tokens[sequences.position[row][sequences.response_mask[row]]]
     return tuple(TOKENIZER.decode(x.tolist(), skip_special=False) for x in (tokens, trained))
 
 
@@ -154,7 +154,7 @@ def test_two_turn_conversation_is_exactly_the_joined_text(forced):
     heights = [(0, 10, 0.0), (0, 6, -2.0), (0, 2, -2.0)]
     assert whole == read(forced, FORCED[BUDGET], heights, BUDGET, stopped=True)
     assert trained == "".join(FORCED[BUDGET])
-    sampled = forced.sequences.sampled[BUDGET]
+    sampled = forced.sequences.response_mask[BUDGET]
     np.testing.assert_array_equal(forced.sequences.logprob[BUDGET], np.where(sampled, -1.0, 0.0))
 
 

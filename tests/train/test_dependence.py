@@ -105,7 +105,7 @@ def slowly(policy, prompt, response):
 
 def samples(trajectory, config):
     """Both samples of a measurement with `KEY`, with the context of each."""
-    played = trajectory.played
+    played = trajectory.turn_mask
     return (
         (dependence.first_turns(played[:, 0], jax.random.fold_in(KEY, 0), config), "single_turn"),
         (dependence.any_turns(played, jax.random.fold_in(KEY, 1), config), config.context),
@@ -147,7 +147,7 @@ def test_samples_are_balanced_and_uniform(play):
     few, _ = samples(trajectory, dataclasses.replace(BASE, pairs=4))[0]
     assert len(set((few.episode // GROUP_SIZE).tolist())) == 4
     keys = jax.random.split(jax.random.key(0), 400)
-    drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(trajectory.played, key, BASE)))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: dependence.any_turns(trajectory.turn_mask, key, BASE)))(keys)
     assert np.all(drawn.turn < trajectory.num_turns[drawn.episode])
     number = int(np.argmax(trajectory.num_turns))
     turns = np.bincount(np.asarray(drawn.turn)[np.asarray(drawn.episode) == number], minlength=toy_agent.TURNS)
@@ -176,7 +176,7 @@ def test_thoughts_are_scored_apart(play):
     )
     for episode, row in enumerate(rows):
         tokens[episode, :, : len(row)] = row
-        length[episode] = np.where(trajectory.played[episode], len(row), 0)
+        length[episode] = np.where(trajectory.turn_mask[episode], len(row), 0)
     response = trajectory.response.replace(tokens=jnp.asarray(tokens), length=jnp.asarray(length, jnp.int32))
     trajectory = trajectory.replace(response=response)
     config = dataclasses.replace(BASE, pairs=24, thought=compile_thought(toy_agent.TOKENIZER, forced=True))

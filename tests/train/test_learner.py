@@ -42,7 +42,7 @@ def on_policy(trajectory, params, model=MODEL):
     """The trajectory as if the policy had drawn it: its own log-probabilities."""
     rows = pack_trajectories(trajectory, "full")
     logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
-    logprob = jnp.where(trajectory.sampled, logprob.reshape(trajectory.response.logprob.shape), 0.0)
+    logprob = jnp.where(trajectory.response_mask, logprob.reshape(trajectory.response.logprob.shape), 0.0)
     return trajectory.replace(response=trajectory.response.replace(logprob=logprob))
 
 
@@ -122,7 +122,8 @@ def test_what_was_not_sampled_is_not_read_as_such(learn, base):
     """Garbage in the unused slots of responses and observations reaches no gradient."""
     t = TRAJECTORY
     response = t.response.replace(
-        tokens=jnp.where(t.sampled, t.response.tokens, 17), logprob=jnp.where(t.sampled, t.response.logprob, -50.0)
+        tokens=jnp.where(t.response_mask, t.response.tokens, 17),
+        logprob=jnp.where(t.response_mask, t.response.logprob, -50.0),
     )
     unseen = jnp.arange(SEEN) >= t.observation_length[..., None]
     dirty, _ = learn(t.replace(response=response, observation=jnp.where(unseen, 11, t.observation)))
@@ -226,14 +227,14 @@ def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
 
     def objective(policy):
         logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)
-        return -jnp.sum(jnp.where(rows.sampled, logprob * weight, 0.0))
+        return -jnp.sum(jnp.where(rows.response_mask, logprob * weight, 0.0))
 
     expected = jax.grad(objective)(start.params["policy"])
     assert_close(jax.tree.map(jnp.negative, expected), step_of(state, model)["policy"], 1e-4)
     assert metrics["rollout/in_group_std"] == pytest.approx(np.mean(stds), rel=1e-5)
     assert metrics["train/failed"] == pytest.approx(np.mean(lost))
     assert metrics["train/return"] == pytest.approx(scores[~lost].mean(), rel=1e-5)
-    played = np.asarray(TRAJECTORY.played) & ~lost[:, None]
+    played = np.asarray(TRAJECTORY.turn_mask) & ~lost[:, None]
     assert metrics["train/valid_format"] == pytest.approx(1 - t.turn.format_error[played].mean(), rel=1e-5)
     assert metrics["train/response_tokens"] == pytest.approx(t.response.length[played].mean(), rel=1e-5)
 
@@ -302,7 +303,9 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
 
     def objective(policy):
         logprob = actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, ONES)
-        return -jnp.sum(jnp.where(rows.sampled, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(t.response.length)
+        return -jnp.sum(jnp.where(rows.response_mask, logprob * advantage.reshape(-1, 1), 0.0)) / np.sum(
+            t.response.length
+        )
 
     expected = jax.grad(objective)(start.params["policy"])
     assert_close(jax.tree.map(jnp.negative, expected), step_of(state, model)["policy"], 1e-4)
@@ -373,14 +376,14 @@ def test_overlong_responses_cost_their_turn(learn):
     length = np.asarray(TRAJECTORY.response.length)
     share = np.clip((length - 3) / 2, 0.0, 1.0)
     earned = np.asarray(TRAJECTORY.turn.reward) - 0.1 * np.asarray(TRAJECTORY.turn.format_error)
-    paid = jnp.asarray(np.where(TRAJECTORY.played, earned - 0.7 * share, 0.0), jnp.float32)
+    paid = jnp.asarray(np.where(TRAJECTORY.turn_mask, earned - 0.7 * share, 0.0), jnp.float32)
     turn = TRAJECTORY.turn.replace(reward=paid, format_error=0 * TRAJECTORY.turn.format_error)
     by_hand, _ = learn(TRAJECTORY.replace(turn=turn))
     punished, metrics = learn(numbers=settings(overlong_buffer=0.4, overlong_penalty=0.7))
     assert_close(step_of(by_hand), step_of(punished))
-    assert metrics["rollout/overlong"] == pytest.approx(share[np.asarray(TRAJECTORY.played)].mean(), rel=1e-5)
+    assert metrics["rollout/overlong"] == pytest.approx(share[np.asarray(TRAJECTORY.turn_mask)].mean(), rel=1e-5)
     assert 0 < metrics["rollout/overlong"] < 1
-    returns = np.where(TRAJECTORY.played, earned - 0.7 * share, 0.0).sum(axis=1)
+    returns = np.where(TRAJECTORY.turn_mask, earned - 0.7 * share, 0.0).sum(axis=1)
     assert metrics["train/return"] == pytest.approx(returns[~np.asarray(TRAJECTORY.failed)].mean(), rel=1e-4)
 
 

@@ -157,10 +157,10 @@ def test_an_empty_filter_skips_the_step_and_counts_it(learn):
 def test_what_groups_are_ranked_by(kind):
     kept = batch_of(rule(advantage=Grpo(), filter=FractionFilter(ratio=0.5, by=kind)))
     response = MET.response
-    sampled = np.asarray(MET.sampled)
+    sampled = np.asarray(MET.response_mask)
     values = {
         "length": sampled.sum(axis=(1, 2)),
-        "mean": np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0), axis=1)),
+        "mean": np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0), axis=1)),
         "entropy": -np.where(sampled, response.logprob, 0).sum(axis=(1, 2)) / sampled.sum(axis=(1, 2)),
     }
     grouped = values[kind.removesuffix("_std")].reshape(GROUPS, GROUP_SIZE)
@@ -200,13 +200,13 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
     config = rule(advantage=Gigpo(anchor=anchor))
     found = per_turn(config)
     np.testing.assert_allclose(per_turn(config.replace(context="single_turn")), found, atol=1e-6)
-    rewards = jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0)
+    rewards = jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0)
     state = STATES if anchor == "state" else anchors.hash_tokens(MET.observation, SEEN_MASK)
     of_turns = anchors.turn_advantages(
         anchors.returns_to_go(rewards, 0.95),
         state,
         jnp.arange(EPISODES) // GROUP_SIZE,
-        MET.played,
+        MET.turn_mask,
         normalize_std=True,
     )
     plain = per_turn(rule(advantage=Grpo()))
@@ -251,7 +251,7 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
     )
     batch, metrics = program(settings(gamma=0.5))
     target = of_slots(batch.target, batch, config)
-    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    earned = np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     value = np.cos(FINAL[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
     trained = np.isfinite(target).any(axis=1)
     assert trained.sum() == EPISODES // 2
@@ -327,7 +327,7 @@ def test_discounts_of_turns_reach_rows_of_single_turns(learn, advantage, name, v
 def test_remax_takes_the_greedy_return_off(learn):
     config = rule(advantage=Remax())
     batch = batch_of(config, greedy=GREEDY)
-    earned = jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1)
+    earned = jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1)
     expected = earned - jnp.repeat(earned[1::GROUP_SIZE], GROUP_SIZE)
     found = np.where(np.asarray(batch.mask).any(axis=1), np.asarray(batch.advantage)[:, 0], np.nan)
     kept = np.isfinite(found)
@@ -343,7 +343,7 @@ def test_turn_ends_are_those_of_the_trajectory(advantage):
     state = fresh_state()
     zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
     batch = batch_of(config, numbers=settings(turn_gamma=1.0), state=zero)
-    rewards = np.asarray(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0))
+    rewards = np.asarray(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0))
     to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
     slots = batch.mask.shape[1] // TURNS
     for row, source in enumerate(np.asarray(batch.source)):
@@ -361,7 +361,7 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
         task_names=("a", "b"),
     )
     batch = batch_of(config, trajectory)
-    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    earned = np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     label = {"state": np.arange(EPISODES) // GROUP_SIZE, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
     centered = earned - np.array([earned[label[grouping] == one].mean() for one in label[grouping]])
     for row, source in enumerate(np.asarray(batch.source)):
@@ -384,7 +384,7 @@ def test_returns_are_normalized_among_those_that_are_learned_from(grouping, drop
     mask = np.asarray(batch.mask)
     learned = np.isin(np.arange(EPISODES), np.asarray(batch.source)[mask.any(axis=1)])
     assert 0 < EPISODES - learned.sum() <= GROUPS
-    earned = np.asarray(jnp.sum(jnp.where(MET.played, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
+    earned = np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     label = np.arange(EPISODES) // GROUP_SIZE if grouping == "state" else np.zeros(EPISODES, int)
     centered = [
         earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)
@@ -471,7 +471,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
         return decoder.logits(policy, jnp.take_along_axis(hidden, rows.position[..., None] - 1, axis=1))
 
     per_token = kl.full(logits(state.params["policy"]), logits(other))
-    expected = jnp.sum(jnp.where(rows.sampled, per_token, 0)) / jnp.sum(rows.sampled)
+    expected = jnp.sum(jnp.where(rows.response_mask, per_token, 0)) / jnp.sum(rows.response_mask)
     steps = []
     for most in (token_scores.LOGITS_AT_ONCE, 5 * SHAPE.vocab_size):
         monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", most)
@@ -481,7 +481,9 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
         steps.append(jax.tree.map(jnp.subtract, after.params, state.params))
     assert_close(*steps, 1e-5)
     moved = kl.full(logits(after.params["policy"]), logits(other))
-    assert float(jnp.sum(jnp.where(rows.sampled, moved, 0))) < float(jnp.sum(jnp.where(rows.sampled, per_token, 0)))
+    assert float(jnp.sum(jnp.where(rows.response_mask, moved, 0))) < float(
+        jnp.sum(jnp.where(rows.response_mask, per_token, 0))
+    )
 
 
 def test_whitening_comes_last():

@@ -48,7 +48,7 @@ def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypa
     found, _ = demonstration_rows(config, world, level_splits(world), tokenizer, services, jax.random.key(0))
     rows = jax.tree.map(np.asarray, found)
     taught = []
-    for tokens, position, sampled, turn in zip(rows.tokens, rows.position, rows.sampled, rows.turn):
+    for tokens, position, sampled, turn in zip(rows.tokens, rows.position, rows.response_mask, rows.turn):
         said = {t: tokens[position[sampled & (turn == t)]][:-1].tolist() for t in np.unique(turn[sampled]).tolist()}
         taught.append({t: tokenizer.decode(ids) for t, ids in said.items()})
     assert len(taught) > 3

@@ -136,8 +136,8 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
 def test_one_wrong_bit_is_seen(iteration):
     """The share of equal log-probabilities and the largest difference tell of a single last bit."""
     trajectory = iteration.trajectory
-    off = jnp.where(trajectory.sampled, jnp.nextafter(trajectory.response.logprob, -jnp.inf), 0.0)
-    one_turn = jnp.arange(trajectory.sampled.shape[1])[:, None] == 0
+    off = jnp.where(trajectory.response_mask, jnp.nextafter(trajectory.response.logprob, -jnp.inf), 0.0)
+    one_turn = jnp.arange(trajectory.response_mask.shape[1])[:, None] == 0
     response = trajectory.response.replace(logprob=jnp.where(one_turn, off, trajectory.response.logprob))
     _, metrics = iteration.learn("replay", trajectory=trajectory.replace(response=response), lr=0.0, critic_lr=0.0)
     assert 0 < metrics["rollout/logprob_bit_equal"] < 1
@@ -202,7 +202,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     state, metrics = jax.jit(learn)(start, trajectory, made_up.ONES, KEY, numbers)
 
     rows = pack_trajectories(trajectory, "full")
-    sampled = np.asarray(rows.sampled)
+    sampled = np.asarray(rows.response_mask)
 
     def score(policy):
         return actor_critic.logprobs({"policy": policy}, model, rows.tokens, rows.position, made_up.ONES)
@@ -223,7 +223,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     factor = weight * advantage.reshape(-1, 1) / np.sum(t.response.length)
 
     def objective(policy):
-        return jnp.sum(jnp.where(rows.sampled, score(policy) * factor, 0.0))
+        return jnp.sum(jnp.where(rows.response_mask, score(policy) * factor, 0.0))
 
     expected = jax.jit(jax.grad(objective))(start.params["policy"])
     found = jax.tree.map(jnp.subtract, state.params, start.params)["policy"]
