@@ -14,24 +14,24 @@ from agentrl_jax.algos.masked import Mean
 _VARIANCE_EPS = 1e-5
 
 
-def group_means(returns: jax.Array, intact: jax.Array) -> dict[str, Mean]:
+def group_means(returns: jax.Array, valid: jax.Array) -> dict[str, Mean]:
     """Spread of returns inside groups, the first sign of a collapse.
 
     Args:
         returns: f32[Gr, M]
-        intact: bool[Gr, M] members that count; a group without any does not count either.
+        valid: bool[Gr, M] members that count; a group without any does not count either.
 
     Returns:
         in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups, and, where groups have
         several members, zero_std_share, the share of groups whose std is at most 1e-6: these teach a group-relative
         learner nothing.
     """
-    std = group_spread(returns, intact)[1]
-    known = jnp.any(intact, axis=1)
+    std = group_spread(returns, valid)[1]
+    known = jnp.any(valid, axis=1)
     per_group = {
         "in_group_std": std,
-        "in_group_max": jnp.max(jnp.where(intact, returns, -jnp.inf), axis=1),
-        "in_group_mean": group_mean(returns, intact),
+        "in_group_max": jnp.max(jnp.where(valid, returns, -jnp.inf), axis=1),
+        "in_group_mean": group_mean(returns, valid),
         "zero_std_share": (std <= STD_FLOOR).astype(jnp.float32),
     }
     if returns.shape[1] == 1:
@@ -39,21 +39,21 @@ def group_means(returns: jax.Array, intact: jax.Array) -> dict[str, Mean]:
     return {name: masked.mean(x, known) for name, x in per_group.items()}
 
 
-def group_metrics(returns: jax.Array, intact: jax.Array) -> dict[str, jax.Array]:
+def group_metrics(returns: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
     """The values f32[] of `group_means`."""
-    return {name: x.value for name, x in group_means(returns, intact).items()}
+    return {name: x.value for name, x in group_means(returns, valid).items()}
 
 
-def repeated(code: jax.Array, intact: jax.Array) -> Mean:
+def repeated(code: jax.Array, valid: jax.Array) -> Mean:
     """Share of members that said exactly what another member of their group said.
 
     Args:
         code: u32[Gr, M, 2] hash of all that a member said.
-        intact: bool[Gr, M] members that count.
+        valid: bool[Gr, M] members that count.
     """
-    both = intact[:, :, None] & intact[:, None] & ~jnp.eye(intact.shape[1], dtype=bool)
+    both = valid[:, :, None] & valid[:, None] & ~jnp.eye(valid.shape[1], dtype=bool)
     alike = jnp.all(code[:, :, None] == code[:, None], axis=-1) & both
-    return masked.mean(jnp.any(alike, axis=2).astype(jnp.float32), intact)
+    return masked.mean(jnp.any(alike, axis=2).astype(jnp.float32), valid)
 
 
 def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:

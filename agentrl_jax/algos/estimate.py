@@ -24,7 +24,7 @@ class Evidence(struct.PyTreeNode):
         turn: i32[E, S] turn of the episode that a position belongs to.
         turn_end: bool[E, S] last sampled token of its turn.
         scores: f32[Gr, M] return of each episode.
-        intact: bool[Gr, M] episodes that count.
+        valid: bool[Gr, M] episodes that count.
         baseline: f32[Gr] return of a greedy episode of the group; None where nothing reads it.
         turn_rewards: f32[E, T].
         state: u32[E, T, 2] anchor state of each turn, see `anchors`.
@@ -38,7 +38,7 @@ class Evidence(struct.PyTreeNode):
     turn: jax.Array
     turn_end: jax.Array
     scores: jax.Array
-    intact: jax.Array
+    valid: jax.Array
     baseline: jax.Array | None
     turn_rewards: jax.Array
     state: jax.Array
@@ -94,7 +94,7 @@ def estimate(evidence: Evidence, rule: Any, numbers: Any) -> tuple[jax.Array, ja
     else:
         advantage = jnp.take_along_axis(_of_turns(e, rule, numbers), e.turn, axis=1)
     if rule.spread_weighted:
-        weights = groups.spread_weights(e.scores, e.intact)
+        weights = groups.spread_weights(e.scores, e.valid)
         advantage *= jnp.repeat(weights, e.scores.shape[1])[:, None]
     if rule.length_weighted:
         advantage *= groups.length_weights(jnp.sum(e.mask, axis=1))[:, None]
@@ -104,13 +104,13 @@ def estimate(evidence: Evidence, rule: Any, numbers: Any) -> tuple[jax.Array, ja
 def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
     """Advantages f32[E, T] of the estimators that compare episodes."""
     if rule.kind == "rloo":
-        of_episode = groups.leave_one_out(e.scores, e.intact)
+        of_episode = groups.leave_one_out(e.scores, e.valid)
     elif rule.kind == "remax":
         if e.baseline is None:
             raise ValueError("remax compares with a greedy episode of each group; give their returns as `baseline`")
-        of_episode = groups.over_baseline(e.scores, e.intact, e.baseline)
+        of_episode = groups.over_baseline(e.scores, e.valid, e.baseline)
     elif rule.kind in ("grpo", "gigpo"):
-        of_episode = groups.group_advantages(e.scores, e.intact, normalize_std=rule.normalize_by_std)
+        of_episode = groups.group_advantages(e.scores, e.valid, normalize_std=rule.normalize_by_std)
     else:
         raise ValueError(f"there is no estimator {rule.kind!r}; the kinds are those of algo.advantage")
     of_turns = jnp.broadcast_to(of_episode.reshape(-1, 1), e.turn_mask.shape)
@@ -121,7 +121,7 @@ def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
         anchors.returns_to_go(e.turn_rewards, numbers.turn_gamma),
         e.state,
         group,
-        e.turn_mask & e.intact.reshape(-1, 1),
+        e.turn_mask & e.valid.reshape(-1, 1),
         history=rule.history,
         history_power=numbers.history_power,
         normalize_std=rule.normalize_by_std,

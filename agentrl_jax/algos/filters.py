@@ -17,20 +17,20 @@ Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 _ZERO_SCORE = 1e-10
 
 
-def group_scores(values: jax.Array, intact: jax.Array, kind: ScoreKind) -> jax.Array:
+def group_scores(values: jax.Array, valid: jax.Array, kind: ScoreKind) -> jax.Array:
     """One score per group to rank by.
 
     Args:
         values: f32[Gr, M], of each episode: for std and mean the raw return plus penalty, not normalized; for entropy
             and entropy_std the mean entropy of its tokens; for length its sampled tokens.
-        intact: bool[Gr, M] members that count; a group without any scores 0.
+        valid: bool[Gr, M] members that count; a group without any scores 0.
         kind: std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of
             returns, the uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean.
 
     Returns:
         f32[Gr]
     """
-    return group_spread(values, intact)[1] if kind in ("std", "entropy_std") else group_mean(values, intact)
+    return group_spread(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
 
 
 def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
@@ -110,7 +110,7 @@ def chosen_groups(
     assert_never(rule)
 
 
-def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
+def within_groups(scores: jax.Array, valid: jax.Array, keep: int) -> jax.Array:
     """The `keep` members of each group whose scores vary most: some of the lowest and the rest from the highest.
 
     The best such split maximizes the variance of what is kept (Xu et al. 2025, PODS; RAGEN v2's
@@ -118,7 +118,7 @@ def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
 
     Args:
         scores: f32[Gr, M]
-        intact: bool[Gr, M]; members that do not count are kept only where too few others are there.
+        valid: bool[Gr, M]; members that do not count are kept only where too few others are there.
         keep: static, 1 to M.
 
     Returns:
@@ -130,13 +130,13 @@ def within_groups(scores: jax.Array, intact: jax.Array, keep: int) -> jax.Array:
     group_size = scores.shape[1]
     if not 1 <= keep <= group_size:
         raise ValueError(f"keep is {keep}; expected 1 to {group_size}, the members of a group")
-    order = jnp.argsort(jnp.where(intact, scores, jnp.inf), axis=1, stable=True)
+    order = jnp.argsort(jnp.where(valid, scores, jnp.inf), axis=1, stable=True)
     rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(group_size))
-    number = jnp.sum(intact, axis=1)[:, None, None]
+    number = jnp.sum(valid, axis=1)[:, None, None]
     lowest = jnp.arange(keep + 1)[:, None]
     # [Gr, splits, M]: the lowest members by rank, and the highest of those that count.
     taken = (rank[:, None] < lowest) | ((rank[:, None] >= number - (keep - lowest)) & (rank[:, None] < number))
-    counted = taken & intact[:, None]
+    counted = taken & valid[:, None]
     mean = jnp.sum(jnp.where(counted, scores[:, None], 0.0), axis=2) / jnp.maximum(jnp.sum(counted, axis=2), 1)
     distance = jnp.where(counted, jnp.square(scores[:, None] - mean[..., None]), 0.0)
     best = jnp.argmax(jnp.sum(distance, axis=2), axis=1)

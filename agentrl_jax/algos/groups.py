@@ -11,28 +11,28 @@ STD_FLOOR = 1e-6
 """A group whose returns have a standard deviation of at most this carries no signal; also added to the divisor."""
 
 
-def group_mean(scores: jax.Array, intact: jax.Array) -> jax.Array:
+def group_mean(scores: jax.Array, valid: jax.Array) -> jax.Array:
     """Mean score f32[Gr] of the members that count (bool[Gr, M]) of each group f32[Gr, M]; 0 where none does."""
-    return jnp.sum(jnp.where(intact, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(intact, axis=1), 1)
+    return jnp.sum(jnp.where(valid, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(valid, axis=1), 1)
 
 
-def group_spread(scores: jax.Array, intact: jax.Array) -> tuple[jax.Array, jax.Array]:
+def group_spread(scores: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Distance of every score from its group's mean, f32[Gr, M], and the groups' unbiased standard deviation, f32[Gr].
 
     Both are exactly 0 for a group of equal scores, at any magnitude, and for a group of one.
 
     Args:
         scores: f32[Gr, M]
-        intact: bool[Gr, M] members that count; the distance of the others is 0.
+        valid: bool[Gr, M] members that count; the distance of the others is 0.
     """
     # Subtracting a member first makes equal scores exactly 0 before anything is rounded.
-    shifted = scores - jnp.min(jnp.where(intact, scores, jnp.inf), axis=1, keepdims=True)
-    centered = jnp.where(intact, shifted - group_mean(shifted, intact)[:, None], 0.0)
-    variance = jnp.sum(jnp.square(centered), axis=1) / jnp.maximum(jnp.sum(intact, axis=1) - 1, 1)
+    shifted = scores - jnp.min(jnp.where(valid, scores, jnp.inf), axis=1, keepdims=True)
+    centered = jnp.where(valid, shifted - group_mean(shifted, valid)[:, None], 0.0)
+    variance = jnp.sum(jnp.square(centered), axis=1) / jnp.maximum(jnp.sum(valid, axis=1) - 1, 1)
     return centered, jnp.sqrt(variance)
 
 
-def group_advantages(scores: jax.Array, intact: jax.Array, *, normalize_std: bool) -> jax.Array:
+def group_advantages(scores: jax.Array, valid: jax.Array, *, normalize_std: bool) -> jax.Array:
     """Group-relative advantages of GRPO (Shao et al. 2024, section 4.1.2) and Dr. GRPO (Liu et al. 2025, no std).
 
     (score - mean) / (std + 1e-6) with the unbiased standard deviation of the group, or just score - mean. Exactly 0
@@ -40,19 +40,19 @@ def group_advantages(scores: jax.Array, intact: jax.Array, *, normalize_std: boo
 
     Args:
         scores: f32[Gr, M], one return per episode.
-        intact: bool[Gr, M] members that count; the others get 0.
+        valid: bool[Gr, M] members that count; the others get 0.
         normalize_std: divide by the standard deviation.
 
     Returns:
         f32[Gr, M], to be spread over the sampled tokens of each episode.
     """
-    centered, std = group_spread(scores, intact)
+    centered, std = group_spread(scores, valid)
     advantages = centered / (std[:, None] + STD_FLOOR) if normalize_std else centered
     # Asked like this, a return that is not a number is not taken for one without signal.
-    return jnp.where(intact & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
+    return jnp.where(valid & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
 
 
-def leave_one_out(scores: jax.Array, intact: jax.Array) -> jax.Array:
+def leave_one_out(scores: jax.Array, valid: jax.Array) -> jax.Array:
     """RLOO: each score minus the mean of the *other* members (Kool et al. 2019; Ahmadian et al. 2024).
 
     As the baseline of a member does not depend on it, the policy gradient has no bias. It is n / (n - 1) times the
@@ -60,34 +60,34 @@ def leave_one_out(scores: jax.Array, intact: jax.Array) -> jax.Array:
 
     Args:
         scores: f32[Gr, M]
-        intact: bool[Gr, M]
+        valid: bool[Gr, M]
 
     Returns:
         f32[Gr, M]
     """
-    number = jnp.sum(intact, axis=1, keepdims=True)
-    return group_spread(scores, intact)[0] * number / jnp.maximum(number - 1, 1)
+    number = jnp.sum(valid, axis=1, keepdims=True)
+    return group_spread(scores, valid)[0] * number / jnp.maximum(number - 1, 1)
 
 
-def over_baseline(scores: jax.Array, intact: jax.Array, baseline: jax.Array) -> jax.Array:
+def over_baseline(scores: jax.Array, valid: jax.Array, baseline: jax.Array) -> jax.Array:
     """ReMax: each score minus that of one greedy episode of the same group (Li et al. 2024).
 
     Args:
         scores: f32[Gr, M]
-        intact: bool[Gr, M]
+        valid: bool[Gr, M]
         baseline: f32[Gr], return of the greedy episode; not a number where that episode broke, which leaves the group
             without advantages.
 
     Returns:
         f32[Gr, M]
     """
-    known = intact & jnp.isfinite(baseline)[:, None]
+    known = valid & jnp.isfinite(baseline)[:, None]
     return jnp.where(known, scores - jnp.where(known, baseline[:, None], 0.0), 0.0)
 
 
-def spread_weights(scores: jax.Array, intact: jax.Array) -> jax.Array:
+def spread_weights(scores: jax.Array, valid: jax.Array) -> jax.Array:
     """Soft reweighting of RAGEN v2: a group's standard deviation over the largest one plus 1e-6, f32[Gr] in [0, 1)."""
-    std = group_spread(scores, intact)[1]
+    std = group_spread(scores, valid)[1]
     return std / (jnp.max(std, initial=0.0) + STD_FLOOR)
 
 

@@ -52,16 +52,16 @@ def trajectory_means(
 
 
 def _over(trajectory: Trajectory, chosen: jax.Array, group_size: int, penalties: Penalties) -> dict[str, Mean]:
-    intact = chosen & ~trajectory.failed
-    played = trajectory.turn_mask & intact[:, None]
+    valid = chosen & ~trajectory.failed
+    played = trajectory.turn_mask & valid[:, None]
 
-    def mean(x, where=intact):
+    def mean(x, where=valid):
         return masked.mean(x.astype(jnp.float32), where)
 
     def per_turn(x):
         return mean(x, played)
 
-    solved = (trajectory.success & intact).reshape(-1, group_size)
+    solved = (trajectory.success & valid).reshape(-1, group_size)
     any_member = jnp.repeat(jnp.any(solved, axis=1), group_size)
     turn = trajectory.turn
     metrics = {
@@ -84,5 +84,5 @@ def _over(trajectory: Trajectory, chosen: jax.Array, group_size: int, penalties:
     for name, values in turn.info.items():
         per_episode = jnp.sum(jnp.where(played, values, 0.0), axis=1) / jnp.maximum(trajectory.num_turns, 1)
         metrics[name] = mean(per_episode)
-        metrics[f"non-zero/{name}"] = mean(per_episode, intact & (per_episode != 0))
+        metrics[f"non-zero/{name}"] = mean(per_episode, valid & (per_episode != 0))
     return metrics

@@ -100,14 +100,14 @@ def make_batch(
         lambda x: x[episodes], (trajectory, temperature, rewards, chosen.reshape(-1))
     )
     groups = groups_of(kept, jnp.sum(rewards, axis=1), config.group_size)
-    groups = groups._replace(intact=groups.intact & chosen.reshape(groups.intact.shape))
+    groups = groups._replace(valid=groups.valid & chosen.reshape(groups.valid.shape))
     metrics |= {f"rollout/chosen_{name}": x for name, x in diagnostics.group_metrics(*groups).items()}
-    solved = kept.success.astype(jnp.float32).reshape(groups.intact.shape)
-    metrics["rollout/chosen_success"] = masked.mean(solved, groups.intact).value
-    metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.intact, axis=1))
+    solved = kept.success.astype(jnp.float32).reshape(groups.valid.shape)
+    metrics["rollout/chosen_success"] = masked.mean(solved, groups.valid).value
+    metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.valid, axis=1))
 
     # No token of an episode that was filtered out, or whose environment broke, is trained.
-    length = jnp.where(groups.intact.reshape(-1, 1), kept.response.length, 0)
+    length = jnp.where(groups.valid.reshape(-1, 1), kept.response.length, 0)
     learnable = kept.replace(response=kept.response.replace(length=length))
     rows = pack_trajectories(learnable, config.context, config.context_tokens)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
@@ -118,11 +118,11 @@ def make_batch(
     baseline = (
         None if greedy is None else _baseline(greedy, settings)[episodes[:: config.group_size] // config.group_size]
     )
-    earned = _normalized(rewards, kept, groups.intact, config)
+    earned = _normalized(rewards, kept, groups.valid, config)
     final = None
     if config.advantage.bootstrap_truncated:
         final = final_states(kept, config.context, config.context_tokens)
-        final = final._replace(known=final.known & groups.intact.reshape(-1, 1))
+        final = final._replace(known=final.known & groups.valid.reshape(-1, 1))
     played = _Played(groups, earned, length, rewards, kept.turn_mask, _anchors(kept, config), baseline, order, final)
     batch, of_rows = _prepare(
         state, rows, source, temperature[rows.episode], played, settings, model, config, shards, replay
@@ -203,7 +203,7 @@ def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind
         # The mean of -log p over tokens that were drawn with p has the mean entropy as its expectation.
         total = -jnp.sum(jnp.where(trajectory.response_mask, trajectory.response.logprob, 0.0), axis=(1, 2))
         value = total / jnp.maximum(tokens, 1)
-    return value.reshape(groups.scores.shape), groups.intact & (tokens > 0).reshape(groups.scores.shape)
+    return value.reshape(groups.scores.shape), groups.valid & (tokens > 0).reshape(groups.scores.shape)
 
 
 def _normalized(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, config: LearnerConfig) -> jax.Array:
@@ -329,7 +329,7 @@ def _prepare(
         turn=by_episode(rows.turn),
         turn_end=jnp.any(last[:, :, None] == slots, axis=1),
         scores=played.groups.scores,
-        intact=played.groups.intact,
+        valid=played.groups.valid,
         baseline=played.baseline,
         turn_rewards=played.turn_rewards,
         state=played.state,

@@ -140,17 +140,17 @@ def measure(
         response before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the tokens of
         the second sample, in nats a token.
     """
-    intact = trajectory.turn_mask & ~trajectory.failed[:, None]
-    said = {"response_": trajectory.response_mask & intact[..., None]}
+    valid = trajectory.turn_mask & ~trajectory.failed[:, None]
+    said = {"response_": trajectory.response_mask & valid[..., None]}
     metrics: dict[str, jax.Array] = {}
     if config.thought is not None:
         find = jax.vmap(jax.vmap(functools.partial(thought, config.thought)))
         said[""] = said["response_"] & find(trajectory.response.tokens, trajectory.response.length)
         spoken = jnp.any(said[""], axis=-1).astype(jnp.float32)
-        metrics["collapse/valid_thinking_rate"] = masked.moments(spoken, intact)[0]
+        metrics["collapse/valid_thinking_rate"] = masked.moments(spoken, valid)[0]
     samples = {
-        "first_turn": (first_turns(intact[:, 0], jax.random.fold_in(key, 0), config), "single_turn"),
-        "trajectory": (any_turns(intact, jax.random.fold_in(key, 1), config), config.context),
+        "first_turn": (first_turns(valid[:, 0], jax.random.fold_in(key, 0), config), "single_turn"),
+        "trajectory": (any_turns(valid, jax.random.fold_in(key, 1), config), config.context),
     }
     for name, (sample, context) in samples.items():
         prompts = prompts_of(trajectory, sample, context, config.context_tokens)
@@ -196,15 +196,15 @@ def in_shares(scorer: Scorer, count: int) -> Scorer:
     return filled
 
 
-def first_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
+def first_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
     """First turns of as many members of each group as `pairs` allows; of too many groups some are drawn.
 
     Args:
-        intact: bool[E] episodes that count; they go before others.
+        valid: bool[E] episodes that count; they go before others.
         key: draws groups and members.
         config: what fixes the program.
     """
-    by_group = intact.reshape(-1, config.group_size)
+    by_group = valid.reshape(-1, config.group_size)
     count = min(config.pairs, by_group.shape[0])
     each = min(config.pairs // count, config.group_size)
     group = _drawn(jax.random.fold_in(key, 0), jnp.any(by_group, axis=1))[:count]
@@ -220,17 +220,17 @@ def first_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> 
     )
 
 
-def any_turns(intact: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
+def any_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
     """Episodes drawn without replacement, and of each one of its turns; every text has a prompt of its own.
 
     Args:
-        intact: bool[E, T] turns that were played in episodes that count; they go before others.
+        valid: bool[E, T] turns that were played in episodes that count; they go before others.
         key: draws episodes and turns.
         config: what fixes the program.
     """
-    episode = _drawn(jax.random.fold_in(key, 0), intact[:, 0])[: config.pairs]
-    lots = jax.random.uniform(jax.random.fold_in(key, 1), intact.shape)
-    turn = jnp.argmax(jnp.where(intact, lots, -1.0), axis=1)[episode]
+    episode = _drawn(jax.random.fold_in(key, 0), valid[:, 0])[: config.pairs]
+    lots = jax.random.uniform(jax.random.fold_in(key, 1), valid.shape)
+    turn = jnp.argmax(jnp.where(valid, lots, -1.0), axis=1)[episode]
     return Sample(
         episode=episode, turn=turn, prompt_episode=episode, prompt_turn=turn, own=jnp.arange(episode.shape[0])
     )

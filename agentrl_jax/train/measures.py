@@ -19,7 +19,7 @@ class Groups(NamedTuple):
     """What is compared inside groups: returns with penalties f32[Gr, M], and bool[Gr, M] whether each counts."""
 
     scores: jax.Array
-    intact: jax.Array
+    valid: jax.Array
 
 
 def groups_of(trajectory: Trajectory, returns: jax.Array, group_size: int) -> Groups:
@@ -30,10 +30,10 @@ def groups_of(trajectory: Trajectory, returns: jax.Array, group_size: int) -> Gr
         returns: f32[E] penalties included.
         group_size: M.
     """
-    intact = ~trajectory.failed.reshape(-1, group_size)
+    valid = ~trajectory.failed.reshape(-1, group_size)
     # One that is left of several has nobody to be compared with.
-    enough = jnp.sum(intact, axis=1, keepdims=True) >= min(group_size, 2)
-    return Groups(returns.reshape(-1, group_size), intact & enough)
+    enough = jnp.sum(valid, axis=1, keepdims=True) >= min(group_size, 2)
+    return Groups(returns.reshape(-1, group_size), valid & enough)
 
 
 def measure(
@@ -51,5 +51,5 @@ def measure(
     means = {f"train/{name}": x for name, x in found.items()}
     means |= {f"rollout/{name}": x for name, x in diagnostics.group_means(*groups).items()}
     said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.response_mask)))
-    repeated = diagnostics.repeated(said.reshape(*groups.intact.shape, 2), groups.intact)
+    repeated = diagnostics.repeated(said.reshape(*groups.valid.shape, 2), groups.valid)
     return means | {"rollout/repeated_share": repeated}

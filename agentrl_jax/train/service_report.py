@@ -40,7 +40,7 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
     )
     failed, retried = rows["failed"], rows["retries"] > 0
     _, group, size = np.unique(rows["group"], return_inverse=True, return_counts=True)
-    intact = np.bincount(group, weights=~failed)[group]
+    valid = np.bincount(group, weights=~failed)[group]
     kinds = {"retried": retried & ~failed, "other": ~retried & ~failed}
     return {
         "env/failed_share": float(failed.mean()),
@@ -49,7 +49,7 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
         "env/retried_share": float(kinds["retried"].mean()),
         **{f"env/{kind}_success": _mean(rows["success"][chosen]) for kind, chosen in kinds.items()},
         **{f"env/{kind}_turns": _mean(rows["turns"][chosen]) for kind, chosen in kinds.items()},
-        "env/lone_share": float(((size[group] > 1) & (intact < 2) & ~failed).mean()),
+        "env/lone_share": float(((size[group] > 1) & (valid < 2) & ~failed).mean()),
         "env/restarts": float(restarts),
         "env/calls": float(report.calls),
         "env/wait_share": report.seconds / max(seconds, 1e-9),

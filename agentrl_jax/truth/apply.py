@@ -114,7 +114,7 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
         turn=jnp.broadcast_to(positions // (task.RESPONSE + 1), rows.mask.shape),
         turn_end=jnp.any(rows.last[:, :, None] == positions, axis=1),
         scores=scores,
-        intact=jnp.ones(scores.shape, bool),
+        valid=jnp.ones(scores.shape, bool),
         baseline=jnp.broadcast_to(baseline, len(scores)),
         turn_rewards=rows.reward,
         state=jnp.stack([state, state], axis=-1).astype(jnp.uint32),

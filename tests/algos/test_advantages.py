@@ -178,16 +178,16 @@ def test_without_discount_gae_telescopes(rewards, values, mask):
 @given(group_returns, st.randoms(use_true_random=False))
 def test_group_advantages_equal_the_reference_and_move_with_permutations(normalize_std, scores, random):
     """Also where some members do not count, whatever their scores are."""
-    intact = np.array([[random.random() < 0.7 for _ in row] for row in scores])
-    found = np.asarray(group_advantages(np.where(intact, scores, np.nan), intact, normalize_std=normalize_std))
-    assert not found[~intact].any()
-    for row, scored, counts in zip(found, scores, intact):
+    valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
+    found = np.asarray(group_advantages(np.where(valid, scores, np.nan), valid, normalize_std=normalize_std))
+    assert not found[~valid].any()
+    for row, scored, counts in zip(found, scores, valid):
         if counts.any():
             np.testing.assert_allclose(row[counts], oracle.normalized(scored[counts], normalize_std), atol=1e-5)
     np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-4)
     groups = random.sample(range(scores.shape[0]), scores.shape[0])
     members = random.sample(range(scores.shape[1]), scores.shape[1])
-    mixed = group_advantages(scores[groups][:, members], intact[groups][:, members], normalize_std=normalize_std)
+    mixed = group_advantages(scores[groups][:, members], valid[groups][:, members], normalize_std=normalize_std)
     np.testing.assert_allclose(mixed, found[groups][:, members], atol=1e-5)
 
 
@@ -195,8 +195,8 @@ def test_group_advantages_equal_the_reference_and_move_with_permutations(normali
 def test_a_group_without_differences_has_advantages_of_exactly_zero(normalize_std):
     # Sums of these round: their mean is not the number itself.
     equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 7, axis=1)
-    for intact in (np.ones(equal.shape, bool), np.tile(np.arange(7) % 3 > 0, (5, 1))):
-        assert not np.asarray(group_advantages(equal, intact, normalize_std=normalize_std)).any()
+    for valid in (np.ones(equal.shape, bool), np.tile(np.arange(7) % 3 > 0, (5, 1))):
+        assert not np.asarray(group_advantages(equal, valid, normalize_std=normalize_std)).any()
     alone = np.array([[0.5], [np.float32(1e6)]], np.float32)
     found = group_advantages(alone, np.ones((2, 1), bool), normalize_std=normalize_std)
     np.testing.assert_array_equal(found, np.zeros((2, 1)))

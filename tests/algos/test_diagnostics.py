@@ -70,12 +70,12 @@ def test_a_collapsed_batch_shows():
 
 def test_members_that_do_not_count_are_not_seen():
     returns = np.float32([[1.0, 2.0, 9.0, 4.0], [5.0, 5.0, -7.0, 5.0], [0.0, 1.0, 2.0, 3.0]])
-    intact = np.array([[True, True, False, True], [True, True, False, True], [False] * 4])
-    found = group_metrics(np.where(intact, returns, np.nan), intact)
+    valid = np.array([[True, True, False, True], [True, True, False, True], [False] * 4])
+    found = group_metrics(np.where(valid, returns, np.nan), valid)
     std = np.std([1.0, 2.0, 4.0], ddof=1)
     expected = {"in_group_std": std / 2, "in_group_max": 4.5, "in_group_mean": (7 / 3 + 5) / 2, "zero_std_share": 0.5}
     assert {name: float(x) for name, x in found.items()} == pytest.approx(expected, rel=1e-5)
-    assert not any(map(float, group_metrics(returns, np.zeros_like(intact)).values()))
+    assert not any(map(float, group_metrics(returns, np.zeros_like(valid)).values()))
 
 
 def test_the_share_of_members_that_said_what_another_said():

@@ -61,7 +61,7 @@ def evidence(draw):
         turn=np.broadcast_to(slot // SAID, mask.shape),
         turn_end=(last[:, :, None] == slot).any(axis=1),
         scores=reward.sum(axis=1).reshape(GROUPS, GROUP_SIZE),
-        intact=random.random((GROUPS, GROUP_SIZE)) < 0.8,
+        valid=random.random((GROUPS, GROUP_SIZE)) < 0.8,
         baseline=(random.integers(-8, 9, GROUPS) / 8).astype(np.float32),
         turn_rewards=reward,
         state=random.integers(0, 3, (EPISODES, TURNS, 1)).repeat(2, axis=2).astype(np.uint32),
@@ -95,7 +95,7 @@ def test_the_order_of_groups_and_members_changes_nothing(name, e, random):
     other = e.replace(
         **{name: getattr(e, name)[moved] for name in of_episodes},
         scores=e.scores[groups][:, members],
-        intact=e.intact[groups][:, members],
+        valid=e.valid[groups][:, members],
         baseline=e.baseline[groups],
     )
     again = whitened(rule, other) if name == "gae" else advantages(rule, other)
@@ -133,10 +133,10 @@ def test_advantages_are_continuous_in_the_rewards(name, e):
 @given(evidence())
 def test_members_that_do_not_count_get_nothing_and_give_nothing(name, e):
     found = advantages(rule_of(name), e)
-    broken = ~e.intact.reshape(-1)
+    broken = ~e.valid.reshape(-1)
     assert not found[broken].any()
     garbage = e.replace(
-        scores=np.where(e.intact, e.scores, np.nan),
+        scores=np.where(e.valid, e.scores, np.nan),
         turn_rewards=np.where(broken[:, None], 100.0, e.turn_rewards).astype(np.float32),
     )
     np.testing.assert_array_equal(advantages(rule_of(name), garbage)[~broken], found[~broken])
@@ -147,7 +147,7 @@ def test_members_that_do_not_count_get_nothing_and_give_nothing(name, e):
 def test_weights_of_groups_and_rows_multiply(e):
     plain = advantages(rule_of("rloo"), e)
     found = advantages(rule_of("rloo", spread_weighted=True, length_weighted=True), e)
-    std = np.array([row[kept].std(ddof=1) if kept.sum() > 1 else 0.0 for row, kept in zip(e.scores, e.intact)])
+    std = np.array([row[kept].std(ddof=1) if kept.sum() > 1 else 0.0 for row, kept in zip(e.scores, e.valid)])
     lengths = e.mask.sum(axis=1)
     factor = np.repeat(std / (std.max() + 1e-6), GROUP_SIZE) * lengths.mean() / lengths
     np.testing.assert_allclose(found, plain * factor[:, None], atol=1e-5)
@@ -162,7 +162,7 @@ def test_an_unknown_estimator_is_refused():
         turn=np.zeros((4, 2), int),
         turn_end=nothing > 0,
         scores=np.zeros((2, 2), np.float32),
-        intact=np.ones((2, 2), bool),
+        valid=np.ones((2, 2), bool),
         baseline=None,
         turn_rewards=np.zeros((4, 1), np.float32),
         state=np.zeros((4, 1, 2), np.uint32),

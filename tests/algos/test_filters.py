@@ -99,15 +99,15 @@ def test_an_impossible_rule_is_refused():
 @PROPERTY
 @given(group_returns)
 def test_the_kept_members_vary_as_much_as_any_choice(keep, scores):
-    intact = np.ones(scores.shape, bool)
-    found = np.asarray(filters.within_groups(scores, intact, keep))
+    valid = np.ones(scores.shape, bool)
+    found = np.asarray(filters.within_groups(scores, valid, keep))
     assert (found.sum(axis=1) == keep).all()
     for row, kept in zip(scores.astype(np.float64), found):
         assert np.var(row[kept]) == pytest.approx(oracle.within_group(row, keep), abs=1e-6)
     # A member that does not count is not missed: the others are chosen as if they were alone.
-    intact[:, 1] = False
-    broken = np.where(intact, scores, np.nan).astype(np.float32)
-    found = np.asarray(filters.within_groups(broken, intact, keep))
+    valid[:, 1] = False
+    broken = np.where(valid, scores, np.nan).astype(np.float32)
+    found = np.asarray(filters.within_groups(broken, valid, keep))
     assert (found.sum(axis=1) == keep).all()
     if keep < scores.shape[1]:
         assert not found[:, 1].any()
@@ -127,11 +127,11 @@ def test_the_nucleus_of_nothing_is_empty():
 @PROPERTY
 @given(group_returns)
 def test_scores_equal_the_reference(returns):
-    intact = np.ones(returns.shape, bool)
-    intact[::2, 1] = False
-    means, stds = zip(*(oracle.mean_and_std(row[counts]) for row, counts in zip(returns, intact)))
-    np.testing.assert_allclose(group_scores(returns, intact, "mean"), means, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(group_scores(returns, intact, "std"), stds, rtol=1e-5, atol=1e-6)
+    valid = np.ones(returns.shape, bool)
+    valid[::2, 1] = False
+    means, stds = zip(*(oracle.mean_and_std(row[counts]) for row, counts in zip(returns, valid)))
+    np.testing.assert_allclose(group_scores(returns, valid, "mean"), means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(group_scores(returns, valid, "std"), stds, rtol=1e-5, atol=1e-6)
 
 
 def test_groups_without_differences_score_exactly_zero():

@@ -14,10 +14,10 @@ leave_one_out = jax.jit(groups.leave_one_out)
 @PROPERTY
 @given(group_returns, st.randoms(use_true_random=False))
 def test_leave_one_out_compares_with_the_others(scores, random):
-    intact = np.array([[random.random() < 0.7 for _ in row] for row in scores])
-    found = np.asarray(leave_one_out(np.where(intact, scores, np.nan), intact))
-    assert not found[~intact].any()
-    for row, scored, counts in zip(found, scores, intact):
+    valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
+    found = np.asarray(leave_one_out(np.where(valid, scores, np.nan), valid))
+    assert not found[~valid].any()
+    for row, scored, counts in zip(found, scores, valid):
         np.testing.assert_allclose(row[counts], oracle.leave_one_out(scored[counts]), atol=1e-4)
 
 
@@ -29,8 +29,8 @@ def test_equal_scores_and_groups_of_one_have_no_advantage():
 
 def test_a_greedy_baseline_that_broke_leaves_its_group_out():
     scores = jnp.array([[1.0, 0.0], [1.0, 2.0]])
-    intact = jnp.array([[True, True], [True, False]])
-    found = groups.over_baseline(scores, intact, jnp.array([jnp.nan, 0.5]))
+    valid = jnp.array([[True, True], [True, False]])
+    found = groups.over_baseline(scores, valid, jnp.array([jnp.nan, 0.5]))
     np.testing.assert_array_equal(found, [[0.0, 0.0], [0.5, 0.0]])
 
 

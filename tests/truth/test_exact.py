@@ -193,8 +193,8 @@ def test_a_mistake_is_found(bench, monkeypatch):
 
     right = groups.leave_one_out
 
-    def wrong(scores, intact):
-        return right(scores, intact) * jnp.where(scores > 0.5, 0.9, 1.0)
+    def wrong(scores, valid):
+        return right(scores, valid) * jnp.where(scores > 0.5, 0.9, 1.0)
 
     monkeypatch.setattr(groups, "leave_one_out", wrong)
     result = bench("table", "none").measure(Case(name="broken", rule=Rloo()), 2)
