@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos import masked
-from agentrl_jax.algos.groups import STD_FLOOR, group_mean, group_spread
+from agentrl_jax.algos.groups import STD_FLOOR, center_and_std, group_mean
 from agentrl_jax.algos.masked import Mean
 
 _VARIANCE_EPS = 1e-5
@@ -26,7 +26,7 @@ def group_means(returns: jax.Array, valid: jax.Array) -> dict[str, Mean]:
         several members, zero_std_share, the share of groups whose std is at most 1e-6: these teach a group-relative
         learner nothing.
     """
-    std = group_spread(returns, valid)[1]
+    std = center_and_std(returns, valid)[1]
     known = jnp.any(valid, axis=1)
     per_group = {
         "in_group_std": std,

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from agentrl_jax.algos import advantages, anchors, groups
+from agentrl_jax.algos import advantages, groups
+from agentrl_jax.algos import gigpo as gigpo
 
 
-class Evidence(struct.PyTreeNode):
+class AdvantageInputs(struct.PyTreeNode):
     """What an estimator may read.
 
     Attributes:
@@ -27,7 +28,7 @@ class Evidence(struct.PyTreeNode):
         valid: bool[Gr, M] episodes that count.
         baseline: f32[Gr] return of a greedy episode of the group; None where nothing reads it.
         turn_rewards: f32[E, T].
-        state: u32[E, T, 2] anchor state of each turn, see `anchors`.
+        state: u32[E, T, 2] anchor state of each turn, see `gigpo`.
         turn_mask: bool[E, T].
         final_value: f32[E] the critic's where an episode was cut off, see `advantages`; 0 for those that ended.
     """
@@ -46,13 +47,13 @@ class Evidence(struct.PyTreeNode):
     final_value: jax.Array | float = 0.0
 
 
-def estimate(evidence: Evidence, rule: Any, numbers: Any) -> tuple[jax.Array, jax.Array]:
+def estimate(evidence: AdvantageInputs, rule: Any, numbers: Any) -> tuple[jax.Array, jax.Array]:
     """The advantage of every token, not whitened.
 
     Args:
         evidence: what has been played.
         rule: which estimator, a member of `config.algo.Advantage`. grpo, rloo, remax: see `groups`. gigpo: the
-            episode's group advantage plus `step_weight` times that of its turn, see `anchors`. The others: see
+            episode's group advantage plus `step_weight` times that of its turn, see `gigpo`. The others: see
             `advantages`.
         numbers: has the numbers of the rule, f32[] or float: the rule itself, or `train.settings.UpdateSettings`.
 
@@ -101,7 +102,7 @@ def estimate(evidence: Evidence, rule: Any, numbers: Any) -> tuple[jax.Array, ja
     return jnp.where(e.mask, advantage, 0.0), target
 
 
-def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
+def _of_turns(e: AdvantageInputs, rule: Any, numbers: Any) -> jax.Array:
     """Advantages f32[E, T] of the estimators that compare episodes."""
     if rule.kind == "rloo":
         of_episode = groups.leave_one_out(e.scores, e.valid)
@@ -117,8 +118,8 @@ def _of_turns(e: Evidence, rule: Any, numbers: Any) -> jax.Array:
     if rule.kind != "gigpo":
         return of_turns
     group = jnp.repeat(jnp.arange(len(e.scores)), e.scores.shape[1])
-    return of_turns + numbers.step_weight * anchors.turn_advantages(
-        anchors.returns_to_go(e.turn_rewards, numbers.turn_gamma),
+    return of_turns + numbers.step_weight * gigpo.turn_advantages(
+        gigpo.returns_to_go(e.turn_rewards, numbers.turn_gamma),
         e.state,
         group,
         e.turn_mask & e.valid.reshape(-1, 1),

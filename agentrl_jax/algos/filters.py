@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos.groups import group_mean, group_spread
+from agentrl_jax.algos.groups import center_and_std, group_mean
 from agentrl_jax.config.algo import ScoreKind
 
 Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
@@ -30,7 +30,7 @@ def group_scores(values: jax.Array, valid: jax.Array, kind: ScoreKind) -> jax.Ar
     Returns:
         f32[Gr]
     """
-    return group_spread(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
+    return center_and_std(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
 
 
 def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:

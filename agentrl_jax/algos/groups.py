@@ -16,7 +16,7 @@ def group_mean(scores: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(valid, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(valid, axis=1), 1)
 
 
-def group_spread(scores: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+def center_and_std(scores: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Distance of every score from its group's mean, f32[Gr, M], and the groups' unbiased standard deviation, f32[Gr].
 
     Both are exactly 0 for a group of equal scores, at any magnitude, and for a group of one.
@@ -46,7 +46,7 @@ def group_advantages(scores: jax.Array, valid: jax.Array, *, normalize_std: bool
     Returns:
         f32[Gr, M], to be spread over the sampled tokens of each episode.
     """
-    centered, std = group_spread(scores, valid)
+    centered, std = center_and_std(scores, valid)
     advantages = centered / (std[:, None] + STD_FLOOR) if normalize_std else centered
     # Asked like this, a return that is not a number is not taken for one without signal.
     return jnp.where(valid & ~(std[:, None] <= STD_FLOOR), advantages, 0.0)
@@ -66,7 +66,7 @@ def leave_one_out(scores: jax.Array, valid: jax.Array) -> jax.Array:
         f32[Gr, M]
     """
     number = jnp.sum(valid, axis=1, keepdims=True)
-    return group_spread(scores, valid)[0] * number / jnp.maximum(number - 1, 1)
+    return center_and_std(scores, valid)[0] * number / jnp.maximum(number - 1, 1)
 
 
 def over_baseline(scores: jax.Array, valid: jax.Array, baseline: jax.Array) -> jax.Array:
@@ -87,7 +87,7 @@ def over_baseline(scores: jax.Array, valid: jax.Array, baseline: jax.Array) -> j
 
 def spread_weights(scores: jax.Array, valid: jax.Array) -> jax.Array:
     """Soft reweighting of RAGEN v2: a group's standard deviation over the largest one plus 1e-6, f32[Gr] in [0, 1)."""
-    std = group_spread(scores, valid)[1]
+    std = center_and_std(scores, valid)[1]
     return std / (jnp.max(std, initial=0.0) + STD_FLOOR)
 
 

@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from agentrl_jax.algos import anchors, diagnostics, filters, kl, losses, masked
+from agentrl_jax.algos import diagnostics, filters, kl, losses, masked
+from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.algos import rewards as reward_rules
 from agentrl_jax.algos.advantages import whiten
-from agentrl_jax.algos.estimate import Evidence, estimate
+from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
@@ -139,7 +140,7 @@ def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
     """What gigpo takes for the state of each turn, u32[E, T, 2]."""
     if config.advantage.kind == "gigpo" and config.advantage.anchor == "observation":
         seen = jnp.arange(trajectory.observation.shape[-1]) < trajectory.observation_length[..., None]
-        return anchors.hash_tokens(trajectory.observation, seen)
+        return gigpo.hash_tokens(trajectory.observation, seen)
     return trajectory.turn.state_hash
 
 
@@ -147,7 +148,7 @@ class _Played(NamedTuple):
     """What estimators read of the kept episodes.
 
     Attributes:
-        groups, turn_rewards, played, state, baseline: see `Evidence`.
+        groups, turn_rewards, played, state, baseline: see `AdvantageInputs`.
         earned: f32[E, T] what each turn has earned, normalized.
         length: i32[E, T] tokens of each turn that are learned from.
         order: i32[N] number of each row among those of the kept episodes, as `pack_trajectories` made them.
@@ -322,7 +323,7 @@ def _prepare(
         divergence = jnp.where(mask, kl.estimate(old_logprob, ref_logprob, config.kl.estimator), 0.0)
         rewards -= settings.kl_coef * by_episode(divergence)
         metrics["actor/reward_kl_penalty"] = masked.moments(divergence, mask)[0]
-    evidence = Evidence(
+    evidence = AdvantageInputs(
         rewards=rewards,
         values=by_episode(value),
         mask=of_episode,

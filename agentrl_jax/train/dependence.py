@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from agentrl_jax.algos import anchors, kl, masked, mutual_information
+from agentrl_jax.algos import gigpo as gigpo
+from agentrl_jax.algos import kl, masked, mutual_information
 from agentrl_jax.config import Config
 from agentrl_jax.models import decoder
 from agentrl_jax.models.cross_scores import logprobs_after
@@ -273,5 +274,5 @@ def _drawn(key: jax.Array, first: jax.Array) -> jax.Array:
 
 def _identity(prompts: Prompts) -> jax.Array:
     """i32[J], equal where prompts are."""
-    code = anchors.hash_tokens(prompts.tokens, jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None])
+    code = gigpo.hash_tokens(prompts.tokens, jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None])
     return jnp.argmax(jnp.all(code[:, None] == code, axis=-1), axis=1)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.algos import anchors, diagnostics
+from agentrl_jax.algos import diagnostics
+from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.algos.masked import Mean
 from agentrl_jax.rollout.metrics import trajectory_means
 from agentrl_jax.rollout.returns import Penalties
@@ -50,6 +51,6 @@ def measure(
     found = trajectory_means(trajectory, task_names, groups.scores.shape[1], penalties)
     means = {f"train/{name}": x for name, x in found.items()}
     means |= {f"rollout/{name}": x for name, x in diagnostics.group_means(*groups).items()}
-    said = anchors.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.response_mask)))
+    said = gigpo.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.response_mask)))
     repeated = diagnostics.repeated(said.reshape(*groups.valid.shape, 2), groups.valid)
     return means | {"rollout/repeated_share": repeated}

@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
-from agentrl_jax.algos.groups import STD_FLOOR, group_spread
+from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.models.shape import DecoderConfig
@@ -117,7 +117,7 @@ class Programs:
                 return groups_of(trajectory, penalized_returns(trajectory, penalties), config.group_size)
 
             def informative(trajectory):
-                return group_spread(*groups_in(trajectory))[1] > STD_FLOOR
+                return center_and_std(*groups_in(trajectory))[1] > STD_FLOOR
 
             def measured(ids):
                 trajectory, stats = once(ids)

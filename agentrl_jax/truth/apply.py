@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from agentrl_jax.algos import losses
 from agentrl_jax.algos.advantages import whiten
-from agentrl_jax.algos.estimate import Evidence, estimate
-from agentrl_jax.algos.groups import group_spread
+from agentrl_jax.algos.estimate import AdvantageInputs, estimate
+from agentrl_jax.algos.groups import center_and_std
 from agentrl_jax.algos.rewards import place_rewards
 from agentrl_jax.truth import task
 from agentrl_jax.truth.cases import Case
@@ -60,7 +60,7 @@ def of_groups(case: Case, level: Rows, index: jax.Array, baseline: jax.Array) ->
         return jnp.einsum("ms,msp->p", pulls(case, rows, advantage, weights), rows.slopes)
 
     returns = jnp.sum(level.reward, axis=1)[index]
-    return group_spread(returns, jnp.ones(index.shape, bool))[1], jax.vmap(one)(index)
+    return center_and_std(returns, jnp.ones(index.shape, bool))[1], jax.vmap(one)(index)
 
 
 def pulls(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> jax.Array:
@@ -107,7 +107,7 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
     state = rows.state if case.anchor == "state" else jnp.broadcast_to(jnp.arange(task.TURNS), rows.state.shape)
     # Where only turns are compared, episodes have nothing between them.
     scores = jnp.sum(rows.reward, axis=1).reshape(-1, group_size) * (case.anchor == "state")
-    evidence = Evidence(
+    evidence = AdvantageInputs(
         rewards=rewards,
         values=rows.values,
         mask=rows.mask,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.algos import anchors
+from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.truth import apply, task
 from agentrl_jax.truth.cases import Case
@@ -87,15 +87,13 @@ class Level:
         t, of_turns = self.t, np.zeros(self.t.turn_mask.shape)
         if case.anchor == "state":
             of_turns += _standing(t.returns, np.zeros(len(t), int), self.chance, rule.normalize_by_std)[:, None]
-        returns = np.asarray(anchors.returns_to_go(jnp.asarray(t.reward), rule.turn_gamma))
+        returns = np.asarray(gigpo.returns_to_go(jnp.asarray(t.reward), rule.turn_gamma))
         state = t.state if case.anchor == "state" else np.broadcast_to(np.arange(task.TURNS), t.state.shape)
         code = jnp.asarray(np.stack([state, state], axis=-1), jnp.uint32)
         # The bench's cases weigh the levels of a history by the power 1.
         shares = np.arange(1.0, rule.history + 2)
         for steps, share in enumerate(shares / shares.sum()):
-            alike = anchors.same_state(
-                anchors.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask)
-            )
+            alike = gigpo.same_state(gigpo.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask))
             chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.turn_mask
             number = np.asarray(alike).reshape(-1)
             compared = _standing(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)

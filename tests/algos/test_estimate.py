@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.algos import advantages as rules
 from agentrl_jax.algos import losses
-from agentrl_jax.algos.estimate import Evidence, estimate
+from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.config.algo import Advantage
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
@@ -54,7 +54,7 @@ def evidence(draw):
     placed = np.zeros((EPISODES, LENGTH), np.float32)
     for episode, turn in zip(*np.nonzero(length)):
         placed[episode, last[episode, turn]] = reward[episode, turn]
-    return Evidence(
+    return AdvantageInputs(
         rewards=placed,
         values=random.normal(size=mask.shape).astype(np.float32),
         mask=mask,
@@ -155,7 +155,7 @@ def test_weights_of_groups_and_rows_multiply(e):
 
 def test_an_unknown_estimator_is_refused():
     nothing = np.zeros((4, 2), np.float32)
-    empty = Evidence(
+    empty = AdvantageInputs(
         rewards=nothing,
         values=nothing,
         mask=nothing > 0,

@@ -23,7 +23,8 @@ from made_up import (
     settings,
 )
 
-from agentrl_jax.algos import advantages, anchors, kl
+from agentrl_jax.algos import advantages, kl
+from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.config import decode
 from agentrl_jax.config.algo import (
     AdaptiveKl,
@@ -201,9 +202,9 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
     found = per_turn(config)
     np.testing.assert_allclose(per_turn(config.replace(context="single_turn")), found, atol=1e-6)
     rewards = jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0)
-    state = STATES if anchor == "state" else anchors.hash_tokens(MET.observation, SEEN_MASK)
-    of_turns = anchors.turn_advantages(
-        anchors.returns_to_go(rewards, 0.95),
+    state = STATES if anchor == "state" else gigpo.hash_tokens(MET.observation, SEEN_MASK)
+    of_turns = gigpo.turn_advantages(
+        gigpo.returns_to_go(rewards, 0.95),
         state,
         jnp.arange(EPISODES) // GROUP_SIZE,
         MET.turn_mask,

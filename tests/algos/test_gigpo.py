@@ -7,12 +7,12 @@ from algos_oracles import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_jax.algos import anchors
+from agentrl_jax.algos import gigpo as gigpo
 
 EPISODES, TURNS = 6, 4
 
-advantages = jax.jit(anchors.turn_advantages, static_argnames=("history", "normalize_std"))
-hash_tokens = jax.jit(anchors.hash_tokens)
+advantages = jax.jit(gigpo.turn_advantages, static_argnames=("history", "normalize_std"))
+hash_tokens = jax.jit(gigpo.hash_tokens)
 
 
 @st.composite
@@ -56,12 +56,12 @@ def test_equal_turns_and_turns_alone_have_no_advantage():
 
 def test_returns_to_go_are_discounted_by_turn():
     rewards = jnp.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
-    np.testing.assert_allclose(anchors.returns_to_go(rewards, 0.5), [[1.5, 1.0, 2.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(gigpo.returns_to_go(rewards, 0.5), [[1.5, 1.0, 2.0], [0.0, 0.0, 0.0]])
 
 
 def test_a_short_history_equals_short_histories_only():
     state = as_hash(np.zeros((1, 3), int))
-    codes = np.asarray(anchors.with_history(jnp.asarray(state), 2))[0]
+    codes = np.asarray(gigpo.with_history(jnp.asarray(state), 2))[0]
     assert len({tuple(code) for code in codes.tolist()}) == 3
 
 
