@@ -55,8 +55,8 @@ def settings(**changes):
     return jax.tree.map(jnp.float32, values.replace(**changes))
 
 
-def fresh_state(model=MODEL, reference=False, optimize=PLAIN):
-    state = states.init_state(jax.random.key(1), model, optimize, reference)
+def fresh_state(model=MODEL, reference=False, tx=PLAIN):
+    state = states.init_state(jax.random.key(1), model, tx, reference)
     draw = np.random.default_rng(2)
     drawn = jax.tree.map(
         lambda x: jnp.asarray(0.1 * draw.standard_normal(x.shape), jnp.float32), state.params["policy"]

@@ -226,7 +226,7 @@ def _learning(now, batch, key, settings, model, config, numbers, shards, replay)
 
 @functools.cache
 def _start(model: ActorCritic, decay: str, reference: bool) -> state.TrainState:
-    now = made_up.fresh_state(model, optimize=state.optimizer(0.9, 0.999, 0.01, decay))
+    now = made_up.fresh_state(model, tx=state.optimizer(0.9, 0.999, 0.01, decay))
     if not reference:
         return now
     draw = np.random.default_rng(4)
@@ -257,7 +257,7 @@ def updated(config: Config) -> tuple[Any, Any]:
                 greedy,
                 model=model,
                 config=rule,
-                optimize=(optim.decay, numbers),
+                tx=(optim.decay, numbers),
                 shards=Shards(),
             )
     finally:

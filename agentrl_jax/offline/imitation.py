@@ -24,7 +24,7 @@ def imitation_steps(
     *,
     batch: int,
     model: ActorCritic,
-    optimize: optax.GradientTransformation,
+    tx: optax.GradientTransformation,
     shards: Shards,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """A number of gradient steps on the mean cross-entropy of the demonstrated tokens.
@@ -41,7 +41,7 @@ def imitation_steps(
         max_grad_norm: f32[].
         batch: static n.
         model: shapes.
-        optimize: the optimizer.
+        tx: the optimizer.
         shards: how the rows of a step are shared out.
 
     Returns:
@@ -73,7 +73,7 @@ def imitation_steps(
         loss = shards.sum(shards.after(grads, loss))
         state, norms, good = apply_gradients(
             state,
-            optimize,
+            tx,
             loss,
             shards.sum_of_gradients(grads, state.params),
             tokens=count,

@@ -180,10 +180,10 @@ def initial_state(
         pretrained: where it starts; None for a fresh decoder.
         place: gives the shardings of a state from its shapes; None leaves them to the compiler.
     """
-    optimize, reference = build_optimizer(config), needs_reference(config)
+    tx, reference = build_optimizer(config), needs_reference(config)
 
     def start(key, decoder):
-        return state.init_state(key, model, optimize, reference, decoder)
+        return state.init_state(key, model, tx, reference, decoder)
 
     given = None if pretrained is None else pretrained.params
     places = place(jax.eval_shape(start, jax.random.key(0), given))

@@ -33,7 +33,7 @@ def update(
     *,
     model: ActorCritic,
     config: LearnerConfig,
-    optimize: optax.GradientTransformation,
+    tx: optax.GradientTransformation,
     shards: Shards,
     engine: EngineConfig | None = None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -51,7 +51,7 @@ def update(
         greedy: one greedy episode a group, in the order of the groups; only remax reads it, which needs it.
         model: shapes of policy and critic.
         config: what fixes the program.
-        optimize: the optimizer.
+        tx: the optimizer.
         shards: how rows are shared out.
         engine: how the rollout played on each device; only a strict learner reads it.
 
@@ -64,7 +64,7 @@ def update(
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
     batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
-    state, of_steps = _learn(state, batch, key, settings, model, config, optimize, shards, replay)
+    state, of_steps = _learn(state, batch, key, settings, model, config, tx, shards, replay)
     metrics |= of_steps
     if config.kl.kind != "none":
         metrics["actor/kl_coef"] = settings.kl_coef
@@ -83,7 +83,7 @@ def _learn(
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
-    optimize: optax.GradientTransformation,
+    tx: optax.GradientTransformation,
     shards: Shards,
     replay: Replayer | None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -113,7 +113,7 @@ def _learn(
         loss, grads, metrics = _gradient(state, part, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
-            optimize,
+            tx,
             loss,
             grads,
             tokens=tokens,

@@ -111,7 +111,7 @@ class _Run:
         self.model = build.build_model(
             config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.world)
         )
-        self.optimize = build.build_optimizer(config)
+        self.tx = build.build_optimizer(config)
         self.names = tuple(task.label for task in config.tasks)
         self.rates = build.learning_rates(config)
         self.temperature = build.moving(config)["temperature"]
@@ -131,7 +131,7 @@ class _Run:
         self.rollout = self.programs.rollout(
             "rollout", self.model, self.world, engine, rounds=config.algo.dynamic_sampling, task_names=self.names
         )
-        self.update = self.programs.update(self.model, build.learner_config(config), self.optimize, engine)
+        self.update = self.programs.update(self.model, build.learner_config(config), self.tx, engine)
         alone = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         remax = config.algo.advantage.kind == "remax"
         self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
@@ -259,7 +259,7 @@ class _Run:
         self.view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
         if not int(state.imitation_step):
             self.folder.log_levels(0, "imitation", levels)
-        program = self.programs.imitation(self.model, self.optimize, batch=config.batch)
+        program = self.programs.imitation(self.model, self.tx, batch=config.batch)
         rates = jnp.float32(config.lr), jnp.float32(self.config.optim.max_grad_norm)
         key = jax.random.fold_in(self.key, run_keys.IMITATION)
         while (done := int(state.imitation_step)) < config.steps:
@@ -288,7 +288,7 @@ class _Run:
         evaluated = self.held_out.outcomes(state.whole())
         self.imitation_outcomes = evaluated.success
         self.folder.log_levels(self.chunks, "test", [level for task in evaluated.levels for level in task])
-        state = start.begin_learning(state, self.optimize, reference=build.needs_reference(self.config))
+        state = start.begin_learning(state, self.tx, reference=build.needs_reference(self.config))
         state = jax.device_put(state, self._places(state))
         self._save(self.chunks, state)
         return state

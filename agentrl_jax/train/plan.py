@@ -182,13 +182,13 @@ class _Parts:
             config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
         self.episodes = sum(task.groups for task in config.tasks) * config.rollout.group_size
-        self.optimize = build.build_optimizer(config)
+        self.tx = build.build_optimizer(config)
         frozen = jnp.bfloat16 if config.model.precision == "bfloat16" else jnp.float32
 
         def start(key):
             pretrained = decoder.init_params(key, model.decoder)
             pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
-            return state.init_state(key, model, self.optimize, build.needs_reference(config), pretrained)
+            return state.init_state(key, model, self.tx, build.needs_reference(config), pretrained)
 
         self.state = jax.eval_shape(start, jax.random.key(0))
 
@@ -215,7 +215,7 @@ class _Parts:
         return _compiled(program, *arguments), trajectory
 
     def update(self, trajectory: Any) -> ProgramPlan:
-        program = self.programs.update(self.model, build.learner_config(self.config), self.optimize, self.engine)
+        program = self.programs.update(self.model, build.learner_config(self.config), self.tx, self.engine)
         temperature = self._at(jax.ShapeDtypeStruct((self.episodes,), jnp.float32), Spec())
         settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
         arguments = [self._placed(self.state), trajectory, temperature, self._key(), settings]

@@ -147,7 +147,7 @@ class Programs:
         self,
         model: ActorCritic,
         config: LearnerConfig,
-        optimize: optax.GradientTransformation,
+        tx: optax.GradientTransformation,
         engine: EngineConfig | None = None,
     ) -> Any:
         """(state, trajectory, temperature, key, settings, greedy for remax) -> (state, metrics); donates the state.
@@ -162,7 +162,7 @@ class Programs:
                 f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.replicas} replicas and "
                 f"{self.shards.count} learners compute in different shapes; use 1 for tensor, and the layout rows"
             )
-        return self._learning("update", update, model, config=config, optimize=optimize, engine=engine)
+        return self._learning("update", update, model, config=config, tx=tx, engine=engine)
 
     def mutual_information(self, model: ActorCritic, config: DependenceConfig) -> Any:
         """(params, reference or None, trajectory, temperature, key) -> metrics; every player scores under its prompts.
@@ -187,9 +187,9 @@ class Programs:
 
         return self._keep("mutual_information", program)
 
-    def imitation(self, model: ActorCritic, optimize: optax.GradientTransformation, *, batch: int):
+    def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
         """(state, rows, key, steps, lr, max_grad_norm) -> (state, metrics); donates the state."""
-        return self._learning("imitation", imitation_steps, model, batch=batch, optimize=optimize)
+        return self._learning("imitation", imitation_steps, model, batch=batch, tx=tx)
 
     def _learning(self, name: str, function: Callable[..., Any], model: ActorCritic, **options: Any) -> Any:
         """A program that changes the state, which keeps its layout."""

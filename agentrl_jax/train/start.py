@@ -90,8 +90,8 @@ def notes(config: Config) -> list[str]:
     return lines
 
 
-def begin_learning(state: TrainState, optimize: optax.GradientTransformation, *, reference: bool) -> TrainState:
+def begin_learning(state: TrainState, tx: optax.GradientTransformation, *, reference: bool) -> TrainState:
     """What happens once between imitation and learning: a separate critic and the optimizer start from here."""
     params = actor_critic.critic_from_policy(state.params)
-    state = state.replace(params=params, opt_state=init_optimizer(optimize, params))
+    state = state.replace(params=params, opt_state=init_optimizer(tx, params))
     return with_reference(state) if reference else state

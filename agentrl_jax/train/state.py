@@ -68,7 +68,7 @@ def decays(params: Any) -> Any:
 def init_state(
     key: jax.Array,
     model: ActorCritic,
-    optimize: optax.GradientTransformation,
+    tx: optax.GradientTransformation,
     reference: bool,
     pretrained: decoder.Params | None = None,
 ) -> TrainState:
@@ -81,7 +81,7 @@ def init_state(
     state = TrainState(
         params=params,
         reference=None,
-        opt_state=init_optimizer(optimize, params),
+        opt_state=init_optimizer(tx, params),
         base=base,
         kl=kl.controller(1.0),
         **counts,
@@ -89,9 +89,9 @@ def init_state(
     return with_reference(state) if reference else state
 
 
-def init_optimizer(optimize: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
+def init_optimizer(tx: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
     """A fresh state of the optimizer for each part of the parameters, so that a part can stand still."""
-    return {name: optimize.init(tree) for name, tree in params.items()}
+    return {name: tx.init(tree) for name, tree in params.items()}
 
 
 def with_reference(state: TrainState) -> TrainState:
@@ -101,7 +101,7 @@ def with_reference(state: TrainState) -> TrainState:
 
 def apply_gradients(
     state: TrainState,
-    optimize: optax.GradientTransformation,
+    tx: optax.GradientTransformation,
     loss: jax.Array,
     grads: Any,
     *,
@@ -116,7 +116,7 @@ def apply_gradients(
 
     Args:
         state: before the step.
-        optimize: from `optimizer`.
+        tx: from `optimizer`.
         loss: f32[].
         grads: gradient with respect to `state.params`, reduced over devices.
         tokens: f32[] trained tokens; without any, momentum and decay would still move the parameters.
@@ -141,7 +141,7 @@ def apply_gradients(
     rates = {"policy": lr, "critic": critic_lr}
     updates, moments = {}, {}
     for name, tree in scaled_grads.items():
-        update, moments[name] = optimize.update(tree, state.opt_state[name], state.params[name])
+        update, moments[name] = tx.update(tree, state.opt_state[name], state.params[name])
         updates[name] = jax.tree.map(lambda u, r=rates[name]: r * u, update)
     good &= jnp.isfinite(norm(updates))
     new, old = (optax.apply_updates(state.params, updates), moments), (state.params, state.opt_state)

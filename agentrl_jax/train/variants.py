@@ -99,10 +99,10 @@ class Variants:
     def _begin(self) -> tuple[Any, Any]:
         """Policies [S, ...] that every variant starts from, and what is frozen of them."""
         config, pretrained = self.config, self.pretrained.params if self.pretrained else None
-        optimize = build.build_optimizer(config)
+        tx = build.build_optimizer(config)
 
         def fresh(key):
-            return init_state(jax.random.fold_in(key, run_keys.INIT), self.model, optimize, False, pretrained)
+            return init_state(jax.random.fold_in(key, run_keys.INIT), self.model, tx, False, pretrained)
 
         base = jax.jit(lambda key: fresh(key).base)(self.seeds.keys[0])
         states = self.seeds.each(lambda key, mine, shared: fresh(key).replace(base=None))(self.seeds.keys, None, None)
@@ -115,7 +115,7 @@ class Variants:
             ]
             rows = _stacked([each for each, _ in found])
             self.imitated = [set(levels) for _, levels in found]
-            program = self.alone.imitation(self.model, optimize, batch=config.imitation.batch)
+            program = self.alone.imitation(self.model, tx, batch=config.imitation.batch)
             rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
 
             def imitate(state, mine, base):
@@ -178,17 +178,17 @@ class Variants:
 
     def _learner(self, config: Config) -> tuple[TrainState, Any]:
         """The states [S, ...] of a variant before its first iteration, and the program of its update."""
-        optimize, model = build.build_optimizer(config), self._model(config)
+        tx, model = build.build_optimizer(config), self._model(config)
         reference = build.needs_reference(config)
         pretrained = self.pretrained.params if self.pretrained else None
 
         def begin(policy, key, shared):
-            state = init_state(jax.random.fold_in(key, run_keys.INIT), model, optimize, False, pretrained)
+            state = init_state(jax.random.fold_in(key, run_keys.INIT), model, tx, False, pretrained)
             state = state.replace(params={**state.params, "policy": policy}, base=None)
-            return start.begin_learning(state, optimize, reference=reference)
+            return start.begin_learning(state, tx, reference=reference)
 
         states = self.seeds.each(begin)(self.policies, self.seeds.keys, None)
-        program = self.alone.update(model, build.learner_config(config), optimize, self.engine)
+        program = self.alone.update(model, build.learner_config(config), tx, self.engine)
 
         def learn(state, mine, shared):
             (trajectory, key, greedy), (base, temperature, settings) = mine, shared

@@ -50,9 +50,9 @@ MODELS = {"whole": NO_GATHER, "adapters": ADAPTERS, "frozen": FROZEN}
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
-def drawn_state(model, optimize=PLAIN, reference=False):
+def drawn_state(model, tx=PLAIN, reference=False):
     """Small random numbers everywhere, so that no gradient is zero."""
-    state = states.init_state(jax.random.key(1), model, optimize, reference=False)
+    state = states.init_state(jax.random.key(1), model, tx, reference=False)
     draw = np.random.default_rng(2)
 
     def normal(x):
@@ -66,15 +66,15 @@ def drawn_state(model, optimize=PLAIN, reference=False):
 
 
 @functools.cache
-def programs_on(devices, fsdp, tensor, model, optimize, **changes):
+def programs_on(devices, fsdp, tensor, model, tx, **changes):
     programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
-    return programs, programs.update(model, BASE.replace(**changes), optimize)
+    return programs, programs.update(model, BASE.replace(**changes), tx)
 
 
-def step_on(devices, fsdp, tensor, model, optimize=PLAIN, trajectory=TRAJECTORY, **changes):
+def step_on(devices, fsdp, tensor, model, tx=PLAIN, trajectory=TRAJECTORY, **changes):
     """What one update adds to the parameters, its metrics, and the state that it leaves."""
-    programs, program = programs_on(devices, fsdp, tensor, model, optimize, **changes)
-    before = drawn_state(model, optimize, "kl" in changes)
+    programs, program = programs_on(devices, fsdp, tensor, model, tx, **changes)
+    before = drawn_state(model, tx, "kl" in changes)
     state = jax.device_put(jax.tree.map(jnp.copy, before), programs.placement(before, model.decoder))
     after, metrics = program(state, trajectory, ONES, KEY, made_up.settings())
     step = jax.tree.map(lambda a, b: np.asarray(a) - np.asarray(b), after.params, before.params)
@@ -153,9 +153,9 @@ def _check_layout(state, fsdp, tensor):
 def test_minibatches_parts_and_adam_on_a_mesh():
     """The optimizer's moments lie as the parameters do; its norm and its clip read all parts."""
     options = {"minibatches": 2, "grad_accum_steps": 1, "epochs": 2}
-    optimize = states.optimizer(0.9, 0.99, 0.01)
-    _, known, one = step_on(1, 1, 1, NO_GATHER, optimize, **options)
-    _, metrics, after = step_on(4, 2, 2, NO_GATHER, optimize, **options)
+    tx = states.optimizer(0.9, 0.99, 0.01)
+    _, known, one = step_on(1, 1, 1, NO_GATHER, tx, **options)
+    _, metrics, after = step_on(4, 2, 2, NO_GATHER, tx, **options)
     up, known_up = (np.asarray(state.params["policy"]["layers"]["up"]) for state in (after, one))
     np.testing.assert_allclose(up, known_up, atol=1e-3)
     np.testing.assert_allclose(metrics["grad_norm"], known["grad_norm"], rtol=1e-4)

@@ -318,8 +318,8 @@ def test_the_learner_takes_such_a_trajectory(troubled):
     _, trajectory = troubled
     config = toy_agent.CONFIG
     rule = build.learner_config(config).replace(group_size=GROUP_SIZE, task_names=("Courier",), minibatches=1)
-    optimize = build.build_optimizer(config)
-    start = state.init_state(jax.random.key(0), toy_agent.MODEL, optimize, reference=False)
+    tx = build.build_optimizer(config)
+    start = state.init_state(jax.random.key(0), toy_agent.MODEL, tx, reference=False)
     start = dataclasses.replace(start, params=start.params | {"policy": policy()})
 
     def learn(start, trajectory):
@@ -332,7 +332,7 @@ def test_the_learner_takes_such_a_trajectory(troubled):
             settings,
             model=toy_agent.MODEL,
             config=rule,
-            optimize=optimize,
+            tx=tx,
             shards=Shards(1),
         )
 

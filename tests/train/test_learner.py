@@ -51,15 +51,15 @@ def learn():
     """Function (trajectory, state, settings, key, model, optimizer, **changes of the config) -> (state, metrics)."""
 
     @functools.cache
-    def program(model, optimize, config):
+    def program(model, tx, config):
         return jax.jit(
-            functools.partial(update, model=model, config=config, optimize=optimize, shards=Shards()),
+            functools.partial(update, model=model, config=config, tx=tx, shards=Shards()),
         )
 
-    def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, optimize=PLAIN, **changes):
-        state = fresh_state(model, optimize=optimize) if state is None else state
+    def run(trajectory=TRAJECTORY, state=None, numbers=None, *, key=KEY, model=MODEL, tx=PLAIN, **changes):
+        state = fresh_state(model, tx=tx) if state is None else state
         numbers = settings() if numbers is None else numbers
-        return program(model, optimize, BASE.replace(**changes))(state, trajectory, ONES, key, numbers)
+        return program(model, tx, BASE.replace(**changes))(state, trajectory, ONES, key, numbers)
 
     run.program = program
     return run

@@ -48,16 +48,12 @@ def test_returns_rise(play, preset):
     """Climbing is a matter of saying Up; an agent with drawn parameters has to find that out."""
     algo = decode({"algo": {"preset": preset, "minibatches": 1, "kl": "none"}}).algo
     config = CONFIG.replace(algo=algo)
-    model, optimize = build.build_model(config, toy_agent.TOKENIZER), build.build_optimizer(config)
-    agent = state.init_state(jax.random.key(1), model, optimize, reference=False)
+    model, tx = build.build_model(config, toy_agent.TOKENIZER), build.build_optimizer(config)
+    agent = state.init_state(jax.random.key(1), model, tx, reference=False)
     policy = toy_agent.talkative_params(0)["policy"]
-    agent = agent.replace(
-        params=agent.params | {"policy": policy}, opt_state=state.init_optimizer(optimize, agent.params)
-    )
+    agent = agent.replace(params=agent.params | {"policy": policy}, opt_state=state.init_optimizer(tx, agent.params))
     step = jax.jit(
-        functools.partial(
-            learner.update, model=model, config=build.learner_config(config), optimize=optimize, shards=Shards()
-        ),
+        functools.partial(learner.update, model=model, config=build.learner_config(config), tx=tx, shards=Shards()),
     )
     temperature = jnp.ones(len(build.training_ids(config).group))
     returns = []

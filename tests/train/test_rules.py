@@ -81,9 +81,7 @@ def learn():
 
     @functools.cache
     def program(config):
-        return jax.jit(
-            functools.partial(update, model=model_of(config), config=config, optimize=PLAIN, shards=Shards())
-        )
+        return jax.jit(functools.partial(update, model=model_of(config), config=config, tx=PLAIN, shards=Shards()))
 
     def run(config, trajectory=MET, numbers=None, greedy=None):
         state = fresh_state(model_of(config), reference=config.kl.kind != "none")
@@ -476,7 +474,7 @@ def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
     steps = []
     for most in (token_scores.LOGITS_AT_ONCE, 5 * SHAPE.vocab_size):
         monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", most)
-        program = jax.jit(functools.partial(update, model=NO_CRITIC, config=config, optimize=PLAIN, shards=Shards()))
+        program = jax.jit(functools.partial(update, model=NO_CRITIC, config=config, tx=PLAIN, shards=Shards()))
         after, metrics = program(state, MET, ONES, KEY, settings(kl_coef=10.0))
         assert float(metrics["actor/kl"]) == pytest.approx(float(expected), rel=1e-4)
         steps.append(jax.tree.map(jnp.subtract, after.params, state.params))

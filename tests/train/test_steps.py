@@ -22,15 +22,15 @@ from agentrl_jax.train.programs import Programs
 
 def test_a_step_without_tokens_moves_nothing():
     """Momentum and decay of AdamW would."""
-    optimize = states.optimizer(0.9, 0.999, 0.1)
-    state = fresh_state(optimize=optimize)
+    tx = states.optimizer(0.9, 0.999, 0.1)
+    state = fresh_state(tx=tx)
     ones, zeros = (jax.tree.map(make, state.params) for make in (jnp.ones_like, jnp.zeros_like))
     rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5}
-    moved, norms, good = states.apply_gradients(state, optimize, jnp.float32(1), ones, tokens=jnp.float32(3), **rates)
+    moved, norms, good = states.apply_gradients(state, tx, jnp.float32(1), ones, tokens=jnp.float32(3), **rates)
     assert good
     for name, norm in norms.items():  # each part by itself
         assert float(norm) == pytest.approx(np.sqrt(sum(x.size for x in jax.tree.leaves(state.params[name]))))
-    again, _, good = states.apply_gradients(moved, optimize, jnp.float32(0), zeros, tokens=jnp.float32(0), **rates)
+    again, _, good = states.apply_gradients(moved, tx, jnp.float32(0), zeros, tokens=jnp.float32(0), **rates)
     assert not good
     assert int(again.bad_updates) == 1
     assert_close(again.replace(bad_updates=0), moved.replace(bad_updates=0), 0.0)
@@ -38,17 +38,17 @@ def test_a_step_without_tokens_moves_nothing():
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
     """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
-    optimize = states.optimizer(0.9, 0.999, 0.0)
+    tx = states.optimizer(0.9, 0.999, 0.0)
     rows = pack_trajectories(TRAJECTORY, "full")
     numbers = (jnp.float32(0.01), jnp.float32(1.0))
     program = jax.jit(
-        functools.partial(imitation_steps, batch=8, model=MODEL, optimize=optimize, shards=Shards()),
+        functools.partial(imitation_steps, batch=8, model=MODEL, tx=tx, shards=Shards()),
     )
 
     def run(steps, state):
         return program(state, rows, KEY, jnp.int32(steps), *numbers)
 
-    start = fresh_state(optimize=optimize)
+    start = fresh_state(tx=tx)
     early, first = run(1, start)
     late, mean = run(59, early)
     late, last = run(1, late)
@@ -56,7 +56,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     assert last["imitation/loss"] < mean["imitation/loss"] < first["imitation/loss"]
     assert int(late.imitation_step) == 61
     assert program._cache_size() == 1
-    two = Programs(make_mesh(2)).imitation(MODEL, optimize, batch=8)
+    two = Programs(make_mesh(2)).imitation(MODEL, tx, batch=8)
     spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert int(spread.imitation_step) == 1
@@ -83,9 +83,9 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     assert np.any(scores(moved.whole(), model) != off)
 
 
-def biased_state(model, optimize):
+def biased_state(model, tx):
     """Parameters of which every leaf is 1, with all kinds of biases and norms, stacked."""
-    state = states.init_state(KEY, model, optimize, reference=False)
+    state = states.init_state(KEY, model, tx, reference=False)
     return state.replace(params=jax.tree.map(jnp.ones_like, state.params))
 
 
@@ -101,10 +101,10 @@ def test_norms_and_biases_do_not_decay(changes):
     rates = {"lr": 1.0, "critic_lr": 1.0, "max_grad_norm": 1.0, "tokens": jnp.float32(1)}
 
     def still(decay):
-        optimize = states.optimizer(0.9, 0.999, 0.1, decay)
-        state = biased_state(model, optimize)
+        tx = states.optimizer(0.9, 0.999, 0.1, decay)
+        state = biased_state(model, tx)
         zeros = jax.tree.map(jnp.zeros_like, state.params)
-        after, _, _ = states.apply_gradients(state, optimize, jnp.float32(0), zeros, **rates)
+        after, _, _ = states.apply_gradients(state, tx, jnp.float32(0), zeros, **rates)
         moved = jax.tree.leaves_with_path(after.params)
         return {jax.tree_util.keystr(path, simple=True, separator="/"): float(leaf.mean()) for path, leaf in moved}
 
@@ -119,13 +119,13 @@ def test_norms_and_biases_do_not_decay(changes):
 
 def test_a_held_policy_and_its_moments_stand_still():
     """As if its first step were the first of all, while the critic moves as it would anyway."""
-    optimize = states.optimizer(0.9, 0.999, 0.1)
-    state = fresh_state(optimize=optimize)
+    tx = states.optimizer(0.9, 0.999, 0.1)
+    state = fresh_state(tx=tx)
     grads = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape), state.params)
     rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5, "tokens": jnp.float32(1)}
 
     def step(state, hold):
-        return states.apply_gradients(state, optimize, jnp.float32(1), grads, hold_policy=hold, **rates)[0]
+        return states.apply_gradients(state, tx, jnp.float32(1), grads, hold_policy=hold, **rates)[0]
 
     held, free = step(state, True), step(state, False)
     for tree in ("params", "opt_state"):

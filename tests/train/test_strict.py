@@ -174,7 +174,7 @@ def test_a_rollout_of_another_shape_is_refused(iteration, engine, words):
                 update,
                 model=MODEL,
                 config=RULE.replace(mismatch=Replay()),
-                optimize=made_up.PLAIN,
+                tx=made_up.PLAIN,
                 shards=Shards(),
                 engine=None if engine is None else toy_agent.engine_config(**engine),
             ),
@@ -197,7 +197,7 @@ def test_truncated_weights_stand_before_the_policy_gradient():
     model = dataclasses.replace(made_up.MODEL, critic="none")
     rule = made_up.BASE.replace(mismatch=Tis(cap=cap), **made_up.GRPO)
     start, trajectory = made_up.fresh_state(model), made_up.TRAJECTORY
-    learn = functools.partial(update, model=model, config=rule, optimize=made_up.PLAIN, shards=Shards())
+    learn = functools.partial(update, model=model, config=rule, tx=made_up.PLAIN, shards=Shards())
     numbers = made_up.settings(entropy_coef=0.0, lr=1.0)
     state, metrics = jax.jit(learn)(start, trajectory, made_up.ONES, KEY, numbers)
 
