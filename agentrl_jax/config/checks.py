@@ -300,11 +300,11 @@ def _batch(config: Config) -> Iterator[str]:
             f"algo.filter.ratio {algo.filter.ratio:g} of {groups} groups keeps none; raise the ratio to at least "
             f"{1 / groups:g} or give the tasks more groups"
         )
-    parts = algo.minibatches * algo.grad_accum_steps
-    if rows % parts:
+    microbatches = algo.minibatches * algo.grad_accum_steps
+    if rows % microbatches:
         turns = " x prompt.max_turns" if config.rollout.context == "single_turn" else ""
         yield (
-            f"algo.minibatches x algo.grad_accum_steps is {parts}, which does not divide the {rows} rows kept for training "
+            f"algo.minibatches x algo.grad_accum_steps is {microbatches}, which does not divide the {rows} rows kept for training "
             f"({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
         )
     none = f"but algo.advantage {algo.advantage.kind} has no critic"
@@ -346,10 +346,10 @@ def _devices(config: Config) -> Iterator[str]:
             f"{this}, and their {replicas} replicas, each with episodes of its own, do not divide the {groups} groups of "
             "a batch; change devices, mesh, or the groups of the tasks"
         )
-    parts = algo.minibatches * algo.grad_accum_steps
-    if rows % (parts * learners):
+    microbatches = algo.minibatches * algo.grad_accum_steps
+    if rows % (microbatches * learners):
         yield (
-            f"{this}, and their {learners} learners do not divide the {rows // parts} rows of a part of a minibatch; "
+            f"{this}, and their {learners} learners do not divide the {rows // microbatches} rows of a part of a minibatch; "
             "change devices, mesh.tensor, groups or members, algo.minibatches or algo.grad_accum_steps"
         )
     if slots * replicas > episodes:

@@ -18,7 +18,7 @@ from agentrl_jax.text.canonical import CanonicalTable, build_canonical, encode_p
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.numbers import DIGIT_PIECES, number_pieces
 from agentrl_jax.text.pieces import Piece, PieceTable, Special, build_table, encode_piece, expand
-from agentrl_jax.text.styles import Part, PromptStyle, Task
+from agentrl_jax.text.styles import PromptStyle, Segment, Task
 from agentrl_jax.text.tokenizer import Tokenizer
 
 REWARD_DECIMALS = 1
@@ -58,7 +58,7 @@ class Prompt(struct.PyTreeNode):
     prefix: np.ndarray
     table: PieceTable | CanonicalTable
     prefix_pieces: tuple[Piece, ...] = struct.field(pytree_node=False)
-    message_parts: tuple[Part, ...] = struct.field(pytree_node=False)
+    message_parts: tuple[Segment, ...] = struct.field(pytree_node=False)
     message_ids: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
     response_pieces: tuple[tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]] = struct.field(pytree_node=False)
     response_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = struct.field(pytree_node=False)
@@ -140,7 +140,7 @@ def compile_prompt(
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
     opening = ("<think>" if think else "<answer>",)
     inserted = chat.opening(opening[0], forced=forced) if plain is None else (plain,) if plain else ()
-    parts = (*parts, Part("text", inserted)) if inserted else parts
+    parts = (*parts, Segment("text", inserted)) if inserted else parts
     before: tuple[Piece, ...] = (*(() if forced else opening), *(("</think>", "<answer>") if think else ()))
     between: tuple[Piece, ...] = (f" {separator} " if style.spaced else separator,)
     after: tuple[Piece, ...] = ("</answer>", Special(chat.end))
@@ -279,7 +279,7 @@ def response(
 
 
 def _canonical_prefix(
-    tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Part], pieces: Sequence[str]
+    tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Segment], pieces: Sequence[str]
 ) -> list[int]:
     """The prefix as the tokenizer writes it before a first message, which need not be known beyond its beginning."""
     first = next(part for part in parts if part.when in ("always", "first"))

@@ -29,7 +29,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Segment:
     """One part of a message.
 
     Attributes:
@@ -57,7 +57,7 @@ class PromptStyle:
 
     name: str
     prefix: Callable[[Task, Chat], tuple[Piece, ...]]
-    message: Callable[[Task, Chat], tuple[Part, ...]]
+    message: Callable[[Task, Chat], tuple[Segment, ...]]
     spaced: bool
 
 
@@ -72,12 +72,12 @@ def get_style(name: str) -> PromptStyle:
     return STYLES[name]
 
 
-def _later(chat: Chat) -> tuple[Part, ...]:
+def _later(chat: Chat) -> tuple[Segment, ...]:
     """What closes the response before a message, and the message's header."""
-    closing = (Part("text", chat.unended, when="unended"), Part("text", chat.after_end, when="later"))
+    closing = (Segment("text", chat.unended, when="unended"), Segment("text", chat.after_end, when="later"))
     if chat.first_user == chat.user:
-        return (*closing, Part("text", chat.user))
-    return (*closing, Part("text", chat.first_user, when="first"), Part("text", chat.user, when="later"))
+        return (*closing, Segment("text", chat.user))
+    return (*closing, Segment("text", chat.first_user, when="first"), Segment("text", chat.user, when="later"))
 
 
 def _compact_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
@@ -86,14 +86,14 @@ def _compact_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     return chat.system(text, brief=True)
 
 
-def _compact_message(task: Task, chat: Chat) -> tuple[Part, ...]:
+def _compact_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     closing = () if chat.headers_suffice else chat.user_end
     return (
         *_later(chat),
-        Part("observation"),
-        Part("text", ("\n",)),
-        Part("actions_left"),
-        Part("text", (*closing, *chat.response)),
+        Segment("observation"),
+        Segment("text", ("\n",)),
+        Segment("actions_left"),
+        Segment("text", (*closing, *chat.response)),
     )
 
 
@@ -113,24 +113,24 @@ def _ragen_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     )
 
 
-def _ragen_message(task: Task, chat: Chat) -> tuple[Part, ...]:
+def _ragen_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     thought = "<think> your reasoning </think>" if task.think else ""
     request = (
         f".\nResponse with {thought}<answer> your actions </answer> and nothing else, "
         f"in at most {task.response_words} words."
     )
     return (
-        Part("text", chat.unended, when="unended"),
-        Part("text", (*chat.after_end, *chat.user, "Reward:\n"), when="later"),
-        Part("reward", when="later"),
-        Part("text", ("\n\n",), when="later"),
-        Part("text", ("Turn ",)),
-        Part("turn"),
-        Part("text", (":\nState:\n",)),
-        Part("observation"),
-        Part("text", ("\nActions left: ",)),
-        Part("actions_left"),
-        Part("text", (request, *chat.user_end, *chat.response)),
+        Segment("text", chat.unended, when="unended"),
+        Segment("text", (*chat.after_end, *chat.user, "Reward:\n"), when="later"),
+        Segment("reward", when="later"),
+        Segment("text", ("\n\n",), when="later"),
+        Segment("text", ("Turn ",)),
+        Segment("turn"),
+        Segment("text", (":\nState:\n",)),
+        Segment("observation"),
+        Segment("text", ("\nActions left: ",)),
+        Segment("actions_left"),
+        Segment("text", (request, *chat.user_end, *chat.response)),
     )
 
 
@@ -142,12 +142,12 @@ def _bare_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     return chat.open_user
 
 
-def _chat_message(task: Task, chat: Chat) -> tuple[Part, ...]:
+def _chat_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     return (
-        Part("text", chat.unended, when="unended"),
-        Part("text", (*chat.after_end, *chat.user), when="later"),
-        Part("observation"),
-        Part("text", (*chat.user_end, *chat.response)),
+        Segment("text", chat.unended, when="unended"),
+        Segment("text", (*chat.after_end, *chat.user), when="later"),
+        Segment("observation"),
+        Segment("text", (*chat.user_end, *chat.response)),
     )
 
 

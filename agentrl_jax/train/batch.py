@@ -253,16 +253,18 @@ def _prepare(
     """Values, reference log-probabilities and advantages of all kept rows."""
     mask = rows.response_mask
     mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
-    in_parts = functools.partial(_in_parts, parts=config.minibatches * config.grad_accum_steps, shards=shards)
+    in_microbatches = functools.partial(
+        _in_microbatches, microbatches=config.minibatches * config.grad_accum_steps, shards=shards
+    )
     params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage.has_critic:
-        value = shards.replicate(in_parts(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
+        value = shards.replicate(in_microbatches(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
         params, reference = shards.after(value, (params, reference))
     final_value = jnp.zeros(played.length.shape[0])
     if played.final is not None:
         tokens, position, known = shards.local(_padded(played.final, config, shards))
-        of_rows = in_parts(lambda *r: actor_critic.values(params, model, *r), known, (tokens, position))
+        of_rows = in_microbatches(lambda *r: actor_critic.values(params, model, *r), known, (tokens, position))
         of_final = shards.replicate(of_rows)[: len(final_value), 0]
         final_value = jnp.where(played.final.known[:, 0], of_final, 0.0)
         params, reference = shards.after(final_value, (params, reference))
@@ -270,7 +272,9 @@ def _prepare(
     def by_forward(policy):
         tempered = (*mine, my_temperature)
         return shards.replicate(
-            in_parts(lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered)
+            in_microbatches(
+                lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered
+            )
         )
 
     # The divergence over the whole vocabulary reads both policies at once, in the loss.
@@ -367,8 +371,8 @@ def _prepare(
     return batch, metrics
 
 
-def _in_parts(
-    function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], parts: int, shards: Shards
+def _in_microbatches(
+    function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], microbatches: int, shards: Shards
 ) -> jax.Array:
     """A function of rows to f32[N, K], in as many parts as the gradient; 0 for parts without a sampled token."""
 
@@ -376,7 +380,7 @@ def _in_parts(
         mask, *rows = part
         return jax.lax.cond(shards.any(mask), lambda: function(*rows), lambda: jnp.zeros_like(mask, jnp.float32))
 
-    split = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), (mask, *rows))
+    split = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), (mask, *rows))
     return jax.lax.map(of_part, split).reshape(mask.shape)
 
 

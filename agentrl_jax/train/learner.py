@@ -156,7 +156,7 @@ def _gradient(
     """
     denominators = losses.count(batch.mask)
     mine = shards.local(batch)
-    parts = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), mine)
+    microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), mine)
     varying, base, reference = shards.varying((state.params, state.base, state.reference))
     frozen = state.replace(base=base)
 
@@ -170,7 +170,7 @@ def _gradient(
     def up_to(length):
         return lambda part: gradient_of(part.replace(tokens=part.tokens[:, :length]))
 
-    shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], parts))
+    shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], microbatches))
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
     steps = range(1, config.length_buckets + 1)
@@ -184,7 +184,7 @@ def _gradient(
         sums, peaks = jax.lax.switch(jnp.sum(longest > jnp.array([0, *lengths[:-1]])), branches, part)
         return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 
-    (added, peaks), _ = jax.lax.scan(accumulate, zeros, parts)
+    (added, peaks), _ = jax.lax.scan(accumulate, zeros, microbatches)
     loss, grads, sums = added
     loss, sums = shards.sum((loss, sums))
     grads = shards.sum_of_gradients(grads, state.params)
