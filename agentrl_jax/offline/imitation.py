@@ -59,7 +59,7 @@ def imitation_steps(
         )
         part = jax.tree.map(lambda x: x[chosen], rows)
         count = jnp.sum(part.response_mask, dtype=jnp.float32)
-        mine = shards.local(part)
+        mine = shards.shard_rows(part)
         params, base = shards.varying((state.params, state.base))
         frozen = state.replace(base=base)
 

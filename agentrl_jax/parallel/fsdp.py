@@ -7,9 +7,9 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from agentrl_jax.models.decoder import GATHERED, NoGather
+from agentrl_jax.parallel.cpu_collective_order import in_turn
 from agentrl_jax.parallel.layout import logical_axes
 from agentrl_jax.parallel.mesh import FSDP
-from agentrl_jax.parallel.turns import in_turn
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from agentrl_jax.parallel.cpu_collective_order import after
 from agentrl_jax.parallel.mesh import DATA, FSDP
-from agentrl_jax.parallel.turns import after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Shards:
     count: int = 1
     axes: tuple[str, ...] = (DATA,)
 
-    def local(self, tree: Any) -> Any:
+    def shard_rows(self, tree: Any) -> Any:
         """This share of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
 
         Rows with nothing to learn from stand at the end of a batch and are shared out evenly like this.
@@ -38,8 +38,8 @@ class Shards:
         """
         return self._cut(tree, axis=1)
 
-    def replicate(self, tree: Any) -> Any:
-        """Every share's rows on all of them, in the order that `local` found: leaves [N / R, ...] -> [N, ...]."""
+    def all_gather_rows(self, tree: Any) -> Any:
+        """Every share's rows on all of them, in the order that `shard_rows` found: leaves [N / R, ...] -> [N, ...]."""
         return self._collect(tree, axis=1)
 
     def block(self, tree: Any) -> Any:
@@ -90,9 +90,9 @@ class Shards:
 
         A branch that puts parameters together asks this: a device that takes it alone would wait for ever.
         """
-        return self.most(jnp.any(x).astype(jnp.int32)) > 0
+        return self.fsdp_max(jnp.any(x).astype(jnp.int32)) > 0
 
-    def most(self, x: jax.Array) -> jax.Array:
+    def fsdp_max(self, x: jax.Array) -> jax.Array:
         """Greatest i32[] on the devices that keep parts of the same parameters, for branches as in `any`."""
         return jax.lax.pmax(x, FSDP) if self._of_parts else x
 
@@ -150,7 +150,7 @@ def _varying(x: jax.Array) -> frozenset[str]:
     return jax.typeof(x).manual_axis_type.varying
 
 
-def on_mesh(
+def maybe_shard_map(
     function: Callable[..., Any],
     mesh: Mesh,
     in_specs: Any,

@@ -19,7 +19,7 @@ def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
     """Devices of a topology, and the memory of each in bytes, if it is known.
 
     Args:
-        name: `local` for this process's own devices, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
+        name: `shard_rows` for this process's own devices, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
 
     Raises:
         TopologyError: the name is unknown, or `libtpu` is not installed.

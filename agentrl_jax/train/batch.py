@@ -252,26 +252,28 @@ def _prepare(
 ) -> tuple[Batch, dict[str, jax.Array]]:
     """Values, reference log-probabilities and advantages of all kept rows."""
     mask = rows.response_mask
-    mine, my_mask, my_temperature = shards.local(((rows.tokens, rows.position), mask, temperature))
+    mine, my_mask, my_temperature = shards.shard_rows(((rows.tokens, rows.position), mask, temperature))
     in_microbatches = functools.partial(
         _in_microbatches, microbatches=config.minibatches * config.grad_accum_steps, shards=shards
     )
     params, reference = shards.varying((state.whole(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage.has_critic:
-        value = shards.replicate(in_microbatches(lambda *r: actor_critic.values(params, model, *r), my_mask, mine))
+        value = shards.all_gather_rows(
+            in_microbatches(lambda *r: actor_critic.values(params, model, *r), my_mask, mine)
+        )
         params, reference = shards.after(value, (params, reference))
     final_value = jnp.zeros(played.length.shape[0])
     if played.final is not None:
-        tokens, position, known = shards.local(_padded(played.final, config, shards))
+        tokens, position, known = shards.shard_rows(_padded(played.final, config, shards))
         of_rows = in_microbatches(lambda *r: actor_critic.values(params, model, *r), known, (tokens, position))
-        of_final = shards.replicate(of_rows)[: len(final_value), 0]
+        of_final = shards.all_gather_rows(of_rows)[: len(final_value), 0]
         final_value = jnp.where(played.final.known[:, 0], of_final, 0.0)
         params, reference = shards.after(final_value, (params, reference))
 
     def by_forward(policy):
         tempered = (*mine, my_temperature)
-        return shards.replicate(
+        return shards.all_gather_rows(
             in_microbatches(
                 lambda *r: actor_critic.logprobs({**params, "policy": policy}, model, *r), my_mask, tempered
             )

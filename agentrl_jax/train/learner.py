@@ -155,7 +155,7 @@ def _gradient(
     to the shortest of `length_buckets` lengths that holds its rows, and left out where it holds nothing.
     """
     denominators = losses.count(batch.mask)
-    mine = shards.local(batch)
+    mine = shards.shard_rows(batch)
     microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), mine)
     varying, base, reference = shards.varying((state.params, state.base, state.reference))
     frozen = state.replace(base=base)
@@ -180,7 +180,7 @@ def _gradient(
     branches = [lambda _: zeros, *map(up_to, lengths)]
 
     def accumulate(total, part):
-        longest = shards.most(jnp.max(_lengths(part)))
+        longest = shards.fsdp_max(jnp.max(_lengths(part)))
         sums, peaks = jax.lax.switch(jnp.sum(longest > jnp.array([0, *lengths[:-1]])), branches, part)
         return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 

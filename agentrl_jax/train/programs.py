@@ -21,7 +21,7 @@ from agentrl_jax.parallel import layout
 from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
 from agentrl_jax.parallel.mesh import FSDP, TENSOR
-from agentrl_jax.parallel.shards import Shards, on_mesh
+from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.host import HostWorld
@@ -134,12 +134,12 @@ class Programs:
 
         settings: Any = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
         specs = (Spec(), Spec(), Spec(rows), Spec(), RolloutSettings(**settings | {"temperature": Spec(rows)}))
-        shared = on_mesh(play, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
+        shared = maybe_shard_map(play, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
 
         def program(params, key, ids, settings):
             policy = decoder.as_activations(policy_decoder(params, model), model.decoder)
             groups = jnp.max(ids.group) + 1
-            return shared(self._laid(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
+            return shared(self._reshard(policy, model.decoder, self.rollout_rules), key, ids, groups, settings)
 
         return self._keep(name, program)
 
@@ -172,13 +172,13 @@ class Programs:
         rows = self.rollout_rules.row_axes
         specs = (Spec(), Spec(rows), Spec())
         score = functools.partial(dependence.score, model=model.decoder)
-        shared = on_mesh(score, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
+        shared = maybe_shard_map(score, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
         scorer = dependence.in_shares(shared, self.replicas)
 
         def program(params, reference, trajectory, temperature, key):
             def laid(policy):
                 whole = decoder.as_activations(policy_decoder({**params, "policy": policy}, model), model.decoder)
-                return self._laid(whole, model.decoder, self.rollout_rules)
+                return self._reshard(whole, model.decoder, self.rollout_rules)
 
             before = None if reference is None else laid(reference)
             return dependence.measure(
@@ -200,7 +200,7 @@ class Programs:
         def program(state, *arguments):
             places = self.placement(state, model.decoder)
             specs = layout.specs_over(places, self.shards.axes) if self.mesh.size > 1 else None
-            shared = on_mesh(
+            shared = maybe_shard_map(
                 lambda state, arguments: alone(state, *arguments),
                 self.mesh,
                 (specs, Spec()),
@@ -209,11 +209,11 @@ class Programs:
                 replicated_results=True,
             )
             state, metrics = shared(state, arguments)
-            return self._laid(state, model.decoder, layout.UPDATE), metrics
+            return self._reshard(state, model.decoder, layout.UPDATE), metrics
 
         return self._keep(name, program, donate_argnums=(0,))
 
-    def _laid(self, tree: Any, shape: DecoderConfig, rules: Rules) -> Any:
+    def _reshard(self, tree: Any, shape: DecoderConfig, rules: Rules) -> Any:
         if self.mesh.size == 1:
             return tree
         return jax.lax.with_sharding_constraint(tree, self.placement(tree, shape, rules))

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as Spec
 from prompt_texts import message_text, prefix_text
 
 from agentrl_jax.parallel.mesh import DATA, make_mesh
-from agentrl_jax.parallel.shards import Shards, on_mesh
+from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
@@ -109,7 +109,9 @@ class Stage:
 
         whole = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
         rows = RolloutSettings(**whole | {"temperature": Spec(DATA)})
-        sharded = on_mesh(play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False)
+        sharded = maybe_shard_map(
+            play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False
+        )
         return jax.jit(sharded, compiler_options=toy_agent.SAME_BITS)
 
     def run(self, program, kind=Courier):
@@ -361,7 +363,7 @@ def test_large_arguments_do_not_stall_many_devices():
         return jax.lax.while_loop(lambda carry: carry[1] < 20, body, (x, 0))[0]
 
     mesh = make_mesh()
-    function = jax.jit(on_mesh(loop, mesh, Spec(DATA), Spec(DATA), axes=(DATA,), replicated_results=False))
+    function = jax.jit(maybe_shard_map(loop, mesh, Spec(DATA), Spec(DATA), axes=(DATA,), replicated_results=False))
     total = rows * mesh.size
     assert function(jnp.zeros(total, jnp.int32)).tolist() == [20] * total
     assert len(received) == 20 * mesh.size
