@@ -83,7 +83,7 @@ def rollout(
     key: jax.Array,
     ids: EpisodeIds,
     settings: RolloutSettings,
-    hold: Callable[[Any], Any] = lambda state: state,
+    constrain_sharding: Callable[[Any], Any] = lambda state: state,
 ) -> tuple[Trajectory, RolloutStats]:
     """Plays E episodes with the policy `params`. Pure; meant to be compiled whole.
 
@@ -95,7 +95,7 @@ def rollout(
         key: key of this rollout.
         ids: E episodes; with members > 1, rows of a group are contiguous.
         settings: traced settings.
-        hold: see `final_state`.
+        constrain_sharding: see `final_state`.
 
     Returns:
         The trajectory and counters.
@@ -103,7 +103,7 @@ def rollout(
     Raises:
         ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
     """
-    state = final_state(params, model, world, config, key, ids, settings, hold=hold)
+    state = final_state(params, model, world, config, key, ids, settings, constrain_sharding=constrain_sharding)
     trajectory = state.trajectory
     outcomes = {"failed": trajectory.failed, "solved": trajectory.success & ~trajectory.failed}
     stats = state.stats.replace(
@@ -123,7 +123,7 @@ def final_state(
     settings: RolloutSettings,
     *,
     responses: Response | None = None,
-    hold: Callable[[Any], Any] = lambda state: state,
+    constrain_sharding: Callable[[Any], Any] = lambda state: state,
 ) -> LoopState:
     """As `rollout`, but returns the whole state of the loop when it ends.
 
@@ -136,7 +136,7 @@ def final_state(
         ids: E episodes.
         settings: traced settings.
         responses: [E, T] responses that are given instead of drawn ones; each is scored as if it had been drawn.
-        hold: marks every new state with what devices must know of it: inside a checked `jax.shard_map`, whose loops
+        constrain_sharding: marks every new state with what devices must know of it: inside a checked `jax.shard_map`, whose loops
             start from constants, `Shards.varying`; where the compiler parts the cache over devices, its layout.
     """
     episodes = ids.group.shape[0]
@@ -151,15 +151,17 @@ def final_state(
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     layers = decoder.prepare_for_decode(params, model)
     opening = prefill_prefixes(layers, model, world)
-    engine = _Engine(layers, model, world, config, key, ids, settings, responses, hold, opening)
+    engine = _Engine(layers, model, world, config, key, ids, settings, responses, constrain_sharding, opening)
 
     def cycle(state: LoopState) -> LoopState:
-        state = jax.lax.while_loop(engine.may_decode, lambda s: hold(engine.decode(s)), state)
+        state = jax.lax.while_loop(engine.may_decode, lambda s: constrain_sharding(engine.decode(s)), state)
         state, pending = engine.interact(state)
-        state = hold(state)
-        return jax.lax.cond(jnp.any(state.active), lambda s: hold(engine.prefill(s, pending)), lambda s: s, state)
+        state = constrain_sharding(state)
+        return jax.lax.cond(
+            jnp.any(state.active), lambda s: constrain_sharding(engine.prefill(s, pending)), lambda s: s, state
+        )
 
-    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, hold(engine.start(slots)))
+    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, constrain_sharding(engine.start(slots)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,7 +176,7 @@ class _Engine:
     ids: EpisodeIds
     settings: RolloutSettings
     responses: Response | None
-    hold: Callable[[Any], Any]
+    constrain_sharding: Callable[[Any], Any]
     opening: decoder.KVCache
     """See `prefill_prefixes`."""
 
@@ -352,7 +354,7 @@ class _Engine:
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
                 cache=write_prefix(state.cache, self.opening, ids.task, refilled),
             )
-            return self.hold(state)
+            return self.constrain_sharding(state)
 
         state = jax.lax.cond(jnp.any(refilled), take, lambda s: s, state)
         return state.replace(

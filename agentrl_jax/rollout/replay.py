@@ -72,7 +72,7 @@ def replay_logprobs(
         trajectory.ids.replace(group=row),
         settings,
         responses=trajectory.response,
-        hold=varying,
+        constrain_sharding=varying,
     )
     return state.trajectory.response.logprob
 

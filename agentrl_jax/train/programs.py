@@ -105,11 +105,11 @@ class Programs:
                 "replicas; use 1 for its tensor axis, and rows for the rollout's layout"
             )
         rows = self.rollout_rules.row_axes
-        hold = self._hold_cache(model.decoder)
+        constrain_sharding = self._constrain_cache(model.decoder)
 
         def play(policy, key, ids, groups, settings):
             def once(ids):
-                return rollout(policy, model.decoder, world, config, key, ids, settings, hold)
+                return rollout(policy, model.decoder, world, config, key, ids, settings, constrain_sharding)
 
             penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
 
@@ -223,7 +223,7 @@ class Programs:
         counts = (1, shape.num_kv_heads, 1, 1)
         return self.rollout_rules.spec((None, "kv_heads", None, None), counts, self.mesh, "the cache")
 
-    def _hold_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
+    def _constrain_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
         spec = self.cache_spec(shape)
         if not spec:
             return lambda state: state
