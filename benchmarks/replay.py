@@ -43,7 +43,7 @@ def main(path: str, *overrides: str) -> None:
     settings = build.rollout_settings(config, world, ids.group.shape[0], config.rollout.temperature)
 
     numbers = build.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
-    playing = state.whole(), key, ids, settings
+    playing = state.merged_params(), key, ids, settings
     compiled = {"rollout": programs.rollout("rollout", model, world, engine).lower(*playing).compile()}
     trajectory, _ = compiled["rollout"](*playing)
     learning = trajectory, settings.temperature, key, numbers

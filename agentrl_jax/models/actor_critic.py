@@ -73,7 +73,7 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
     Returns:
         "policy": the decoder, or the part of it that is trained, or its adapter; "critic", if there is one: "head"
         f32[D], "bias" f32[] and, of a separate critic, its own "decoder", which starts as a copy of "policy"; and
-        "base", if there is something frozen: the rest of the decoder, or all of it.
+        "frozen", if there is something frozen: the rest of the decoder, or all of it.
     """
     params: dict[str, Any] = {}
     if model.frozen_layers:
@@ -84,12 +84,12 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
         pretrained = {**pretrained, "first_layers": first, "layers": rest}
     if model.lora:
         adapted = model.decoder.num_layers - model.frozen_layers
-        params |= {"policy": lora.init_adapter(key, model.decoder, model.lora, adapted), "base": pretrained}
+        params |= {"policy": lora.init_adapter(key, model.decoder, model.lora, adapted), "frozen": pretrained}
     elif model.frozen_layers:
         frozen = {name: pretrained[name] for name in ("embedding", "first_layers")}
         trained = {name: x for name, x in pretrained.items() if name not in frozen}
         params["policy"] = jax.tree.map(lambda x: x.astype(jnp.float32), trained)
-        params["base"] = frozen
+        params["frozen"] = frozen
     else:
         params["policy"] = pretrained
     if model.critic != "none":
@@ -110,7 +110,7 @@ def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params
     """The whole decoder of the policy, as `decoder.forward` and `decoder.prepare_for_decode` take it; nothing is copied.
 
     Args:
-        params: "policy", and "base" if something is frozen.
+        params: "policy", and "frozen" if something is frozen.
         model: shapes.
     """
     return _whole(params["policy"], params, model)
@@ -122,7 +122,7 @@ def plain_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
     Arguments as `policy_decoder`. What is frozen becomes f32 before anything is added to it.
     """
     params = {name: jax.tree.map(lambda x: x.astype(jnp.float32), params[name]) for name in params if name != "critic"}
-    policy = lora.merge(params["base"], params["policy"], model.lora) if model.lora else policy_decoder(params, model)
+    policy = lora.merge(params["frozen"], params["policy"], model.lora) if model.lora else policy_decoder(params, model)
     stacks = [policy[name] for name in decoder.STACKS if name in policy]
     outer = {name: leaf for name, leaf in policy.items() if name not in decoder.STACKS}
     return {**outer, "layers": jax.tree.map(lambda *parts: jnp.concatenate(parts), *stacks)}
@@ -190,8 +190,8 @@ def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
 
 def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.Params:
     if model.lora:
-        return lora.attach(params["base"], trained, model.lora)
-    return {**params["base"], **trained} if model.frozen_layers else trained
+        return lora.attach(params["frozen"], trained, model.lora)
+    return {**params["frozen"], **trained} if model.frozen_layers else trained
 
 
 def _embedding_whole(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:

@@ -60,12 +60,12 @@ def imitation_steps(
         part = jax.tree.map(lambda x: x[chosen], rows)
         count = jnp.sum(part.response_mask, dtype=jnp.float32)
         mine = shards.shard_rows(part)
-        params, base = shards.varying((state.params, state.base))
-        frozen = state.replace(base=base)
+        params, frozen_params = shards.varying((state.params, state.frozen_params))
+        frozen = state.replace(frozen_params=frozen_params)
 
         def loss_of(params):
             scores = actor_critic.score_tokens(
-                frozen.whole(params), model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
+                frozen.merged_params(params), model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
             )
             return -jnp.sum(jnp.where(mine.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 

@@ -256,7 +256,7 @@ def _prepare(
     in_microbatches = functools.partial(
         _in_microbatches, microbatches=config.minibatches * config.grad_accum_steps, shards=shards
     )
-    params, reference = shards.varying((state.whole(), state.reference))
+    params, reference = shards.varying((state.merged_params(), state.reference))
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage.has_critic:
         value = shards.all_gather_rows(

@@ -109,7 +109,7 @@ def _learn(
         part = jax.tree.map(lambda x: x[chosen], batch)
         tokens, before = masked.count(part.mask), state.bad_updates
         if replay is not None:
-            part = part.replace(replayed_logprob=replay(state.whole())[part.source])
+            part = part.replace(replayed_logprob=replay(state.merged_params())[part.source])
         loss, grads, metrics = _gradient(state, part, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
@@ -157,11 +157,11 @@ def _gradient(
     denominators = losses.count(batch.mask)
     mine = shards.shard_rows(batch)
     microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), mine)
-    varying, base, reference = shards.varying((state.params, state.base, state.reference))
-    frozen = state.replace(base=base)
+    varying, frozen_params, reference = shards.varying((state.params, state.frozen_params, state.reference))
+    frozen = state.replace(frozen_params=frozen_params)
 
     def loss_of(params, part):
-        return _loss(frozen.whole(params), reference, part, denominators, settings, model, config)
+        return _loss(frozen.merged_params(params), reference, part, denominators, settings, model, config)
 
     def gradient_of(part):
         (loss, (sums, peaks)), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)

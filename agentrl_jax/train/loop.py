@@ -165,8 +165,8 @@ class _Run:
                 state = self._roll_back(state)
         return self._finish(state)
 
-    def _resume(self, base: Any = None) -> TrainState:
-        """The state of the newest checkpoint that is good, or a fresh one; `base` is its frozen part if it is there."""
+    def _resume(self, frozen_params: Any = None) -> TrainState:
+        """The state of the newest checkpoint that is good, or a fresh one; `frozen_params` is its frozen part if it is there."""
         initial = build.initial_state(self.config, self.model, self.pretrained, self._places)
         key = jax.random.fold_in(self.key, run_keys.INIT)
         step = self.roll_backs.newest_step(self.checkpoints)
@@ -197,10 +197,10 @@ class _Run:
         like = jax.tree.map(
             lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, self._places(shapes)
         )
-        state = self.checkpoints.restore(step, like.replace(base=None))
-        if like.base is None:
+        state = self.checkpoints.restore(step, like.replace(frozen_params=None))
+        if like.frozen_params is None:
             return state
-        return state.replace(base=initial(key).base if base is None else base)
+        return state.replace(frozen_params=initial(key).frozen_params if frozen_params is None else frozen_params)
 
     def _roll_back(self, state: TrainState) -> TrainState:
         """The state of the last checkpoint before the collapse began; the present one where there is none."""
@@ -227,7 +227,7 @@ class _Run:
             f"{before[-1] - self.chunks} (roll-back {self.roll_backs.count} of {self.config.train.max_roll_backs})"
         )
         self.started = time.monotonic()
-        return self._resume(state.base)
+        return self._resume(state.frozen_params)
 
     def _places(self, shapes: Any) -> Any:
         return self.programs.placement(shapes, self.model.decoder)
@@ -243,7 +243,7 @@ class _Run:
             "horizon": self.horizon.saved(),
             "roll_backs": self.roll_backs.count,
         }
-        self.checkpoints.save(step, state.replace(base=None), meta)
+        self.checkpoints.save(step, state.replace(frozen_params=None), meta)
 
     def _due(self, every: int, number: int, last: int) -> bool:
         return every > 0 and (number % every == 0 or number == last)
@@ -285,7 +285,7 @@ class _Run:
         if isinstance(self.world, HostWorld):
             self.world.desk.take_report()  # what came before is no iteration's
         self.view.note("evaluating the start")
-        evaluated = self.held_out.outcomes(state.whole())
+        evaluated = self.held_out.outcomes(state.merged_params())
         self.imitation_outcomes = evaluated.success
         self.folder.log_levels(self.chunks, "test", [level for task in evaluated.levels for level in task])
         state = start.begin_learning(state, self.tx, reference=build.needs_reference(self.config))
@@ -303,7 +303,7 @@ class _Run:
         began = time.monotonic()
         stream = run_keys.after_roll_backs(self.key, self.roll_backs.count)
         key = run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration)
-        trajectory, stats = self.rollout(state.whole(), key, build.training_ids(config), settings)
+        trajectory, stats = self.rollout(state.merged_params(), key, build.training_ids(config), settings)
         greedy = self._greedy(state, key, trajectory.ids, turns)
         jax.block_until_ready(trajectory)
         rolled = time.monotonic()
@@ -338,7 +338,7 @@ class _Run:
         self.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
         self.totals.skipped_updates += int(metrics["update/skipped"])
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
-            row |= self.held_out.validation(state.whole())
+            row |= self.held_out.validation(state.merged_params())
         self.watch.see(row)
         step = self.chunks + iteration + 1
         seconds = {"time/rollout": rolled - began, "time/update": learned - measured, "time/total": self._seconds()}
@@ -394,7 +394,7 @@ class _Run:
         settings = build.rollout_settings(
             self.config, self.world, ids.group.shape[0], 0.0, turns, split=self.splits.of(Split.TRAIN)
         )
-        trajectory, stats = self.baseline(state.whole(), key, ids, settings)
+        trajectory, stats = self.baseline(state.merged_params(), key, ids, settings)
         self.totals.count(total_stats(stats))
         return (trajectory,)
 
@@ -406,7 +406,7 @@ class _Run:
         key = run_keys.of_iteration(self.key, run_keys.MEASUREMENT, iteration)
         # With a KL term the update measures the divergence itself.
         reference = state.reference if self.config.algo.kl.kind == "none" else None
-        found = _plain(self.dependence(state.whole(), reference, trajectory, temperature, key))
+        found = _plain(self.dependence(state.merged_params(), reference, trajectory, temperature, key))
         before: dict[str, Any] = next((r for r in reversed(self.watch.rows) if found.keys() <= r.keys()), {})
         return found | mutual_information.smoothed(found, before)
 
@@ -437,7 +437,7 @@ class _Run:
     def _finish(self, state: TrainState) -> dict[str, Any]:
         before = self.imitation_outcomes
         self.view.note(f"evaluating on {sum(self.held_out.levels)} levels")
-        evaluated = self.held_out.outcomes(state.whole())
+        evaluated = self.held_out.outcomes(state.merged_params())
         trained = evaluated.success
         learned = learned_levels(self.folder.levels(), self.folder.metrics())
         seen = self.held_out.seen(learned, evaluated.levels)

@@ -132,7 +132,7 @@ def make_plan(
     rollout, trajectory = made.rollout()
     report(f"compiling the update for {mesh.size} devices")
     update = made.update(trajectory)
-    policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.whole())
+    policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.merged_params())
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, whole.decoder), policy)
     rows = made.engine.slots or made.episodes // programs.replicas
     length = cache_length(world, made.engine)
@@ -144,7 +144,7 @@ def make_plan(
         context=length,
         rows=rows,
         parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
-        update_parameters=made.bytes_of(made.state.whole()),
+        update_parameters=made.bytes_of(made.state.merged_params()),
         rollout_parameters=_bytes_each(cast, programs.placement(cast, shape, programs.rollout_rules)),
         optimizer=made.bytes_of(made.state.opt_state),
         beside=made.bytes_of(made.state) - made.bytes_of(made.policy()),
@@ -194,7 +194,7 @@ class _Parts:
 
     def policy(self) -> dict[str, Any]:
         """The part of the state that a rollout reads."""
-        return {name: tree for name, tree in self.state.whole().items() if name != "critic"}
+        return {name: tree for name, tree in self.state.merged_params().items() if name != "critic"}
 
     def bytes_of(self, tree: Any) -> int:
         """Bytes of a part of the state on one device."""

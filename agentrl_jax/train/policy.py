@@ -72,6 +72,8 @@ def _newest(
         step = checkpoints.latest_step()
         if step is None:
             raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
-        state = checkpoints.restore(step, like.replace(base=None))
-    state = state.replace(base=start(jax.random.key(0)).base if like.base is not None else None)
-    return int(state.iteration), jax.tree.map(jnp.asarray, state.whole())
+        state = checkpoints.restore(step, like.replace(frozen_params=None))
+    state = state.replace(
+        frozen_params=start(jax.random.key(0)).frozen_params if like.frozen_params is not None else None
+    )
+    return int(state.iteration), jax.tree.map(jnp.asarray, state.merged_params())

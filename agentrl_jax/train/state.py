@@ -26,7 +26,7 @@ class TrainState(struct.PyTreeNode):
         gradient_steps: i32[] updates applied in all.
         bad_updates: i32[] updates in a row that were skipped, see `apply_gradients`.
         kl: what the coefficient of the KL divergence is multiplied by; 1 unless the controller is adaptive.
-        base: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It comes
+        frozen_params: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It comes
             with the pretrained model and is not part of a checkpoint.
     """
 
@@ -38,12 +38,12 @@ class TrainState(struct.PyTreeNode):
     gradient_steps: jax.Array
     bad_updates: jax.Array
     kl: KLController
-    base: Any = None
+    frozen_params: Any = None
 
-    def whole(self, params: Any = None) -> dict[str, Any]:
+    def merged_params(self, params: Any = None) -> dict[str, Any]:
         """The parameters (those of the state unless others are given) with the frozen part beside them."""
         params = self.params if params is None else params
-        return params if self.base is None else {**params, "base": self.base}
+        return params if self.frozen_params is None else {**params, "frozen": self.frozen_params}
 
 
 def optimizer(
@@ -76,13 +76,13 @@ def init_state(
     if pretrained is None:
         pretrained = decoder.init_params(key, model.decoder)
     params = actor_critic.from_decoder(key, pretrained, model)
-    base = params.pop("base", None)
+    frozen_params = params.pop("frozen", None)
     counts = {name: jnp.int32(0) for name in ("iteration", "imitation_step", "gradient_steps", "bad_updates")}
     state = TrainState(
         params=params,
         reference=None,
         opt_state=init_optimizer(tx, params),
-        base=base,
+        frozen_params=frozen_params,
         kl=kl.controller(1.0),
         **counts,
     )

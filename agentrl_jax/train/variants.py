@@ -75,7 +75,7 @@ class Variants:
         self.held_out = HeldOut.of_run(config, self.world, self.splits, self.episode)
         self.imitated: list[set[str]] = [set() for _ in self.seeds.numbers]
         with jax.default_device(devices[0]):
-            self.policies, self.base = self._begin()
+            self.policies, self.frozen_params = self._begin()
 
     def _model(self, config: Config) -> Any:
         return build.build_model(
@@ -90,8 +90,8 @@ class Variants:
         )
 
         def play(policy, mine, shared):
-            (key, horizon, ids), (base, settings) = mine, shared
-            trajectory, stats = program(_player(policy, base), key, ids, settings.replace(horizon=horizon))
+            (key, horizon, ids), (frozen_params, settings) = mine, shared
+            trajectory, stats = program(_player(policy, frozen_params), key, ids, settings.replace(horizon=horizon))
             return trajectory, jax.tree.map(jnp.sum, stats)
 
         return self.seeds.each(play)
@@ -104,8 +104,10 @@ class Variants:
         def fresh(key):
             return init_state(jax.random.fold_in(key, run_keys.INIT), self.model, tx, False, pretrained)
 
-        base = jax.jit(lambda key: fresh(key).base)(self.seeds.keys[0])
-        states = self.seeds.each(lambda key, mine, shared: fresh(key).replace(base=None))(self.seeds.keys, None, None)
+        frozen_params = jax.jit(lambda key: fresh(key).frozen_params)(self.seeds.keys[0])
+        states = self.seeds.each(lambda key, mine, shared: fresh(key).replace(frozen_params=None))(
+            self.seeds.keys, None, None
+        )
         steps = config.imitation.steps if config.imitation.levels else 0
         if steps:
             self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
@@ -118,16 +120,18 @@ class Variants:
             program = self.alone.imitation(self.model, tx, batch=config.imitation.batch)
             rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
 
-            def imitate(state, mine, base):
+            def imitate(state, mine, frozen_params):
                 key, rows = mine
                 order = jax.random.fold_in(key, run_keys.IMITATION)
-                state, metrics = program(state.replace(base=base), rows, order, jnp.int32(steps), *rates)
-                return state.replace(base=None), metrics["imitation/loss"]
+                state, metrics = program(
+                    state.replace(frozen_params=frozen_params), rows, order, jnp.int32(steps), *rates
+                )
+                return state.replace(frozen_params=None), metrics["imitation/loss"]
 
-            states, loss = self.seeds.each(imitate, donate=True)(states, (self.seeds.keys, rows), base)
+            states, loss = self.seeds.each(imitate, donate=True)(states, (self.seeds.keys, rows), frozen_params)
             shown = " ".join(f"{value:.3f}" for value in np.asarray(loss))
             self.console.print(f"mean loss of imitation, seed by seed: {shown}", highlight=False)
-        return states.params["policy"], base
+        return states.params["policy"], frozen_params
 
     def play(self, name: str) -> Record:
         """A variant from the common start to its end.
@@ -184,16 +188,18 @@ class Variants:
 
         def begin(policy, key, shared):
             state = init_state(jax.random.fold_in(key, run_keys.INIT), model, tx, False, pretrained)
-            state = state.replace(params={**state.params, "policy": policy}, base=None)
+            state = state.replace(params={**state.params, "policy": policy}, frozen_params=None)
             return start.begin_learning(state, tx, reference=reference)
 
         states = self.seeds.each(begin)(self.policies, self.seeds.keys, None)
         program = self.alone.update(model, build.learner_config(config), tx, self.engine)
 
         def learn(state, mine, shared):
-            (trajectory, key, greedy), (base, temperature, settings) = mine, shared
-            state, metrics = program(state.replace(base=base), trajectory, temperature, key, settings, *greedy)
-            return state.replace(base=None), metrics
+            (trajectory, key, greedy), (frozen_params, temperature, settings) = mine, shared
+            state, metrics = program(
+                state.replace(frozen_params=frozen_params), trajectory, temperature, key, settings, *greedy
+            )
+            return state.replace(frozen_params=None), metrics
 
         return states, self.seeds.each(learn, donate=True)
 
@@ -209,7 +215,7 @@ class Variants:
         policies = states.params["policy"]
         rollout = self.rollouts[config.algo.dynamic_sampling]
         ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
-        trajectories, stats = rollout(policies, (keys, turns, ids), (self.base, settings))
+        trajectories, stats = rollout(policies, (keys, turns, ids), (self.frozen_params, settings))
         hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.group_size, 0])
         steps = stats.environment_steps
         greedy: tuple[Any, ...] = ()
@@ -217,11 +223,13 @@ class Variants:
             # Those of the trajectories: resampling may have put groups on other levels.
             ids = jax.tree.map(lambda x: x[:, :: config.rollout.group_size], trajectories.ids)
             alone = build.rollout_settings(config, self.world, ids.group.shape[1], 0.0, split=split)
-            of_groups, more = self.greedy(policies, (keys, turns, ids), (self.base, alone))
+            of_groups, more = self.greedy(policies, (keys, turns, ids), (self.frozen_params, alone))
             greedy, steps = (of_groups,), steps + more.environment_steps
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
         numbers = build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration)
-        states, metrics = update(states, (trajectories, keys, greedy), (self.base, settings.temperature, numbers))
+        states, metrics = update(
+            states, (trajectories, keys, greedy), (self.frozen_params, settings.temperature, numbers)
+        )
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
         row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
         row["rollout/horizon"] = turns
@@ -233,8 +241,8 @@ class Variants:
 
     def _single(self, policy: Any, _: None, shared: Any) -> tuple[jax.Array, jax.Array]:
         """Success bool[n] and hashes of the levels u32[n, 2] of the same episodes for every seed."""
-        base, key, ids, settings = shared
-        trajectory = self.episode(_player(policy, base), key, ids, settings)[0]
+        frozen_params, key, ids, settings = shared
+        trajectory = self.episode(_player(policy, frozen_params), key, ids, settings)[0]
         return trajectory.success, trajectory.turn.state_hash[:, 0]
 
     def _success(
@@ -248,7 +256,7 @@ class Variants:
             found = []
             for first in range(0, number, eval_set.chunk):
                 ids = build.evaluation_ids(first, eval_set.chunk, eval_set.task, eval_set.rows)
-                found.append(self.evaluation(policies, None, (self.base, eval_set.key, ids, settings)))
+                found.append(self.evaluation(policies, None, (self.frozen_params, eval_set.key, ids, settings)))
             success, hashes = (np.concatenate([np.asarray(x) for x in each], axis=1) for each in zip(*found))
             parts.append(success[:, :number])
             levels.append(hexadecimal(hashes[0, :number]))
@@ -278,9 +286,9 @@ class Variants:
         self.console.print(f"{name:<22} {iteration:>5}/{last}  {shown}  {seconds:7.0f} s", highlight=False)
 
 
-def _player(policy: Any, base: Any) -> dict[str, Any]:
+def _player(policy: Any, frozen_params: Any) -> dict[str, Any]:
     """What a rollout reads of a state."""
-    return {"policy": policy} if base is None else {"policy": policy, "base": base}
+    return {"policy": policy} if frozen_params is None else {"policy": policy, "frozen": frozen_params}
 
 
 def _stacked(parts: list[Any]) -> Any:

@@ -106,18 +106,18 @@ def test_a_fresh_adapter_changes_no_bit(params, tokens):
 def test_adapters_are_low_rank_changes_of_the_matrices(adapted, tokens):
     """Attached and merged agree with the formula, for the policy and for the critic's own decoder."""
     model, params = adapted
-    changed = dict(params["base"]["layers"])
+    changed = dict(params["frozen"]["layers"])
     for name, pair in params["policy"].items():
         changed[name] = changed[name] + 2.0 * np.einsum("nir,nro->nio", pair["a"], pair["b"])
-    expected = decoder.forward(params["base"] | {"layers": changed}, CONFIG, tokens)
+    expected = decoder.forward(params["frozen"] | {"layers": changed}, CONFIG, tokens)
     attached = actor_critic.policy_decoder(params, model)
-    merged = lora.merge(params["base"], params["policy"], model.lora)
+    merged = lora.merge(params["frozen"], params["policy"], model.lora)
     for whole in (attached, merged):
         np.testing.assert_allclose(decoder.forward(whole, CONFIG, tokens), expected, atol=2e-5, rtol=2e-4)
     alone = dataclasses.replace(model, lora=None)
     own = {
         "policy": merged,
-        "critic": params["critic"] | {"decoder": lora.merge(params["base"], params["critic"]["decoder"], model.lora)},
+        "critic": params["critic"] | {"decoder": lora.merge(params["frozen"], params["critic"]["decoder"], model.lora)},
     }
     np.testing.assert_allclose(
         actor_critic.values(params, model, tokens, POSITION),
@@ -157,7 +157,7 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(tokens, tied):
         scores = actor_critic.score_tokens({"policy": policy} | base, model, tokens, POSITION, jnp.ones(ROWS))
         return jnp.sum(scores.logprob)
 
-    value, grads = jax.value_and_grad(loss)(params["policy"], model, {"base": params["base"]})
+    value, grads = jax.value_and_grad(loss)(params["policy"], model, {"frozen": params["frozen"]})
     expected, full = jax.value_and_grad(loss)(whole, dataclasses.replace(model, frozen_layers=0), {})
     assert value == pytest.approx(float(expected), rel=1e-5)
     wanted = {name: x for name, x in full.items() if name != "embedding"}

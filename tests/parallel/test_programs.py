@@ -61,7 +61,7 @@ def drawn_state(model, tx=PLAIN, reference=False):
     params = jax.tree.map(normal, state.params)
     if "critic" in params:
         params["critic"]["bias"] = jnp.float32(0.1)
-    state = state.replace(params=params, base=jax.tree.map(normal, state.base))
+    state = state.replace(params=params, frozen_params=jax.tree.map(normal, state.frozen_params))
     return state.replace(reference=jax.tree.map(normal, params["policy"])) if reference else state
 
 
@@ -141,7 +141,7 @@ def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
 
 def _check_layout(state, fsdp, tensor):
     """The state keeps its layout: matrices lie in fsdp x tensor parts, as far as their sizes allow."""
-    for tree in (state.params["policy"], state.base or {}):
+    for tree in (state.params["policy"], state.frozen_params or {}):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             parts = leaf.size // leaf.addressable_shards[0].data.size
             names = jax.tree_util.keystr(path)

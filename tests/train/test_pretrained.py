@@ -74,7 +74,7 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
         assert {name.split("['policy']")[1] for name in state} == {
             f"['{name}']['{part}']" for name in ("query", "down") for part in "ab"
         }
-        assert not any("base" in name for name in tiny_run.checkpoint(path, 3))
+        assert not any("frozen" in name for name in tiny_run.checkpoint(path, 3))
         return
     gates = next(leaf for name, leaf in state.items() if name.endswith("['gate']"))
     assert gates[1][0] == (1 if kind == "frozen" else 2)

@@ -78,9 +78,9 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     def scores(params, model):
         return actor_critic.logprobs(params, model, rows.tokens, rows.position, ones)
 
-    off = scores({"policy": state.base}, dataclasses.replace(model, lora=None))
-    np.testing.assert_array_equal(scores(moved.whole({"policy": moved.reference}), model), off)
-    assert np.any(scores(moved.whole(), model) != off)
+    off = scores({"policy": state.frozen_params}, dataclasses.replace(model, lora=None))
+    np.testing.assert_array_equal(scores(moved.merged_params({"policy": moved.reference}), model), off)
+    assert np.any(scores(moved.merged_params(), model) != off)
 
 
 def biased_state(model, tx):
