@@ -108,16 +108,16 @@ def rollout(
     if temperature < 0:
         raise UserError(f"temperature is {temperature}, expected 0 or more")
     with refusals():
-        world = build.build_world(policy.config, policy.tokenizer)
+        batched_env = build.build_world(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)
-        build.check_positions(policy.pretrained, world, engine)
+        build.check_positions(policy.pretrained, batched_env, engine)
         levels = EvalSet(
-            program=Programs(make_mesh(1)).rollout("rollout", policy.model, world, engine),
+            program=Programs(make_mesh(1)).rollout("rollout", policy.model, batched_env, engine),
             chunk=episodes,
-            world=world,
+            batched_env=batched_env,
             config=policy.config,
             task=task,
-            levels=level_splits(world).tasks[task],
+            levels=level_splits(batched_env).tasks[task],
             split=split,
             seed=seed,
         )

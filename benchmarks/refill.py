@@ -31,16 +31,18 @@ VARIANTS = (
 def main(run: str) -> None:
     config = read_config(run)
     policy = load_policy(run, config)
-    world = build.build_world(config, policy.tokenizer)
+    batched_env = build.build_world(config, policy.tokenizer)
     ids = build.evaluation_ids(0, EPISODES, 0, 0)
-    settings = build.rollout_settings(config, world, EPISODES, 1.0)
+    settings = build.rollout_settings(config, batched_env, EPISODES, 1.0)
     programs = Programs(make_mesh(1))
     key = jax.random.key(1)
 
     base = None
     for name, slots, share in VARIANTS:
         engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=slots)
-        program = programs.rollout(name, policy.model, world, dataclasses.replace(engine, prefill_threshold=share))
+        program = programs.rollout(
+            name, policy.model, batched_env, dataclasses.replace(engine, prefill_threshold=share)
+        )
         _, stats = jax.block_until_ready(program(policy.params, key, ids, settings))
         times = []
         for _ in range(REPEATS):

@@ -20,7 +20,7 @@ import optax
 from agentrl_jax.config import load_config
 from agentrl_jax.config.algo import IcePop, NoCorrection, Replay, Tis
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.world import shared_prefix_len
+from agentrl_jax.rollout.batched_env import shared_prefix_len
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.state import init_state, with_reference
@@ -32,19 +32,19 @@ MODES = {"none": NoCorrection(), "replay": Replay(), "tis": Tis(), "icepop": Ice
 def main(path: str, *overrides: str) -> None:
     config = load_config(path, overrides)
     tokenizer = build.load_tokenizer(config.model)
-    world = build.build_world(config, tokenizer)
-    model = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(world))
+    batched_env = build.build_world(config, tokenizer)
+    model = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(batched_env))
     engine = build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots)
     programs = Programs(make_mesh(1))
     key = jax.random.key(config.seed)
     state = init_state(key, model, keep_gradient(), build.needs_reference(config))
     state = with_reference(state) if build.needs_reference(config) else state
     ids = build.training_ids(config)
-    settings = build.rollout_settings(config, world, ids.group.shape[0], config.rollout.temperature)
+    settings = build.rollout_settings(config, batched_env, ids.group.shape[0], config.rollout.temperature)
 
     numbers = build.update_settings(config, 1.0).replace(max_grad_norm=jnp.float32(1e30))
     playing = state.merged_params(), key, ids, settings
-    compiled = {"rollout": programs.rollout("rollout", model, world, engine).lower(*playing).compile()}
+    compiled = {"rollout": programs.rollout("rollout", model, batched_env, engine).lower(*playing).compile()}
     trajectory, _ = compiled["rollout"](*playing)
     learning = trajectory, settings.temperature, key, numbers
     for mode in MODES:

@@ -138,11 +138,11 @@ def play(
     eval_sets = []
     for encoder in ("pieces", "canonical"):
         prompt = config.prompt.replace(encoder=encoder)
-        world = build.build_world(config.replace(prompt=prompt), tokenizer)
-        program = programs.rollout(encoder, model, world, engine)
-        levels = level_splits(world).tasks[0]
+        batched_env = build.build_world(config.replace(prompt=prompt), tokenizer)
+        program = programs.rollout(encoder, model, batched_env, engine)
+        levels = level_splits(batched_env).tasks[0]
         eval_sets.append(
-            EvalSet(program, min(episodes, 64), world, config, 0, levels, Split.TEST, config.evaluation.seed)
+            EvalSet(program, min(episodes, 64), batched_env, config, 0, levels, Split.TEST, config.evaluation.seed)
         )
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         both = [eval_set.play(params, eval_set.number(episodes), temperature) for eval_set in eval_sets]

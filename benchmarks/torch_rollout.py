@@ -30,9 +30,9 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.rng import level_key
-from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs, total_stats
 from envs_jax.sokoban.text import render_codes
@@ -56,7 +56,7 @@ class Ours:
         self.config = configuration(name, environments)
         pretrained = build.load_model(self.config.model)
         tokenizer = build.load_tokenizer(self.config.model, pretrained)
-        self.world: CompiledWorld = build.build_world(self.config, tokenizer)
+        self.batched_env: CompiledEnv = build.build_world(self.config, tokenizer)
         self.model = build.build_model(self.config, tokenizer, pretrained)
         engine = build.engine_config(self.config, tokenizer, group_size=1, slots=0)
         # A token beyond the vocabulary is never drawn.
@@ -66,8 +66,8 @@ class Ours:
         )
         self.pretrained, self.tokenizer = pretrained, tokenizer
         self.ids = build.training_ids(self.config)
-        self.settings = build.rollout_settings(self.config, self.world, environments, 1.0)
-        self.program = Programs(make_mesh(1)).rollout("rollout", self.model, self.world, self.engine)
+        self.settings = build.rollout_settings(self.config, self.batched_env, environments, 1.0)
+        self.program = Programs(make_mesh(1)).rollout("rollout", self.model, self.batched_env, self.engine)
 
     def play(self, number: int) -> dict[str, Any]:
         """One rollout."""
@@ -87,14 +87,14 @@ class Ours:
 
     def levels(self, number: int) -> list[str]:
         """The levels of rollout `number`, as text."""
-        task = self.world.tasks[0]
+        task = self.batched_env.tasks[0]
         keys = level_key(jax.random.key(number), self.ids)
         drawn = jax.vmap(lambda key: task.env.draw_level(key, task.env_params))(keys)
         return [render_codes(level) for level in np.asarray(drawn)]
 
     def task(self) -> dict[str, Any]:
         """What the Python side says about the task: the words of RAGEN's style."""
-        env, prompt = self.world.tasks[0].env, self.config.prompt
+        env, prompt = self.batched_env.tasks[0].env, self.config.prompt
         legend = ", ".join(f"{symbol} is {meaning}" for symbol, meaning in env.legend)
         opening = (
             f"{env.instruction}\nSymbols in the state: {legend}.\nAvailable actions: {', '.join(env.actions)}.\n"
@@ -110,7 +110,7 @@ class Ours:
         tokenizer = self.tokenizer
         described = describe(
             self.model.decoder,
-            max_positions=cache_length(self.world, self.engine),
+            max_positions=cache_length(self.batched_env, self.engine),
             eos_token_id=tokenizer.end_of_turn_id,
             pad_token_id=tokenizer.pad_id,
         )

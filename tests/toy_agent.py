@@ -16,7 +16,7 @@ from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, Ro
 from agentrl_jax.config.algo import FractionFilter, Gae
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.rollout.batched_env import CompiledEnv, Task
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train import build
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
@@ -104,18 +104,18 @@ def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
     return build.make_task(name, env, env.default_params, prompt, TOKENIZER)
 
 
-def make_world(**changes: Any) -> CompiledWorld:
+def make_world(**changes: Any) -> CompiledEnv:
     """The two tasks, with changes to the prompt's configuration; `shared_noise` goes to the world."""
     shared_noise = changes.pop("shared_noise", False)
     prompt = CONFIG.prompt.replace(**changes)
     tasks = (make_task("Short", 1, prompt), make_task("Long", 100, prompt))
-    return CompiledWorld(tasks=tasks, shared_noise=shared_noise)
+    return CompiledEnv(tasks=tasks, shared_noise=shared_noise)
 
 
 SAME_BITS = {"xla_cpu_use_fusion_emitters": True}
 """XLA's default, which conftest.py turns off. Only with it has a replay the bits of its rollout on a CPU."""
 
-WORLD = make_world()
+BATCHED_ENV = make_world()
 MODEL = build.build_model(CONFIG, TOKENIZER)
 
 
@@ -156,7 +156,7 @@ def mixed_ids(groups: int, group_size: int):
 
 def settings(episodes: int, **changes: Any):
     """Traced settings of a rollout at temperature 1."""
-    return build.rollout_settings(CONFIG, WORLD, episodes, 1.0).replace(**changes)
+    return build.rollout_settings(CONFIG, BATCHED_ENV, episodes, 1.0).replace(**changes)
 
 
 def engine_config(**changes: Any):

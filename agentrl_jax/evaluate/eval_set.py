@@ -22,16 +22,16 @@ from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
-from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import load_policy
 from agentrl_jax.train.programs import Programs, RolloutProgram
 from agentrl_jax.train.run_folder import read_config, read_levels, read_metrics
-from agentrl_jax.train.service_tasks import Services, worlds
+from agentrl_jax.train.service_tasks import Services, batched_envs
 from envs_jax import registry
 from envs_jax.budget import Baselines
 from envs_jax.splits import MAX_DRAWS, Split
@@ -50,7 +50,7 @@ class EvalSet:
     Attributes:
         program: rollout of `chunk` episodes of one member each.
         chunk: episodes per dispatch.
-        world: tasks of the program.
+        batched_env: tasks of the program.
         config: the run's configuration.
         task: index of the task.
         levels: how the task's levels are divided.
@@ -61,7 +61,7 @@ class EvalSet:
 
     program: RolloutProgram
     chunk: int
-    world: CompiledWorld | HostWorld
+    batched_env: CompiledEnv | HostEnv
     config: Config
     task: int
     levels: TaskLevels
@@ -86,7 +86,7 @@ class EvalSet:
     def settings(self, temperature: float) -> RolloutSettings:
         """Those of a dispatch."""
         split = self.levels.split(self.split)
-        return build.rollout_settings(self.config, self.world, self.chunk, temperature, split=split)
+        return build.rollout_settings(self.config, self.batched_env, self.chunk, temperature, split=split)
 
     def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
@@ -113,21 +113,21 @@ class EvalSet:
                 break
             failed, again = found.failed, jax.tree.map(np.asarray, play()[0])
             found = jax.tree.map(lambda old, new, f=failed: _where(f, new, old), found, again)
-        if isinstance(self.world, HostWorld):
-            self.world.desk.clear()  # episodes that the device ended
+        if isinstance(self.batched_env, HostEnv):
+            self.batched_env.desk.clear()  # episodes that the device ended
         if found.failed[:count].any():
             why = "see whether the service is well"
-            if isinstance(self.world, CompiledWorld):
+            if isinstance(self.batched_env, CompiledEnv):
                 why = f"{MAX_DRAWS} draws held no level of the {self.split.name.lower()} split; use larger levels"
             raise UserError(
                 f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
-                f"{self.world.tasks[self.task].name} failed {ATTEMPTS} times; {why}"
+                f"{self.batched_env.tasks[self.task].name} failed {ATTEMPTS} times; {why}"
             )
         return found
 
     def baselines(self, episodes: int) -> Baselines | None:
         """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
-        task = self.world.tasks[self.task]
+        task = self.batched_env.tasks[self.task]
         if isinstance(task, HostTask):
             return None if task.baselines is None else task.baselines(episodes)
         levels = self.boards(episodes)
@@ -136,7 +136,7 @@ class EvalSet:
 
     def boards(self, episodes: int) -> np.ndarray:
         """The first levels of a task, i8[n, H, W]; i8[n, 0, 0] where its levels are no boards."""
-        task = self.world.tasks[self.task]
+        task = self.batched_env.tasks[self.task]
         if isinstance(task, HostTask):
             return np.zeros((episodes, 0, 0), np.int8)
         if self.rows is not None:
@@ -214,7 +214,7 @@ def _evaluated(
 ) -> dict[str, Any]:
     config = eval_set.config
     # Levels that are given are played once each.
-    wanted = eval_set.world.levels(eval_set.task) if every_level else episodes or config.evaluation.episodes
+    wanted = eval_set.batched_env.levels(eval_set.task) if every_level else episodes or config.evaluation.episodes
     episodes = eval_set.number(wanted)
     eval_set = dataclasses.replace(
         eval_set, seed=eval_set.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
@@ -236,7 +236,7 @@ def _evaluated(
     }
     boards = eval_set.boards(episodes)
     result["seen"] = seen_levels(
-        learned, level_ids(sampled), eval_set.levels, eval_set.world.tasks[eval_set.task], boards
+        learned, level_ids(sampled), eval_set.levels, eval_set.batched_env.tasks[eval_set.task], boards
     )
     known = eval_set.baselines(episodes)
     if known is not None:
@@ -275,21 +275,21 @@ def _panel_of_run(
     if config.served:
         services = Services(config, lambda: Path(run))
         stack.callback(services.close)
-    world = worlds(config, policy.tokenizer, services)[1]
+    batched_env = batched_envs(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
-    build.check_positions(policy.pretrained, world, engine)
-    divided = level_splits(world).tasks[0]
+    build.check_positions(policy.pretrained, batched_env, engine)
+    divided = level_splits(batched_env).tasks[0]
     if levels is not None:
-        divided = TaskLevels("all levels of the file are played", np.zeros(world.levels(0)))
+        divided = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
     eval_set = EvalSet(
-        program=Programs(make_mesh(1)).rollout("evaluation", policy.model, world, engine),
+        program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
-        world=world,
+        batched_env=batched_env,
         config=config,
         task=0,
         levels=divided,
         split=Split.TEST,
         seed=config.evaluation.seed,
-        kinds=None if services is None else services.kinds([world.levels(0)]),
+        kinds=None if services is None else services.kinds([batched_env.levels(0)]),
     )
     return policy.iteration, policy.params, eval_set

@@ -9,11 +9,11 @@ from agentrl_jax.config import Config
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
 from agentrl_jax.evaluate.lines import pool
 from agentrl_jax.evaluate.seen import level_ids, seen_levels
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
-from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.train.programs import RolloutProgram
 from envs_jax.budget import Baselines
 from envs_jax.splits import Split
@@ -50,7 +50,7 @@ class HeldOut:
     def of_run(
         cls,
         config: Config,
-        world: CompiledWorld | HostWorld,
+        batched_env: CompiledEnv | HostEnv,
         splits: LevelSplits,
         program: RolloutProgram,
         replicas: int = 1,
@@ -59,7 +59,7 @@ class HeldOut:
 
         Args:
             config: the run's.
-            world: its tasks.
+            batched_env: its tasks.
             splits: how their levels are divided.
             program: rollout of single episodes.
             replicas: what the episodes of a dispatch have to be a multiple of.
@@ -70,7 +70,7 @@ class HeldOut:
 
         def eval_sets(split: Split) -> tuple[EvalSet, ...]:
             return tuple(
-                EvalSet(program, chunk, world, config, task, levels, split, seed)
+                EvalSet(program, chunk, batched_env, config, task, levels, split, seed)
                 for task, levels in enumerate(splits.tasks)
             )
 
@@ -117,7 +117,7 @@ class HeldOut:
         """
         found = {}
         for config, eval_set, played in zip(self.config.tasks, self.eval_sets, levels):
-            task, boards = eval_set.world.tasks[eval_set.task], eval_set.boards(len(played))
+            task, boards = eval_set.batched_env.tasks[eval_set.task], eval_set.boards(len(played))
             found[config.label] = seen_levels(learned, played, eval_set.levels, task, boards)
         return found
 

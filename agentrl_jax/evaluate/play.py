@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import PromptConfig, TaskConfig
+from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import RolloutSettings
-from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
@@ -45,7 +45,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         separator=prompt.separator,
         max_actions=prompt.max_actions_per_turn,
     )
-    world = CompiledWorld(tasks=(task,))
+    batched_env = CompiledEnv(tasks=(task,))
     settings = RolloutSettings(
         temperature=jnp.ones(1),
         horizon=jnp.int32(prompt.max_turns),
@@ -53,7 +53,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         env_params=(task.env_params,),
     )
     ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
-    begin, act = jax.jit(world.begin), jax.jit(functools.partial(world.act, opens=False))
+    begin, act = jax.jit(batched_env.reset), jax.jit(functools.partial(batched_env.step, opens=False))
 
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)

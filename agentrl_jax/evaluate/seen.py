@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentrl_jax.rollout.batched_env import Task
 from agentrl_jax.rollout.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.rollout.world import Task
 from envs_jax import registry
 from envs_jax.splits import grid_images
 

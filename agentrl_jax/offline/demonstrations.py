@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agentrl_jax.rollout.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.recording import empty_trajectory
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory
-from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.prompt import response as canonical_response
 from envs_jax import registry
@@ -39,14 +39,14 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
     return table.reshape(len(plans), turns, actions_per_turn)
 
 
-def check_imitable(world: CompiledWorld, max_response_tokens: int, plans: str) -> None:
+def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, plans: str) -> None:
     """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `max_response_tokens` a turn.
 
     Raises:
         ValueError: a task has no planner and needs one, or a canonical response is longer than L.
     """
-    per_turn = world.max_actions_per_turn
-    for task in world.tasks:
+    per_turn = batched_env.max_actions_per_turn
+    for task in batched_env.tasks:
         if plans == "optimal" and registry.spec(task.name).plan is None:
             raise ValueError(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
@@ -61,7 +61,7 @@ def check_imitable(world: CompiledWorld, max_response_tokens: int, plans: str) -
 
 
 def demonstrations(
-    world: CompiledWorld,
+    batched_env: CompiledEnv,
     splits: LevelSplits,
     key: jax.Array,
     *,
@@ -75,7 +75,7 @@ def demonstrations(
     """Plans on training levels of every task, as trajectories.
 
     Args:
-        world: compiled tasks.
+        batched_env: compiled tasks.
         splits: how their levels are divided.
         key: draws levels and random plans.
         plans: "optimal": shortest ones, found on the host; levels without one that fits are left out. "random": uniform
@@ -90,10 +90,10 @@ def demonstrations(
     Raises:
         ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
-    check_imitable(world, max_response_tokens, plans)
-    limit = Budget(max_actions, turns, world.max_actions_per_turn).reachable
-    found = (_optimal_plans if plans == "optimal" else _random_plans)(world, splits, key, levels, limit)
-    actions = split_plans(found.actions, turns, world.max_actions_per_turn)
+    check_imitable(batched_env, max_response_tokens, plans)
+    limit = Budget(max_actions, turns, batched_env.max_actions_per_turn).reachable
+    found = (_optimal_plans if plans == "optimal" else _random_plans)(batched_env, splits, key, levels, limit)
+    actions = split_plans(found.actions, turns, batched_env.max_actions_per_turn)
     rows = jnp.arange(len(actions), dtype=jnp.int32)
     ids = EpisodeIds(
         group=rows,
@@ -108,7 +108,7 @@ def demonstrations(
         env_params=found.env_params,
         split=splits.of(Split.TRAIN),
     )
-    play = jax.jit(functools.partial(demonstrate, world, max_response_tokens, context=context))
+    play = jax.jit(functools.partial(demonstrate, batched_env, max_response_tokens, context=context))
     return play(key, settings, ids, jnp.asarray(actions))
 
 
@@ -121,14 +121,14 @@ class _Plans(NamedTuple):
     env_params: tuple[Any, ...]
 
 
-def _optimal_plans(world: CompiledWorld, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
+def _optimal_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
     packs, plans = [], []
-    for index, (task, divided) in enumerate(zip(world.tasks, splits.tasks)):
+    for index, (task, divided) in enumerate(zip(batched_env.tasks, splits.tasks)):
         boards, actions = _planned(task, divided, jax.random.fold_in(key, index), levels, limit)
         packs.append(boards)
         plans.append(actions)
     params = tuple(
-        dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(world.tasks, packs)
+        dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(batched_env.tasks, packs)
     )
     return _Plans(
         [plan for actions in plans for plan in actions],
@@ -165,19 +165,19 @@ def _planned(
     return np.stack([board for board, _ in found.values()]), [actions for _, actions in found.values()]
 
 
-def _random_plans(world: CompiledWorld, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
+def _random_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
     draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
         draw.integers(task.env.num_actions, size=draw.integers(1, limit, endpoint=True))
-        for task in world.tasks
+        for task in batched_env.tasks
         for _ in range(levels)
     ]
-    tasks = np.repeat(np.arange(len(world.tasks)), levels)
-    return _Plans(actions, tasks, np.full(len(tasks), -1), tuple(task.env_params for task in world.tasks))
+    tasks = np.repeat(np.arange(len(batched_env.tasks)), levels)
+    return _Plans(actions, tasks, np.full(len(tasks), -1), tuple(task.env_params for task in batched_env.tasks))
 
 
 def demonstrate(
-    world: CompiledWorld,
+    batched_env: CompiledEnv,
     max_response_tokens: int,
     key: jax.Array,
     settings: RolloutSettings,
@@ -189,7 +189,7 @@ def demonstrate(
     """Plays given actions in the canonical response format and records what a rollout would.
 
     Args:
-        world: environments and prompts.
+        batched_env: environments and prompts.
         max_response_tokens: L.
         key: key of the levels and the environments' noise.
         settings: as for a rollout.
@@ -204,18 +204,19 @@ def demonstrate(
 
     def write(task: jax.Array, chosen: jax.Array, count: jax.Array):
         branches = [
-            lambda a, n, t=t: canonical_response(t.prompt, a, n, max_tokens=max_response_tokens) for t in world.tasks
+            lambda a, n, t=t: canonical_response(t.prompt, a, n, max_tokens=max_response_tokens)
+            for t in batched_env.tasks
         ]
         return jax.lax.switch(task, branches, chosen, count)
 
     by_turn = jax.vmap(write, in_axes=(None, 0, 0))
     tokens, length = jax.vmap(by_turn)(ids.task, jnp.maximum(actions, 0), count)
     parsed = ParsedResponse(actions=actions, num_valid=count, num_parsed=count, format_ok=count > 0)
-    return play_responses(world, key, settings, ids, tokens, length * (count > 0), parsed, context=context)
+    return play_responses(batched_env, key, settings, ids, tokens, length * (count > 0), parsed, context=context)
 
 
 def play_responses(
-    world: World,
+    batched_env: BatchedEnv,
     key: jax.Array,
     settings: RolloutSettings,
     ids: EpisodeIds,
@@ -228,7 +229,7 @@ def play_responses(
     """Plays given responses, each of which ends itself, and records what a rollout would.
 
     Args:
-        world: environments and prompts.
+        batched_env: environments and prompts.
         key: key of the levels and the environments' noise.
         settings: as for a rollout.
         ids: E episodes.
@@ -241,7 +242,7 @@ def play_responses(
         A trajectory whose response tokens count as sampled, with log-probability 0.
     """
     episodes, turns = length.shape
-    state, message = world.begin(key, settings, ids)
+    state, message = batched_env.reset(key, settings, ids)
 
     def turn(carry, said):
         state, message, playing = carry
@@ -250,7 +251,9 @@ def play_responses(
         nothing = jnp.zeros(tokens.shape, jnp.float32)
         response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
-        state, result, message = world.act(settings, state, response, parsed, playing, opens=context == "single_turn")
+        state, result, message = batched_env.step(
+            settings, state, response, parsed, playing, opens=context == "single_turn"
+        )
         over = result.terminated | result.truncated | result.failed
         return (state, message, playing & ~over), (observation, observation_length, response, result, playing, overflow)
 
@@ -260,7 +263,7 @@ def play_responses(
     observation, observation_length, response, result, played, overflow = jax.tree.map(
         lambda x: x.swapaxes(0, 1), recorded
     )
-    return empty_trajectory(world, ids, turns, tokens.shape[2]).replace(
+    return empty_trajectory(batched_env, ids, turns, tokens.shape[2]).replace(
         observation=observation,
         observation_length=observation_length,
         response=response,

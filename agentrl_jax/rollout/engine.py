@@ -20,6 +20,7 @@ from agentrl_jax.algos import masked
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
+from agentrl_jax.rollout.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.prefill import chunked_prefill, prefill_prefixes, write_prefix
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
@@ -32,7 +33,6 @@ from agentrl_jax.rollout.trajectory import (
     RolloutStats,
     Trajectory,
 )
-from agentrl_jax.rollout.world import Message, World
 
 
 class LoopState(struct.PyTreeNode):
@@ -41,7 +41,7 @@ class LoopState(struct.PyTreeNode):
     Attributes:
         episode: i32[B] row of the trajectory that the slot writes; E when idle.
         ids: `EpisodeIds` of the slot, [B].
-        world: state of the environments.
+        batched_env: state of the environments.
         sample_keys: key[B].
         turn: i32[B] turns finished.
         position: i32[B] filled positions of the cache.
@@ -59,7 +59,7 @@ class LoopState(struct.PyTreeNode):
 
     episode: jax.Array
     ids: EpisodeIds
-    world: Any
+    batched_env: Any
     sample_keys: jax.Array
     turn: jax.Array
     position: jax.Array
@@ -78,7 +78,7 @@ class LoopState(struct.PyTreeNode):
 def rollout(
     params: decoder.Params,
     model: DecoderConfig,
-    world: World,
+    batched_env: BatchedEnv,
     config: EngineConfig,
     key: jax.Array,
     ids: EpisodeIds,
@@ -90,7 +90,7 @@ def rollout(
     Args:
         params: parameters of the policy.
         model: shape of the policy (static).
-        world: environments, prompts and grammars (static).
+        batched_env: environments, prompts and grammars (static).
         config: shapes and order of work (static).
         key: key of this rollout.
         ids: E episodes; with members > 1, rows of a group are contiguous.
@@ -103,7 +103,7 @@ def rollout(
     Raises:
         ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
     """
-    state = final_state(params, model, world, config, key, ids, settings, constrain_sharding=constrain_sharding)
+    state = final_state(params, model, batched_env, config, key, ids, settings, constrain_sharding=constrain_sharding)
     trajectory = state.trajectory
     outcomes = {"failed": trajectory.failed, "solved": trajectory.success & ~trajectory.failed}
     stats = state.stats.replace(
@@ -116,7 +116,7 @@ def rollout(
 def final_state(
     params: decoder.Params,
     model: DecoderConfig,
-    world: World,
+    batched_env: BatchedEnv,
     config: EngineConfig,
     key: jax.Array,
     ids: EpisodeIds,
@@ -130,7 +130,7 @@ def final_state(
     Args:
         params: as the following, see `rollout`.
         model: shape of the policy.
-        world: environments, prompts and grammars.
+        batched_env: environments, prompts and grammars.
         config: shapes and order of work.
         key: key of this rollout.
         ids: E episodes.
@@ -150,8 +150,8 @@ def final_state(
     # More turns than T would be played without being recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     layers = decoder.prepare_for_decode(params, model)
-    opening = prefill_prefixes(layers, model, world)
-    engine = _Engine(layers, model, world, config, key, ids, settings, responses, constrain_sharding, opening)
+    opening = prefill_prefixes(layers, model, batched_env)
+    engine = _Engine(layers, model, batched_env, config, key, ids, settings, responses, constrain_sharding, opening)
 
     def cycle(state: LoopState) -> LoopState:
         state = jax.lax.while_loop(engine.may_decode, lambda s: constrain_sharding(engine.decode(s)), state)
@@ -170,7 +170,7 @@ class _Engine:
 
     params: decoder.Params
     model: DecoderConfig
-    world: World
+    batched_env: BatchedEnv
     config: EngineConfig
     key: jax.Array
     ids: EpisodeIds
@@ -183,9 +183,11 @@ class _Engine:
     def start(self, slots: int) -> LoopState:
         """First observations of the first `slots` episodes, prefilled once a group."""
         ids = jax.tree.map(lambda x: x[:slots], self.ids)
-        world, message = self.world.begin(self.key, self.settings, ids)
+        batched_env, message = self.batched_env.reset(self.key, self.settings, ids)
         heads = slice(None, None, self.config.group_size)
-        cache = decoder.init_cache(self.model, slots // self.config.group_size, cache_length(self.world, self.config))
+        cache = decoder.init_cache(
+            self.model, slots // self.config.group_size, cache_length(self.batched_env, self.config)
+        )
         cache = write_prefix(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.group_size, bool))
         tokens, length = message.tokens[heads], message.length[heads]
         last, cache = self._read(cache, tokens, self._prefix_length(ids.task[heads]), length)
@@ -194,19 +196,21 @@ class _Engine:
         return LoopState(
             episode=jnp.arange(slots),
             ids=ids,
-            world=world,
+            batched_env=batched_env,
             sample_keys=rng.sample_key(self.key, ids),
             turn=jnp.zeros(slots, jnp.int32),
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
             response=empty_response(slots, self.config.max_response_tokens),
-            parser=parsing.start(self.world.grammars, ids.task),
+            parser=parsing.start(self.batched_env.grammars, ids.task),
             logits=logits,
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=empty_trajectory(self.world, self.ids, self.config.max_turns, self.config.max_response_tokens),
+            trajectory=empty_trajectory(
+                self.batched_env, self.ids, self.config.max_turns, self.config.max_response_tokens
+            ),
             stats=_counters(self.ids.group.shape[0]),
         )
 
@@ -232,11 +236,11 @@ class _Engine:
             ended=response.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
         parser = masked.where(
-            decoding, parsing.advance(self.world.grammars, state.ids.task, state.parser, token), state.parser
+            decoding, parsing.advance(self.batched_env.grammars, state.ids.task, state.parser, token), state.parser
         )
         complete = response.ended | (response.length >= longest)
         if config.stop_at_answer:
-            complete |= parsing.closed(self.world.grammars, state.ids.task, parser)
+            complete |= parsing.closed(self.batched_env.grammars, state.ids.task, parser)
 
         hidden, cache = decoder.forward_with_cache(
             self.params, self.model, state.cache, token[:, None], state.position, decoding.astype(jnp.int32)
@@ -273,9 +277,14 @@ class _Engine:
             The state, and bool[B]: the rows whose message is to be read next.
         """
         answered = state.waiting
-        parsed = parsing.result(self.world.grammars, state.ids.task, state.parser)
-        world, result, message = self.world.act(
-            self.settings, state.world, state.response, parsed, answered, opens=self.config.context == "single_turn"
+        parsed = parsing.result(self.batched_env.grammars, state.ids.task, state.parser)
+        batched_env, result, message = self.batched_env.step(
+            self.settings,
+            state.batched_env,
+            state.response,
+            parsed,
+            answered,
+            opens=self.config.context == "single_turn",
         )
         turn = state.turn + answered
         over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
@@ -291,7 +300,7 @@ class _Engine:
         trajectory = record_truncation(trajectory, state.episode, message, cause, truncated)
         continuing = answered & ~over
         state = state.replace(
-            world=world,
+            batched_env=batched_env,
             trajectory=trajectory,
             turn=turn,
             message=masked.where(continuing, message, state.message),
@@ -325,7 +334,7 @@ class _Engine:
             response=masked.where(
                 pending, empty_response(pending.shape[0], self.config.max_response_tokens), state.response
             ),
-            parser=masked.where(pending, parsing.start(self.world.grammars, state.ids.task), state.parser),
+            parser=masked.where(pending, parsing.start(self.batched_env.grammars, state.ids.task), state.parser),
             stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
         )
 
@@ -344,10 +353,10 @@ class _Engine:
 
         def take(state: LoopState) -> LoopState:
             ids = masked.where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
-            world, message = self.world.begin(self.key, self.settings, ids, refilled)
+            batched_env, message = self.batched_env.reset(self.key, self.settings, ids, refilled)
             state = state.replace(
                 ids=ids,
-                world=masked.where(refilled, world, state.world),
+                batched_env=masked.where(refilled, batched_env, state.batched_env),
                 message=masked.where(refilled, message, state.message),
                 sample_keys=masked.where(refilled, rng.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
@@ -364,7 +373,7 @@ class _Engine:
         ), refilled
 
     def _prefix_length(self, task: jax.Array) -> jax.Array:
-        return jnp.asarray(self.world.prefix_length)[task]
+        return jnp.asarray(self.batched_env.prefix_length)[task]
 
 
 def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:

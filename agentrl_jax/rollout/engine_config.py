@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from agentrl_jax.rollout.world import World
+from agentrl_jax.rollout.batched_env import BatchedEnv
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,18 +46,18 @@ class EngineConfig:
             raise ValueError("end_of_turn names no stop token; give at least one")
 
 
-def cache_length(world: World, config: EngineConfig) -> int:
+def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
     """Positions of the cache: the longest context that can occur.
 
     Raises:
         ValueError: not even a first turn fits `config.context_tokens`.
     """
     turns = config.max_turns if config.context == "full" else 1
-    prefix, turn = world.prefix.shape[1], world.observation_tokens + config.max_response_tokens
+    prefix, turn = batched_env.prefix.shape[1], batched_env.observation_tokens + config.max_response_tokens
     longest = prefix + turns * turn
     if config.context_tokens and prefix + turn > config.context_tokens:
         raise ValueError(
             f"context_tokens {config.context_tokens}; expected at least {prefix + turn} for the prefix ({prefix}), an "
-            f"observation ({world.observation_tokens}) and a response ({config.max_response_tokens})"
+            f"observation ({batched_env.observation_tokens}) and a response ({config.max_response_tokens})"
         )
     return min(longest, config.context_tokens or longest)

@@ -14,10 +14,10 @@ from flax import struct
 from jax.experimental import io_callback
 
 from agentrl_jax.rollout import rng
+from agentrl_jax.rollout.batched_env import Message, Prompted, write_messages
 from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
-from agentrl_jax.rollout.world import Message, Prompted, write_messages
 from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
 from agentrl_jax.text.prompt import Prompt
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -48,8 +48,8 @@ class HostState(struct.PyTreeNode):
         return jnp.concatenate([self.rollout, jnp.stack(names, axis=1)], axis=1)
 
 
-class HostWorld(Prompted):
-    """Host environments as a `World`.
+class HostEnv(Prompted):
+    """Host environments as a `BatchedEnv`.
 
     Every `begin` and every `act` is one ordered `io_callback` over the local batch. Under `jax.shard_map` each device
     makes its own calls, in its own order. An episode's environment is found by the rollout's key, task, group and
@@ -107,10 +107,10 @@ class HostWorld(Prompted):
         """Number of levels that a task was given; 0 where any seed makes one."""
         return self.tasks[task].levels
 
-    def begin(
+    def reset(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[HostState, Message]:
-        """See `World.begin`."""
+        """See `BatchedEnv.reset`."""
         rows = ids.task.shape[0]
         bits = jax.lax.bitcast_convert_type(jax.random.key_data(key), jnp.int32)
         state = HostState(
@@ -122,11 +122,11 @@ class HostWorld(Prompted):
         drawn = jax.random.key_data(rng.level_key(key, ids))[:, -1]
         seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), drawn)
         wanted = jnp.ones(rows, bool) if mask is None else mask
-        shown = _call(self.desk.begin, self._shown(rows), state.identity, seed, wanted)
+        shown = _call(self.desk.reset, self._shown(rows), state.identity, seed, wanted)
         first = jnp.ones(rows, bool)
         return state, self._message(settings, state, shown, jnp.zeros(rows, jnp.float32), first, ~first)
 
-    def act(
+    def step(
         self,
         settings: RolloutSettings,
         state: HostState,
@@ -136,18 +136,18 @@ class HostWorld(Prompted):
         *,
         opens: bool,
     ) -> tuple[HostState, TurnResult, Message]:
-        """See `World.act`. The host parses the responses' bytes itself, as it needs the words; `parsed` says the same."""
+        """See `BatchedEnv.step`. The host parses the responses' bytes itself, as it needs the words; `parsed` says the same."""
         rows = mask.shape[0]
         asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
-        result, *shown = _call(self.desk.act, shapes, *asked, response.tokens, response.length, mask)
+        result, *shown = _call(self.desk.step, shapes, *asked, response.tokens, response.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
         state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
         first = jnp.full(rows, opens)
         return state, result, self._message(settings, state, shown, result.reward, first, response.ended)
 
     def empty_result(self, batch: int) -> TurnResult:
-        """See `World.empty_result`."""
+        """See `BatchedEnv.empty_result`."""
         return unplayed(batch, self.tasks[0].grammar.max_actions, self.desk.info_keys)
 
     def _shown(self, rows: int) -> tuple[Any, Any]:

@@ -77,7 +77,7 @@ class HostDesk:
     """Keeps the episodes of all rollouts and answers for them, a whole batch at a time. Safe in threads."""
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
-        """Starts without episodes; arguments as in `agentrl_jax.rollout.host.HostWorld`."""
+        """Starts without episodes; arguments as in `agentrl_jax.rollout.host.HostEnv`."""
         self._tasks = tasks
         self._tokenizer = tokenizer
         self._deadline = deadline
@@ -113,7 +113,7 @@ class HostDesk:
         with self._lock:
             return len(self._episodes)
 
-    def begin(self, identity: Any, seed: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    def reset(self, identity: Any, seed: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         """Starts episodes.
 
         An environment that fails here has an empty first observation, and its first turn fails.
@@ -162,7 +162,7 @@ class HostDesk:
         self._answered(began)
         return self._tokens(len(names), names, answers)
 
-    def act(
+    def step(
         self, identity: Any, turn: Any, used: Any, horizon: Any, max_actions: Any, tokens: Any, length: Any, mask: Any
     ) -> tuple[TurnResult, np.ndarray, np.ndarray]:
         """Answers responses; forgets the episodes that end.

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.host import HostWorld
-from agentrl_jax.rollout.world import CompiledWorld, Task
+from agentrl_jax.rollout.batched_env import CompiledEnv, Task
+from agentrl_jax.rollout.host import HostEnv
 from envs_jax.splits import SHARES, Split, distinct_levels, splits_of_levels
 
 DRAWS = 1024
@@ -59,11 +59,11 @@ class LevelSplits:
         return jnp.array([task.split(wanted) for task in self.tasks], jnp.int32)
 
 
-def level_splits(world: CompiledWorld | HostWorld) -> LevelSplits:
+def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
     """Looks at the levels of a world's tasks; host environments say themselves which of theirs are for what."""
-    if isinstance(world, CompiledWorld):
-        return LevelSplits(tuple(task_levels(task) for task in world.tasks))
-    return LevelSplits(tuple(TaskLevels(pack=task.splits) for task in world.tasks))
+    if isinstance(batched_env, CompiledEnv):
+        return LevelSplits(tuple(task_levels(task) for task in batched_env.tasks))
+    return LevelSplits(tuple(TaskLevels(pack=task.splits) for task in batched_env.tasks))
 
 
 def task_levels(task: Task) -> TaskLevels:

@@ -9,25 +9,25 @@ import jax.numpy as jnp
 
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.world import World
+from agentrl_jax.rollout.batched_env import BatchedEnv
 
 
-def prefill_prefixes(params: decoder.Params, model: DecoderConfig, world: World) -> decoder.KVCache:
+def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: BatchedEnv) -> decoder.KVCache:
     """Keys and values of P positions of every task's prefix, a row a task.
 
     Args:
         params: parameters of the policy from `decoder.prepare_for_decode`.
         model: its shape.
-        world: tells the prefixes, i32[K, P] of K tasks.
+        batched_env: tells the prefixes, i32[K, P] of K tasks.
 
     Returns:
         A cache of K rows and P positions.
     """
-    tasks, length = world.prefix.shape
+    tasks, length = batched_env.prefix.shape
     cache = decoder.init_cache(model, tasks, length)
     if not length:
         return cache
-    prefix, count = jnp.asarray(world.prefix), jnp.asarray(world.prefix_length)
+    prefix, count = jnp.asarray(batched_env.prefix), jnp.asarray(batched_env.prefix_length)
     return decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
 
 

@@ -6,8 +6,8 @@ Shapes: as in `engine`.
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.rollout.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, TurnResult
-from agentrl_jax.rollout.world import Message, World
 
 
 def empty_response(batch: int, length: int) -> Response:
@@ -20,22 +20,22 @@ def empty_response(batch: int, length: int) -> Response:
     )
 
 
-def empty_trajectory(world: World, ids: EpisodeIds, turns: int, max_response_tokens: int) -> Trajectory:
+def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, turns: int, max_response_tokens: int) -> Trajectory:
     """E episodes of which no turn has been played.
 
     Args:
-        world: environments and prompts.
+        batched_env: environments and prompts.
         ids: the episodes.
         turns: T.
         max_response_tokens: L.
     """
     episodes = ids.group.shape[0]
-    flat = empty_response(episodes * turns, max_response_tokens), world.empty_result(episodes * turns)
+    flat = empty_response(episodes * turns, max_response_tokens), batched_env.empty_result(episodes * turns)
     response, result = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
     return Trajectory(
-        prompt=jnp.asarray(world.prefix)[ids.task],
-        prompt_length=jnp.asarray(world.prefix_length)[ids.task],
-        observation=jnp.zeros((episodes, turns, world.observation_tokens), jnp.int32),
+        prompt=jnp.asarray(batched_env.prefix)[ids.task],
+        prompt_length=jnp.asarray(batched_env.prefix_length)[ids.task],
+        observation=jnp.zeros((episodes, turns, batched_env.observation_tokens), jnp.int32),
         observation_length=jnp.zeros((episodes, turns), jnp.int32),
         response=response,
         turn=result,
@@ -43,7 +43,7 @@ def empty_trajectory(world: World, ids: EpisodeIds, turns: int, max_response_tok
         ids=ids,
         overflow=jnp.zeros(episodes, bool),
         truncation=jnp.zeros(episodes, jnp.int32),
-        final_observation=jnp.zeros((episodes, world.observation_tokens), jnp.int32),
+        final_observation=jnp.zeros((episodes, batched_env.observation_tokens), jnp.int32),
         final_observation_length=jnp.zeros(episodes, jnp.int32),
     )
 

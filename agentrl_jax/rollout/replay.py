@@ -18,9 +18,9 @@ from flax import struct
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.batched_env import Message
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory, TurnResult, unplayed
-from agentrl_jax.rollout.world import Message
 
 
 def replay_logprobs(
@@ -65,7 +65,7 @@ def replay_logprobs(
     state = engine.final_state(
         params,
         model,
-        RecordedWorld(trajectory, tasks),
+        RecordedEnv(trajectory, tasks),
         # Where a response ended is in the record.
         dataclasses.replace(config, stop_at_answer=False),
         jax.random.key(0),  # nothing is drawn
@@ -90,8 +90,8 @@ class RecordedState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RecordedWorld:
-    """A `World` that answers with what was recorded. Every episode is a group of its own: its row of the record.
+class RecordedEnv:
+    """A `BatchedEnv` that answers with what was recorded. Every episode is a group of its own: its row of the record.
 
     Attributes:
         trajectory: the record, E episodes.
@@ -125,14 +125,14 @@ class RecordedWorld:
         """O."""
         return self.trajectory.observation.shape[2]
 
-    def begin(
+    def reset(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[RecordedState, Message]:
-        """See `World.begin`."""
+        """See `BatchedEnv.reset`."""
         state = RecordedState(row=ids.group, turn=jnp.zeros_like(ids.group))
         return state, self._message(state)
 
-    def act(
+    def step(
         self,
         settings: RolloutSettings,
         state: RecordedState,
@@ -142,13 +142,13 @@ class RecordedWorld:
         *,
         opens: bool,
     ) -> tuple[RecordedState, TurnResult, Message]:
-        """See `World.act`; an episode is over after its last recorded turn."""
+        """See `BatchedEnv.step`; an episode is over after its last recorded turn."""
         state = state.replace(turn=state.turn + mask)
         over = state.turn >= self.trajectory.num_turns[state.row]
         return state, self.empty_result(mask.shape[0]).replace(terminated=over), self._message(state)
 
     def empty_result(self, batch: int) -> TurnResult:
-        """See `World.empty_result`."""
+        """See `BatchedEnv.empty_result`."""
         return unplayed(batch, 0, ())
 
     def _message(self, state: RecordedState) -> Message:

@@ -22,10 +22,10 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
+from agentrl_jax.rollout.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
-from agentrl_jax.rollout.world import CompiledWorld, Task, World
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
@@ -119,7 +119,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
     return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 
 
-def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
+def build_world(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
     """All tasks of a run, which are compiled.
 
     Raises:
@@ -128,7 +128,7 @@ def build_world(config: Config, tokenizer: Tokenizer) -> CompiledWorld:
     if config.served:
         raise UserError(f"{config.tasks[0].env} is a service; this works with compiled environments only")
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)
-    return CompiledWorld(tasks=tasks, shared_noise=config.rollout.shared_noise)
+    return CompiledEnv(tasks=tasks, shared_noise=config.rollout.shared_noise)
 
 
 def build_model(
@@ -215,7 +215,7 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
 
 
 def check_positions(
-    pretrained: PretrainedConfig | None, world: World, engine: EngineConfig, *, bootstrap: bool = False
+    pretrained: PretrainedConfig | None, batched_env: BatchedEnv, engine: EngineConfig, *, bootstrap: bool = False
 ) -> None:
     """Refuses contexts that are longer than what the pretrained model has learned positions for.
 
@@ -223,7 +223,7 @@ def check_positions(
 
     Args:
         pretrained: the model's configuration; None for a fresh decoder, which has no limit.
-        world: what is played.
+        batched_env: what is played.
         engine: how.
         bootstrap: a critic reads truncated episodes up to their final observation (`bootstrap_truncated` of
             `algo.advantage`), which follows the longest context of a whole conversation. In a context of single turns
@@ -232,8 +232,8 @@ def check_positions(
     Raises:
         UserError: the longest context of a rollout does not fit.
     """
-    longest = cache_length(world, engine)
-    final = world.observation_tokens if bootstrap and engine.context == "full" else 0
+    longest = cache_length(batched_env, engine)
+    final = batched_env.observation_tokens if bootstrap and engine.context == "full" else 0
     if pretrained is not None and longest + final > pretrained.max_positions:
         shorter = ", set rollout.context to single_turn" if engine.context == "full" and engine.max_turns > 1 else ""
         beyond = f", and bootstrap_truncated reads a final observation of {final} behind it" if final else ""
@@ -296,7 +296,7 @@ def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds
 
 def rollout_settings(
     config: Config,
-    world: CompiledWorld | HostWorld,
+    batched_env: CompiledEnv | HostEnv,
     episodes: int,
     temperature: float,
     horizon: int | None = None,
@@ -317,7 +317,7 @@ def rollout_settings(
         horizon=jnp.int32(config.prompt.max_turns if horizon is None else horizon),
         # A response to a service is one action.
         max_actions=jnp.int32(config.prompt.max_turns if config.served else config.prompt.max_actions),
-        env_params=world.env_params,
+        env_params=batched_env.env_params,
     )
 
 

@@ -16,7 +16,7 @@ from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.train import build
 from agentrl_jax.train.policy import RunPolicy, load_policy
 from agentrl_jax.train.run_folder import is_run, read_config
-from agentrl_jax.train.service_tasks import Services, worlds
+from agentrl_jax.train.service_tasks import Services, batched_envs
 
 
 def export(
@@ -92,8 +92,8 @@ def _save_adapter(folder: Path, config: Config, policy: RunPolicy, files: Mappin
 def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
     """Of a decoder that was trained from nothing, on contexts of the run's length."""
     services = Services(config, Path) if config.served else None  # of which none is started
-    world = worlds(config, policy.tokenizer, services)[0]
-    longest = cache_length(world, build.engine_config(config, policy.tokenizer, group_size=1, slots=0))
+    batched_env = batched_envs(config, policy.tokenizer, services)[0]
+    longest = cache_length(batched_env, build.engine_config(config, policy.tokenizer, group_size=1, slots=0))
     return describe(
         policy.model.decoder,
         max_positions=longest,

@@ -19,11 +19,11 @@ from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.seen import learned_levels, level_ids
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.batched_env import CompiledEnv, shared_prefix_len
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
-from agentrl_jax.rollout.world import CompiledWorld, shared_prefix_len
 from agentrl_jax.stopping import closed_at_stop
 from agentrl_jax.train import build, dependence, guards, run_keys, start
 from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
@@ -34,7 +34,7 @@ from agentrl_jax.train.programs import Programs, played_metrics, total_stats
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.service_report import failure_rows, service_metrics
-from agentrl_jax.train.service_tasks import Services, worlds
+from agentrl_jax.train.service_tasks import Services, batched_envs
 from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables, tables_by_category
 from agentrl_jax.train.totals import Totals
@@ -106,10 +106,10 @@ class _Run:
         self.services = Services(config, lambda: self.folder.path) if config.served else None
         if self.services is not None:
             self.services.refuse_seen()
-        self.world, held_out = worlds(config, self.tokenizer, self.services)
-        self.splits = level_splits(self.world)
+        self.batched_env, held_out = batched_envs(config, self.tokenizer, self.services)
+        self.splits = level_splits(self.batched_env)
         self.model = build.build_model(
-            config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.world)
+            config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.batched_env)
         )
         self.tx = build.build_optimizer(config)
         self.names = tuple(task.label for task in config.tasks)
@@ -124,27 +124,27 @@ class _Run:
         engine = build.engine_config(config, self.tokenizer, group_size=group_size, slots=config.rollout.slots)
         build.check_positions(
             self.pretrained.config if self.pretrained else None,
-            self.world,
+            self.batched_env,
             engine,
             bootstrap=config.algo.advantage.bootstrap_truncated,
         )
         self.rollout = self.programs.rollout(
-            "rollout", self.model, self.world, engine, rounds=config.algo.dynamic_sampling, task_names=self.names
+            "rollout", self.model, self.batched_env, engine, rounds=config.algo.dynamic_sampling, task_names=self.names
         )
         self.update = self.programs.update(self.model, build.learner_config(config), self.tx, engine)
         alone = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         remax = config.algo.advantage.kind == "remax"
-        self.baseline = self.programs.rollout("baseline", self.model, self.world, alone) if remax else None
+        self.baseline = self.programs.rollout("baseline", self.model, self.batched_env, alone) if remax else None
         self.dependence = None
         if config.train.mutual_information_every:
             measured = dependence.for_run(config, self.tokenizer)
             self.dependence = self.programs.mutual_information(self.model, measured)
         episode = self.programs.rollout("evaluation", self.model, held_out, alone)
-        splits = self.splits if held_out is self.world else level_splits(held_out)
+        splits = self.splits if held_out is self.batched_env else level_splits(held_out)
         self.held_out = HeldOut.of_run(config, held_out, splits, episode, self.programs.replicas)
         self.chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
-        if self.chunks and isinstance(self.world, CompiledWorld):
-            check_imitable(self.world, config.prompt.max_response_tokens, config.imitation.plans)
+        if self.chunks and isinstance(self.batched_env, CompiledEnv):
+            check_imitable(self.batched_env, config.prompt.max_response_tokens, config.imitation.plans)
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.checkpoints, self.view = folder, checkpoints, view
@@ -254,7 +254,7 @@ class _Run:
         config = self.config.imitation
         with refusals():
             rows, levels = start.demonstration_rows(
-                self.config, self.world, self.splits, self.tokenizer, self.services, self.key
+                self.config, self.batched_env, self.splits, self.tokenizer, self.services, self.key
             )
         self.view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
         if not int(state.imitation_step):
@@ -282,8 +282,8 @@ class _Run:
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
-        if isinstance(self.world, HostWorld):
-            self.world.desk.take_report()  # what came before is no iteration's
+        if isinstance(self.batched_env, HostEnv):
+            self.batched_env.desk.take_report()  # what came before is no iteration's
         self.view.note("evaluating the start")
         evaluated = self.held_out.outcomes(state.merged_params())
         self.imitation_outcomes = evaluated.success
@@ -298,7 +298,7 @@ class _Run:
         temperature, turns = float(self.temperature(iteration)), self.horizon.turns(iteration)
         split = self.splits.of(Split.TRAIN)
         settings = build.rollout_settings(
-            config, self.world, self._episodes, temperature, turns, iteration=iteration, split=split
+            config, self.batched_env, self._episodes, temperature, turns, iteration=iteration, split=split
         )
         began = time.monotonic()
         stream = run_keys.after_roll_backs(self.key, self.roll_backs.count)
@@ -363,10 +363,10 @@ class _Run:
 
     def _of_services(self, step: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
         """What a rollout tells of the services, before anything is learned from it."""
-        if self.services is None or not isinstance(self.world, HostWorld):
+        if self.services is None or not isinstance(self.batched_env, HostEnv):
             return {}
-        self.world.desk.clear()
-        report = self.world.desk.take_report()
+        self.batched_env.desk.clear()
+        report = self.batched_env.desk.take_report()
         restarts = self.services.take_restarts()
         found = service_metrics(trajectory, report, seconds, restarts)
         if report.failures or found["env/retries"] or restarts:
@@ -392,7 +392,7 @@ class _Run:
             return ()
         ids = jax.tree.map(lambda x: x[:: self.config.rollout.group_size], played)
         settings = build.rollout_settings(
-            self.config, self.world, ids.group.shape[0], 0.0, turns, split=self.splits.of(Split.TRAIN)
+            self.config, self.batched_env, ids.group.shape[0], 0.0, turns, split=self.splits.of(Split.TRAIN)
         )
         trajectory, stats = self.baseline(state.merged_params(), key, ids, settings)
         self.totals.count(total_stats(stats))

@@ -19,8 +19,8 @@ from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.rollout.world import CompiledWorld, shared_prefix_len
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
 from agentrl_jax.train import build, state
 from agentrl_jax.train.programs import Programs
@@ -120,13 +120,13 @@ def make_plan(
     config = config.replace(devices=mesh.size)
     validate(config)
     shape, tokenizer, source = _model(config, model)
-    world = build.build_world(config, tokenizer)
-    whole = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(world))
+    batched_env = build.build_world(config, tokenizer)
+    whole = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(batched_env))
     whole = dataclasses.replace(
         whole, decoder=dataclasses.replace(shape, dtype=whole.decoder.dtype, cache_dtype=whole.decoder.cache_dtype)
     )
     programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
-    made = _Parts(config, mesh, programs, whole, world, tokenizer)
+    made = _Parts(config, mesh, programs, whole, batched_env, tokenizer)
 
     report(f"compiling the rollout for {mesh.size} devices")
     rollout, trajectory = made.rollout()
@@ -135,7 +135,7 @@ def make_plan(
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.merged_params())
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, whole.decoder), policy)
     rows = made.engine.slots or made.episodes // programs.replicas
-    length = cache_length(world, made.engine)
+    length = cache_length(batched_env, made.engine)
     cache = jax.eval_shape(lambda: decoder.init_cache(whole.decoder, rows, length))
     heads = programs.cache_spec(whole.decoder)
     return Plan(
@@ -174,10 +174,10 @@ class _Parts:
         mesh: Mesh,
         programs: Programs,
         model: ActorCritic,
-        world: CompiledWorld,
+        batched_env: CompiledEnv,
         tokenizer: Tokenizer,
     ):
-        self.config, self.mesh, self.programs, self.model, self.world = config, mesh, programs, model, world
+        self.config, self.mesh, self.programs, self.model, self.batched_env = config, mesh, programs, model, batched_env
         self.engine = build.engine_config(
             config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )
@@ -202,12 +202,14 @@ class _Parts:
 
     def rollout(self) -> tuple[ProgramPlan, Any]:
         """The program, and the shapes of its trajectory."""
-        program = self.programs.rollout("rollout", self.model, self.world, self.engine)
+        program = self.programs.rollout("rollout", self.model, self.batched_env, self.engine)
         rows = Spec(self.programs.rollout_rules.row_axes)
         params = self._placed(self.policy())
         ids = self._at(jax.eval_shape(lambda: build.training_ids(self.config)), rows)
         settings = jax.eval_shape(
-            lambda: build.rollout_settings(self.config, self.world, self.episodes, self.config.rollout.temperature)
+            lambda: build.rollout_settings(
+                self.config, self.batched_env, self.episodes, self.config.rollout.temperature
+            )
         )
         settings = self._at(settings, Spec()).replace(temperature=self._at(settings.temperature, rows))
         arguments = (params, self._key(), ids, settings)

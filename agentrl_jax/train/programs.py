@@ -22,13 +22,13 @@ from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
 from agentrl_jax.parallel.mesh import FSDP, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
+from agentrl_jax.rollout.batched_env import BatchedEnv
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
-from agentrl_jax.rollout.world import World
 from agentrl_jax.train import dependence
 from agentrl_jax.train.dependence import DependenceConfig
 from agentrl_jax.train.learner import update
@@ -79,7 +79,7 @@ class Programs:
         self,
         name: str,
         model: ActorCritic,
-        world: World,
+        batched_env: BatchedEnv,
         config: EngineConfig,
         *,
         rounds: int = 1,
@@ -95,11 +95,11 @@ class Programs:
         Raises:
             ValueError: host environments on a mesh where several devices make one player, or in several rounds.
         """
-        if isinstance(world, HostWorld) and rounds > 1:
+        if isinstance(batched_env, HostEnv) and rounds > 1:
             raise ValueError(
                 f"host environments play one round of episodes, but algo.dynamic_sampling is {rounds}; use 1"
             )
-        if isinstance(world, HostWorld) and self.replicas < self.mesh.size:
+        if isinstance(batched_env, HostEnv) and self.replicas < self.mesh.size:
             raise ValueError(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
                 "replicas; use 1 for its tensor axis, and rows for the rollout's layout"
@@ -109,7 +109,7 @@ class Programs:
 
         def play(policy, key, ids, groups, settings):
             def once(ids):
-                return rollout(policy, model.decoder, world, config, key, ids, settings, constrain_sharding)
+                return rollout(policy, model.decoder, batched_env, config, key, ids, settings, constrain_sharding)
 
             penalties = Penalties(settings.format_penalty, settings.overlong_buffer, settings.overlong_penalty)
 

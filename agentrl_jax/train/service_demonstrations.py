@@ -13,7 +13,7 @@ import numpy as np
 
 from agentrl_jax.config import Config
 from agentrl_jax.offline.demonstrations import play_responses
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.beside import NoisyOracle
 from agentrl_jax.text.grammar import ParsedResponse
@@ -23,7 +23,7 @@ from agentrl_jax.train.service_tasks import OPENINGS, Played, ServedTask, Servic
 
 
 def service_demonstrations(
-    config: Config, services: Services, world: HostWorld, tokenizer: Tokenizer, key: jax.Array
+    config: Config, services: Services, batched_env: HostEnv, tokenizer: Tokenizer, key: jax.Array
 ) -> tuple[Trajectory, jax.Array]:
     """Plays `imitation.levels` training items of every task by script, and records what a rollout would.
 
@@ -54,7 +54,7 @@ def service_demonstrations(
             f"responses of {longest} tokens; raise prompt.max_turns or prompt.max_response_tokens"
         )
     script = _Script(*(np.array(column) for column in zip(*chosen)))
-    trajectory = _recorded(config, world, key, script)
+    trajectory = _recorded(config, batched_env, key, script)
     kept = _usable(config, trajectory)
     return jax.tree.map(lambda x: x[kept], trajectory), jnp.asarray(script.imitated[kept])
 
@@ -105,16 +105,16 @@ def _noise(config: Config, item: int) -> np.ndarray:
     return np.random.default_rng((config.seed, item)).random(config.prompt.max_turns) < config.imitation.noise
 
 
-def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script) -> Trajectory:
+def _recorded(config: Config, batched_env: HostEnv, key: jax.Array, script: _Script) -> Trajectory:
     """Plays a script, no more episodes at once than a rollout has."""
     count, turns = script.length.shape
     size = min(count, max(build.training_ids(config).group.shape[0], config.train.validation_episodes))
-    settings = build.rollout_settings(config, world, size, 1.0)
+    settings = build.rollout_settings(config, batched_env, size, 1.0)
     nothing = jnp.zeros((size, turns), jnp.int32)
     parsed = ParsedResponse(
         actions=nothing[..., None] - 1, num_valid=nothing, num_parsed=nothing, format_ok=nothing > 0
     )
-    program = jax.jit(functools.partial(play_responses, world, context=config.rollout.context))
+    program = jax.jit(functools.partial(play_responses, batched_env, context=config.rollout.context))
     parts = []
     for first in range(0, count, size):
         part = _Script(*(np.resize(x[first : first + size], (size, *x.shape[1:])) for x in script))
@@ -122,7 +122,7 @@ def _recorded(config: Config, world: HostWorld, key: jax.Array, script: _Script)
         ids = build.episode_ids(group=number, member=np.zeros(size), task=part.task, level=part.row)
         played = program(key, settings, ids, jnp.asarray(part.tokens), jnp.asarray(part.length), parsed)
         parts.append(jax.tree.map(np.asarray, played))
-        world.desk.clear()
+        batched_env.desk.clear()
     return jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)[:count]), *parts)
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, refusals, shortened
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.host_environment import HostTask, host_task
 from agentrl_jax.rollout.side_by_side import run_all
-from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.services.beside import located
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
@@ -82,16 +82,16 @@ class Services:
         self._processes: list[ServiceProcess] = []
         self._restarts = 0
         self._closers: list[Callable[[], None]] = []
-        self._worlds: list[HostWorld] = []
+        self._worlds: list[HostEnv] = []
         self._numbers: dict[tuple[str, int], int | None] = {}
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
-    def world(self, tokenizer: Tokenizer, *, held_out: bool) -> HostWorld:
+    def batched_env(self, tokenizer: Tokenizer, *, held_out: bool) -> HostEnv:
         """Training episodes, or held-out ones."""
         tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in range(len(self.tasks)))
         env = self._config.env
-        self._worlds.append(HostWorld(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
+        self._worlds.append(HostEnv(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
         return self._worlds[-1]
 
     def refuse_seen(self) -> None:
@@ -162,8 +162,8 @@ class Services:
 
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""
-        for world in self._worlds:
-            world.desk.clear()
+        for batched_env in self._worlds:
+            batched_env.desk.clear()
         for process in self._processes:  # whose instances end with it
             process.close()
         for close in self._closers:
@@ -277,14 +277,14 @@ def _note_nothing(item: int, shown: str) -> None:
     """What training items show first is in levels.jsonl already."""
 
 
-def worlds(
+def batched_envs(
     config: Config, tokenizer: Tokenizer, services: Services | None
-) -> tuple[CompiledWorld | HostWorld, CompiledWorld | HostWorld]:
+) -> tuple[CompiledEnv | HostEnv, CompiledEnv | HostEnv]:
     """What the training episodes of a run are played in, and its held-out ones; compiled tasks have one for both."""
     if services is None:
         compiled = build.build_world(config, tokenizer)
         return compiled, compiled
-    return services.world(tokenizer, held_out=False), services.world(tokenizer, held_out=True)
+    return services.batched_env(tokenizer, held_out=False), services.batched_env(tokenizer, held_out=True)
 
 
 class _Started:

@@ -8,10 +8,10 @@ from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import demonstrations
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
-from agentrl_jax.rollout.world import CompiledWorld
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
 from agentrl_jax.train.service_demonstrations import service_demonstrations
@@ -21,7 +21,7 @@ from agentrl_jax.train.state import TrainState, init_optimizer, with_reference
 
 def demonstration_rows(
     config: Config,
-    world: CompiledWorld | HostWorld,
+    batched_env: CompiledEnv | HostEnv,
     splits: LevelSplits,
     tokenizer: Tokenizer,
     services: Services | None,
@@ -31,7 +31,7 @@ def demonstration_rows(
 
     Args:
         config: the run's.
-        world: its training episodes.
+        batched_env: its training episodes.
         splits: how their levels are divided.
         tokenizer: its tokenizer.
         services: where its tasks are; None for compiled ones.
@@ -41,14 +41,14 @@ def demonstration_rows(
         ValueError: as `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
-    if isinstance(world, HostWorld):
+    if isinstance(batched_env, HostEnv):
         assert services is not None
-        trajectory, imitated = service_demonstrations(config, services, world, tokenizer, key)
+        trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
         rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
         rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
         return rows, level_ids(trajectory)
     trajectory = demonstrations(
-        world,
+        batched_env,
         splits,
         key,
         plans=config.imitation.plans,

@@ -24,8 +24,8 @@ from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.batched_env import shared_prefix_len
 from agentrl_jax.rollout.level_splits import level_splits
-from agentrl_jax.rollout.world import shared_prefix_len
 from agentrl_jax.train import build, run_keys, start
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.programs import Programs
@@ -52,41 +52,41 @@ class Variants:
         self.alone = Programs(make_mesh(1))
         self.pretrained = build.load_model(config.model, self.alone.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
-        self.world = build.build_world(config, self.tokenizer)
+        self.batched_env = build.build_world(config, self.tokenizer)
         self.model = dataclasses.replace(self._model(config), critic="none")
         group_size = config.rollout.group_size
         self.engine = build.engine_config(config, self.tokenizer, group_size=group_size, slots=config.rollout.slots)
         build.check_positions(
             self.pretrained.config if self.pretrained else None,
-            self.world,
+            self.batched_env,
             self.engine,
             bootstrap=any(variant.algo.advantage.bootstrap_truncated for variant in comparison.variants.values()),
         )
         if config.imitation.levels:
-            check_imitable(self.world, config.prompt.max_response_tokens, config.imitation.plans)
+            check_imitable(self.batched_env, config.prompt.max_response_tokens, config.imitation.plans)
         self.ids = build.training_ids(config)
         single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         rounds = {variant.algo.dynamic_sampling for variant in comparison.variants.values()}
         self.rollouts = {number: self._rollout(self.engine, number) for number in rounds}
         self.greedy = self._rollout(single)
-        self.episode = self.alone.rollout("evaluation", self.model, self.world, single)
+        self.episode = self.alone.rollout("evaluation", self.model, self.batched_env, single)
         self.evaluation = self.seeds.each(self._single)
-        self.splits = level_splits(self.world)
-        self.held_out = HeldOut.of_run(config, self.world, self.splits, self.episode)
+        self.splits = level_splits(self.batched_env)
+        self.held_out = HeldOut.of_run(config, self.batched_env, self.splits, self.episode)
         self.imitated: list[set[str]] = [set() for _ in self.seeds.numbers]
         with jax.default_device(devices[0]):
             self.policies, self.frozen_params = self._begin()
 
     def _model(self, config: Config) -> Any:
         return build.build_model(
-            config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.world)
+            config, self.tokenizer, self.pretrained, shared_prefix_len=shared_prefix_len(self.batched_env)
         )
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
         """(policies, (keys, horizons, ids), (base, settings)) -> trajectories, counters."""
         names = tuple(task.label for task in self.config.tasks)
         program = self.alone.rollout(
-            f"rollout {rounds}", self.model, self.world, engine, rounds=rounds, task_names=names
+            f"rollout {rounds}", self.model, self.batched_env, engine, rounds=rounds, task_names=names
         )
 
         def play(policy, mine, shared):
@@ -113,7 +113,8 @@ class Variants:
             self.console.print(f"imitation of {self.comparison.seeds} seeds", highlight=False)
             keys = [jax.random.key(number) for number in self.seeds.numbers]
             found = [
-                start.demonstration_rows(config, self.world, self.splits, self.tokenizer, None, key) for key in keys
+                start.demonstration_rows(config, self.batched_env, self.splits, self.tokenizer, None, key)
+                for key in keys
             ]
             rows = _stacked([each for each, _ in found])
             self.imitated = [set(levels) for _, levels in found]
@@ -211,7 +212,9 @@ class Variants:
         turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.ROLLOUT, iteration))(self.seeds.keys)
         episodes, split = self.ids.group.shape[0], self.splits.of(Split.TRAIN)
-        settings = build.rollout_settings(config, self.world, episodes, temperature, iteration=iteration, split=split)
+        settings = build.rollout_settings(
+            config, self.batched_env, episodes, temperature, iteration=iteration, split=split
+        )
         policies = states.params["policy"]
         rollout = self.rollouts[config.algo.dynamic_sampling]
         ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
@@ -222,7 +225,7 @@ class Variants:
         if config.algo.advantage.kind == "remax":
             # Those of the trajectories: resampling may have put groups on other levels.
             ids = jax.tree.map(lambda x: x[:, :: config.rollout.group_size], trajectories.ids)
-            alone = build.rollout_settings(config, self.world, ids.group.shape[1], 0.0, split=split)
+            alone = build.rollout_settings(config, self.batched_env, ids.group.shape[1], 0.0, split=split)
             of_groups, more = self.greedy(policies, (keys, turns, ids), (self.frozen_params, alone))
             greedy, steps = (of_groups,), steps + more.environment_steps
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)

@@ -184,14 +184,14 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     config = load_config(finished.file)
     config = config.replace(tasks=config.tasks[1:])
     tokenizer = build.load_tokenizer(config.model)
-    model, world = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
+    model, batched_env = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
     params = actor_critic.init_params(jax.random.key(3), model)
     engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
 
     def play(chunk, episodes):
-        program = Programs(make_mesh(1)).rollout("evaluation", model, world, engine)
+        program = Programs(make_mesh(1)).rollout("evaluation", model, batched_env, engine)
         of = {"levels": TaskLevels(), "split": Split.ANY, "seed": 9}
-        eval_set = EvalSet(program=program, chunk=chunk, world=world, config=config, task=0, **of)
+        eval_set = EvalSet(program=program, chunk=chunk, batched_env=batched_env, config=config, task=0, **of)
         return [eval_set.play(params, n, 1.0) for n in episodes]
 
     short, long = play(4, (3, 10))

@@ -27,10 +27,10 @@ def make_world(*names, actions, encoder="pieces"):
 @pytest.mark.parametrize("encoder", ["pieces", "canonical"])
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     """All names and all lengths occur; an environment without a planner will do."""
-    world = make_world("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
+    batched_env = make_world("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
     trajectory = demonstrations(
-        world,
-        level_splits(world),
+        batched_env,
+        level_splits(batched_env),
         jax.random.key(3),
         plans="random",
         levels=LEVELS,
@@ -41,14 +41,14 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     )
     task, actions = np.asarray(trajectory.ids.task), np.asarray(trajectory.turn.actions)
     assert (np.bincount(task) == LEVELS).all()
-    for index, of_task in enumerate(world.tasks):
+    for index, of_task in enumerate(batched_env.tasks):
         mine = actions[task == index]
         assert set(mine[mine >= 0]) == set(range(of_task.env.num_actions))
     assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.turn_mask)].any()
     tokenizer = load_small()
     for row in range(len(task)):
         response = np.asarray(trajectory.response.tokens[row, 0])[: int(trajectory.response.length[row, 0])]
-        names = world.tasks[task[row]].env.actions
+        names = batched_env.tasks[task[row]].env.actions
         said = (
             tokenizer.decode(response.tolist()).removeprefix("</think><answer>").removesuffix("</answer>").split("||")
         )
@@ -58,19 +58,19 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
 
 
 def test_planners_and_room_are_asked_for():
-    world = make_world("Bandit", actions=1)
+    batched_env = make_world("Bandit", actions=1)
     with pytest.raises(ValueError, match=r"imitation\.plans to random"):
-        check_imitable(world, 40, "optimal")
+        check_imitable(batched_env, 40, "optimal")
     with pytest.raises(ValueError, match="max_response_tokens is 3"):
-        check_imitable(world, 3, "random")
-    check_imitable(world, 40, "random")
+        check_imitable(batched_env, 3, "random")
+    check_imitable(batched_env, 40, "random")
 
 
 def test_optimal_plans_are_of_different_training_levels():
-    world = make_world("FrozenLake-deterministic", actions=2)
+    batched_env = make_world("FrozenLake-deterministic", actions=2)
     trajectory = demonstrations(
-        world,
-        level_splits(world),
+        batched_env,
+        level_splits(batched_env),
         jax.random.key(3),
         plans="optimal",
         levels=LEVELS,
@@ -81,7 +81,7 @@ def test_optimal_plans_are_of_different_training_levels():
     )
     assert len(set(level_ids(trajectory))) == LEVELS
     assert np.asarray(trajectory.success).all()
-    task = world.tasks[0]
+    task = batched_env.tasks[0]
     boards = registry.draw_levels(task.env, task.env_params, jax.random.split(jax.random.key(0), 512), Split.TEST)
     known = seen_levels(set(level_ids(trajectory)), [], TaskLevels(), task, boards)
     assert known["seen_images"] == 0
@@ -91,11 +91,11 @@ def test_more_different_levels_than_there_are_are_refused(tmp_path):
     np.save(tmp_path / "pack.npy", np.array([[[3, 0, 2], [0, 0, 0], [0, 1, 0]]], np.int8))
     task = TaskConfig(env="FrozenLake-deterministic", groups=1, levels=str(tmp_path / "pack.npy"))
     config = Config(tasks=(task,), prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=BUDGET))
-    world = build.build_world(config, load_small())
+    batched_env = build.build_world(config, load_small())
     with pytest.raises(ValueError, match=r"imitation\.levels is 2, but 128 draws .* hold only 1 different"):
         demonstrations(
-            world,
-            level_splits(world),
+            batched_env,
+            level_splits(batched_env),
             jax.random.key(0),
             plans="optimal",
             levels=2,

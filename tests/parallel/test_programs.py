@@ -207,7 +207,7 @@ def play():
         mesh = make_mesh(devices, fsdp=fsdp, tensor=tensor)
         programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[rollout])
         program = programs.rollout(
-            "rollout", model, toy_agent.WORLD, toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
+            "rollout", model, toy_agent.BATCHED_ENV, toy_agent.engine_config(group_size=toy_agent.GROUP_SIZE)
         )
         placed = jax.device_put(params, programs.placement(params, model.decoder))
         trajectory, stats = program(placed, jax.random.key(7), ids, toy_agent.settings(64))

@@ -23,7 +23,7 @@ def compiled():
         function = engine.final_state if whole_state else engine.rollout
 
         def play(params, key, ids, settings):
-            return function(params, toy_agent.MODEL.decoder, toy_agent.WORLD, config, key, ids, settings)
+            return function(params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, key, ids, settings)
 
         return jax.jit(play, compiler_options=toy_agent.SAME_BITS if same_bits else None)
 

@@ -128,7 +128,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     ids, trajectory, _ = batch
     whole = jax.tree.map(np.asarray, trajectory)
     prefix = int(whole.prompt_length.max())
-    limit = prefix + toy_agent.WORLD.observation_tokens + toy_agent.MAX_RESPONSE_TOKENS + 6
+    limit = prefix + toy_agent.BATCHED_ENV.observation_tokens + toy_agent.MAX_RESPONSE_TOKENS + 6
     program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, context_tokens=limit))
     short = jax.tree.map(np.asarray, program(policy, KEY, ids, toy_agent.settings(64))[0])
     sizes = whole.prompt_length[:, None] + np.cumsum(whole.observation_length + whole.response.length, axis=1)
@@ -159,7 +159,7 @@ def test_a_context_that_holds_no_turn_is_refused(policy):
         engine.rollout(
             policy,
             toy_agent.MODEL.decoder,
-            toy_agent.WORLD,
+            toy_agent.BATCHED_ENV,
             config,
             KEY,
             toy_agent.mixed_ids(1, 1),
@@ -172,7 +172,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     ids, trajectory, _ = batch
     programs = Programs(make_mesh(devices))
     program = programs.rollout(
-        "rollout", toy_agent.MODEL, toy_agent.WORLD, toy_agent.engine_config(group_size=GROUP_SIZE)
+        "rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, toy_agent.engine_config(group_size=GROUP_SIZE)
     )
     spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
     assert len(spread.num_turns.sharding.device_set) == devices
@@ -304,7 +304,7 @@ def test_impossible_slots_are_refused(policy, changes, episodes, words):
         engine.rollout(
             policy,
             toy_agent.MODEL.decoder,
-            toy_agent.WORLD,
+            toy_agent.BATCHED_ENV,
             config,
             KEY,
             toy_agent.mixed_ids(episodes, 1),

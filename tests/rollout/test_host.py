@@ -18,7 +18,7 @@ from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.host import PART_BYTES, HostWorld, _call
+from agentrl_jax.rollout.host import PART_BYTES, HostEnv, _call
 from agentrl_jax.rollout.host_environment import host_task
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
@@ -74,19 +74,19 @@ class Stage:
             info_keys=Courier.info_keys,
         )
         self.task = task
-        self.world = HostWorld((task,), TOKENIZER, deadline=DEADLINE)
+        self.batched_env = HostEnv((task,), TOKENIZER, deadline=DEADLINE)
         for name in ("begin", "act"):
             self._count(name)
 
     def _count(self, name):
-        answer = getattr(self.world.desk, name)
+        answer = getattr(self.batched_env.desk, name)
 
         def counted(*args):
             assert all(type(x) is np.ndarray for x in args)
             self.calls[name] += 1
             return answer(*args)
 
-        setattr(self.world.desk, name, counted)
+        setattr(self.batched_env.desk, name, counted)
 
     @staticmethod
     def config(slots=0):
@@ -105,7 +105,7 @@ class Stage:
         config = self.config(slots)
 
         def play(params, ids, settings):
-            return engine.rollout(params, toy_agent.MODEL.decoder, self.world, config, KEY, ids, settings)[0]
+            return engine.rollout(params, toy_agent.MODEL.decoder, self.batched_env, config, KEY, ids, settings)[0]
 
         whole = {field.name: Spec() for field in dataclasses.fields(RolloutSettings)}
         rows = RolloutSettings(**whole | {"temperature": Spec(DATA)})
@@ -217,7 +217,7 @@ def test_members_of_a_group_start_alike_and_groups_do_not(played):
 def test_one_callback_a_turn(stage, program, played):
     trajectory, calls = played
     assert calls == {"begin": 1, "act": trajectory.num_turns.max()}
-    assert stage.world.desk.live == 0
+    assert stage.batched_env.desk.live == 0
     text = program.lower(policy(), IDS, SETTINGS).as_text()
     assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one place begins, one answers
 
@@ -245,7 +245,7 @@ def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
 
     trajectory, _ = stage.run(stage.program(make_mesh(1), slots=4), Counted)
     assert len(started) == EPISODES
-    assert stage.world.desk.live == 0
+    assert stage.batched_env.desk.live == 0
     assert_equal(trajectory, played[0])
 
 
@@ -299,7 +299,7 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
     others = np.setdiff1d(np.arange(EPISODES), rows)
     chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
     jax.tree.map(np.testing.assert_array_equal, *chosen)
-    assert stage.world.desk.live == 0
+    assert stage.batched_env.desk.live == 0
 
 
 def test_a_replay_asks_no_environment(stage, played, troubled):
@@ -376,4 +376,4 @@ def test_large_arguments_do_not_stall_many_devices():
 )
 def test_limits_are_checked(stage, options, message):
     with pytest.raises(ValueError, match=message):
-        HostWorld((stage.task,), TOKENIZER, **options)
+        HostEnv((stage.task,), TOKENIZER, **options)

@@ -81,7 +81,7 @@ def names(rows):
 
 def begin(desk, seeds):
     rows = len(seeds)
-    return desk.begin(names(rows), np.array(seeds, np.uint32), np.ones(rows, bool))
+    return desk.reset(names(rows), np.array(seeds, np.uint32), np.ones(rows, bool))
 
 
 def act(desk, responses, *, turn=0, used=0, horizon=9, budget=9, mask=None):
@@ -90,7 +90,7 @@ def act(desk, responses, *, turn=0, used=0, horizon=9, budget=9, mask=None):
     tokens = np.zeros((rows, max(map(len, ids))), np.int32)
     for row, row_ids in enumerate(ids):
         tokens[row, : len(row_ids)] = row_ids
-    return desk.act(
+    return desk.step(
         names(rows),
         np.full(rows, turn),
         np.full(rows, used),
@@ -179,7 +179,7 @@ def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_desk, cap
     desk = make_desk()
     identity = names(3)
     identity[:, 3], identity[:, 4] = 0, np.arange(3)
-    tokens, _ = desk.begin(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
+    tokens, _ = desk.reset(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
     assert [text(row) for row in tokens] == ["seed 4"] * 3  # what the shared prefill has read
     assert desk.live == 2
     assert "member 2 failed in reset" in caplog.text

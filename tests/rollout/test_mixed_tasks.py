@@ -7,9 +7,9 @@ import toy_agent
 
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.batched_env import shared_prefix_len
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
-from agentrl_jax.rollout.world import shared_prefix_len
 from agentrl_jax.train import build
 
 GROUPS = 16
@@ -18,14 +18,16 @@ GROUPS = 16
 def play(*names):
     """One trajectory of GROUPS episodes a task; the key of an episode depends on its place in its own task only."""
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
-    world = build.build_world(config, toy_agent.TOKENIZER)
+    batched_env = build.build_world(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
     task = np.repeat(np.arange(len(names)), GROUPS)
     ids = build.episode_ids(group=group, member=0 * group, task=task, level=0 * group - 1)
-    settings = build.rollout_settings(config, world, len(group), 1.0)
+    settings = build.rollout_settings(config, batched_env, len(group), 1.0)
 
     def run(params, key):
-        return engine.rollout(params, toy_agent.MODEL.decoder, world, toy_agent.engine_config(), key, ids, settings)[0]
+        return engine.rollout(
+            params, toy_agent.MODEL.decoder, batched_env, toy_agent.engine_config(), key, ids, settings
+        )[0]
 
     params = toy_agent.talkative_params(0)["policy"]
     return jax.tree.map(np.asarray, jax.jit(run)(params, jax.random.key(5)))
@@ -48,11 +50,11 @@ def test_a_task_plays_as_if_alone(mixed, task, name):
 
 
 def test_the_prefix_in_common_is_what_all_tasks_begin_with():
-    def world(*names):
+    def batched_env(*names):
         tasks = tuple(TaskConfig(env=name, groups=1) for name in names)
         return build.build_world(toy_agent.CONFIG.replace(tasks=tasks), toy_agent.TOKENIZER)
 
-    alone, mixed = world("SimpleSokoban"), world("SimpleSokoban", "FrozenLake", "Bandit")
+    alone, mixed = batched_env("SimpleSokoban"), batched_env("SimpleSokoban", "FrozenLake", "Bandit")
     assert shared_prefix_len(alone) == alone.prefix.shape[1]
     # A bandit's prefix, which tells nothing, is no more than the header of the message that all begin with.
     assert 0 < shared_prefix_len(mixed) == mixed.prefix_length.min() < mixed.prefix_length.max()

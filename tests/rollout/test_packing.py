@@ -76,7 +76,9 @@ def test_demonstration_is_what_a_rollout_would_record():
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))
     trajectory = jax.tree.map(
         np.asarray,
-        demonstrate(toy_agent.WORLD, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"),
+        demonstrate(
+            toy_agent.BATCHED_ENV, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"
+        ),
     )
     expected = ["Up||Up</answer><|end|>", "Down</answer><|end|>"]
     for row, text in zip((0, 1), expected):
@@ -96,8 +98,10 @@ def test_shared_noise_makes_equal_actions_equal():
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))
 
     def observations(shared):
-        world = toy_agent.make_world(shared_noise=shared)
-        played = demonstrate(world, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full")
+        batched_env = toy_agent.make_world(shared_noise=shared)
+        played = demonstrate(
+            batched_env, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"
+        )
         return np.asarray(played.observation).reshape(4, 4, -1)
 
     shared, own = observations(True), observations(False)

@@ -82,7 +82,7 @@ def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
 
     @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)
     def play(policy, ids, settings):
-        return rollout(policy, shape, toy_agent.WORLD, config, KEY, ids, settings)[0]
+        return rollout(policy, shape, toy_agent.BATCHED_ENV, config, KEY, ids, settings)[0]
 
     @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)
     def replay(policy, record, temperature):

@@ -12,7 +12,7 @@ from test_engine import KEY, assert_same
 from toy_agent import GROUP_SIZE
 
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.host import HostWorld
+from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import RolloutStats
@@ -67,7 +67,7 @@ def play():
     def program(devices):
         engine = toy_agent.engine_config(group_size=GROUP_SIZE)
         return Programs(make_mesh(devices)).rollout(
-            "rollout", toy_agent.MODEL, toy_agent.WORLD, engine, rounds=ROUNDS, task_names=NAMES
+            "rollout", toy_agent.MODEL, toy_agent.BATCHED_ENV, engine, rounds=ROUNDS, task_names=NAMES
         )
 
     return program
@@ -162,6 +162,6 @@ def test_rounds_end_when_all_is_full_or_at_the_bound(batch, good_from, bound, pl
 
 
 def test_host_environments_play_one_round():
-    programs, world = Programs(make_mesh(1)), object.__new__(HostWorld)
+    programs, batched_env = Programs(make_mesh(1)), object.__new__(HostEnv)
     with pytest.raises(ValueError, match="dynamic_sampling is 2"):
-        programs.rollout("rollout", toy_agent.MODEL, world, toy_agent.engine_config(), rounds=2)
+        programs.rollout("rollout", toy_agent.MODEL, batched_env, toy_agent.engine_config(), rounds=2)

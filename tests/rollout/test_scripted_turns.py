@@ -15,8 +15,8 @@ from prompt_texts import message_text, prefix_text
 from toy_agent import END, TOKENIZER
 
 from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.rollout.world import CompiledWorld
 
 TURNS, MAX_RESPONSE_TOKENS, ACTIONS = 5, 14, 5
 PROMPT = toy_agent.CONFIG.prompt.replace(
@@ -39,7 +39,7 @@ def script(episodes: list[list[str]]) -> np.ndarray:
 class Play:
     """A script played by the engine."""
 
-    world: CompiledWorld
+    batched_env: CompiledEnv
     trajectory: engine.Trajectory
     sequences: object
 
@@ -50,7 +50,7 @@ def play_script(policy):
 
     def play(episodes, *, forced, stop_at_answer, **changes):
         prompt = PROMPT.replace(forced_tag=forced)
-        world = CompiledWorld((toy_agent.make_task("Long", 100, prompt),))
+        batched_env = CompiledEnv((toy_agent.make_task("Long", 100, prompt),))
         table = jnp.asarray(script(episodes))
         count = len(episodes)
         config = toy_agent.engine_config(
@@ -59,7 +59,7 @@ def play_script(policy):
         ids = toy_agent.rows(toy_agent.mixed_ids(count, 1), np.arange(count))
         ids = ids.replace(task=jnp.zeros(count, jnp.int32))
         settings = toy_agent.settings(
-            count, horizon=jnp.int32(TURNS), max_actions=jnp.int32(10), env_params=(world.tasks[0].env_params,)
+            count, horizon=jnp.int32(TURNS), max_actions=jnp.int32(10), env_params=(batched_env.tasks[0].env_params,)
         )
 
         def draw(places, logits, temperature):
@@ -72,11 +72,11 @@ def play_script(policy):
             patch.setattr(engine.rng, "token_key", lambda group, turn, i: jnp.stack([group, turn, i], axis=1))
 
             def run(key):
-                return engine.rollout(policy, toy_agent.MODEL.decoder, world, config, key, ids, settings)[0]
+                return engine.rollout(policy, toy_agent.MODEL.decoder, batched_env, config, key, ids, settings)[0]
 
             trajectory = jax.jit(run)(jax.random.key(3))
         rows = pack_trajectories(trajectory, "full")
-        return Play(world, *jax.tree.map(np.asarray, (trajectory, rows)))
+        return Play(batched_env, *jax.tree.map(np.asarray, (trajectory, rows)))
 
     return play
 
@@ -117,7 +117,7 @@ def conversation(play: Play, row: int) -> tuple[str, str]:
 
 def read(play: Play, responses: list[str], heights: list[tuple[int, int, float]], row: int, stopped: bool) -> str:
     """The conversation by string joins: `heights` are (height, actions left, reward) before each response."""
-    prompt = play.world.tasks[0].prompt
+    prompt = play.batched_env.tasks[0].prompt
     goal = TOKENIZER.decode(
         play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist(), skip_special=False
     )

@@ -10,7 +10,7 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.train import build
 
-WORLD = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
+BATCHED_ENV = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ WORLD = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
 )
 def test_positions_hold_the_final_observation_that_a_critic_reads(context, context_tokens, more):
     engine = toy_agent.engine_config(context=context, context_tokens=context_tokens)
-    longest = cache_length(WORLD, engine)
+    longest = cache_length(BATCHED_ENV, engine)
 
     def check(positions, bootstrap):
-        build.check_positions(types.SimpleNamespace(max_positions=positions), WORLD, engine, bootstrap=bootstrap)
+        build.check_positions(types.SimpleNamespace(max_positions=positions), BATCHED_ENV, engine, bootstrap=bootstrap)
 
     check(longest, False)
     check(longest + more, True)

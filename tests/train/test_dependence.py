@@ -49,7 +49,7 @@ def play():
         engine = toy_agent.engine_config(group_size=GROUP_SIZE, context=context)
         program = jax.jit(
             lambda params, key, ids, settings: rollout(
-                params, MODEL.decoder, toy_agent.WORLD, engine, key, ids, settings
+                params, MODEL.decoder, toy_agent.BATCHED_ENV, engine, key, ids, settings
             )
         )
         settings = toy_agent.settings(GROUPS * GROUP_SIZE, temperature=TEMPERATURE)

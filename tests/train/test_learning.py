@@ -11,7 +11,7 @@ import toy_agent
 from agentrl_jax.config import OptimConfig, TaskConfig, decode
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.world import CompiledWorld
+from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.train import build, learner, state
 
 ITERATIONS = 20
@@ -37,9 +37,9 @@ def play():
     ids = build.training_ids(CONFIG)
     env = Climb(100)
     task = build.make_task("Climb", env, env.default_params, toy_agent.CONFIG.prompt, toy_agent.TOKENIZER)
-    world = CompiledWorld(tasks=(task,))
-    settings = build.rollout_settings(CONFIG, world, len(ids.group), 1.0)
-    run = functools.partial(engine.rollout, model=toy_agent.MODEL.decoder, world=world, config=config)
+    batched_env = CompiledEnv(tasks=(task,))
+    settings = build.rollout_settings(CONFIG, batched_env, len(ids.group), 1.0)
+    run = functools.partial(engine.rollout, model=toy_agent.MODEL.decoder, batched_env=batched_env, config=config)
     return jax.jit(lambda params, key: run(params, key=key, ids=ids, settings=settings)[0])
 
 

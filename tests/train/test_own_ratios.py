@@ -45,7 +45,7 @@ def learn():
     state = states.init_state(jax.random.key(0), MODEL, made_up.PLAIN, reference=True)
     state = states.with_reference(state.replace(params=params))
     episodes = GROUPS * GROUP_SIZE
-    rollout = programs.rollout("rollout", MODEL, toy_agent.WORLD, engine)
+    rollout = programs.rollout("rollout", MODEL, toy_agent.BATCHED_ENV, engine)
     ids = toy_agent.mixed_ids(GROUPS, GROUP_SIZE)
     trajectory, _ = rollout(state.params, KEY, ids, toy_agent.settings(episodes))
 

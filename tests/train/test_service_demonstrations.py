@@ -7,7 +7,7 @@ from agentrl_jax.config import load_config
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.services.beside import NoisyOracle
 from agentrl_jax.train import build, service_demonstrations
-from agentrl_jax.train.service_tasks import Services, worlds
+from agentrl_jax.train.service_tasks import Services, batched_envs
 from agentrl_jax.train.start import demonstration_rows
 
 CONFIG = """
@@ -44,8 +44,10 @@ def test_turns_of_the_random_player_are_read_and_not_imitated(tmp_path, monkeypa
     monkeypatch.setattr(service_demonstrations, "NoisyOracle", Recorded)
     tokenizer = build.load_tokenizer(config.model)
     services = Services(config, lambda: tmp_path)
-    world, _ = worlds(config, tokenizer, services)
-    found, _ = demonstration_rows(config, world, level_splits(world), tokenizer, services, jax.random.key(0))
+    batched_env, _ = batched_envs(config, tokenizer, services)
+    found, _ = demonstration_rows(
+        config, batched_env, level_splits(batched_env), tokenizer, services, jax.random.key(0)
+    )
     rows = jax.tree.map(np.asarray, found)
     taught = []
     for tokens, position, sampled, turn in zip(rows.tokens, rows.position, rows.response_mask, rows.turn):

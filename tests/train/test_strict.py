@@ -60,7 +60,7 @@ class Iteration:
 
     @functools.cached_property
     def trajectory(self):
-        program = self.programs.rollout("rollout", MODEL, toy_agent.WORLD, self.engine)
+        program = self.programs.rollout("rollout", MODEL, toy_agent.BATCHED_ENV, self.engine)
         arguments = self.state.params, KEY, IDS, toy_agent.settings(EPISODES, temperature=TEMPERATURE)
         return program.lower(*arguments).compile(toy_agent.SAME_BITS)(*arguments)[0]
 

@@ -37,8 +37,8 @@ class Message(struct.PyTreeNode):
     overflow: jax.Array
 
 
-class World(Protocol):
-    """Environments of B rows. Implemented by `CompiledWorld`, `HostWorld` and `replay.RecordedWorld`."""
+class BatchedEnv(Protocol):
+    """Environments of B rows. Implemented by `CompiledEnv`, `HostEnv` and `replay.RecordedEnv`."""
 
     @property
     def prefix(self) -> np.ndarray | jax.Array:
@@ -60,7 +60,7 @@ class World(Protocol):
         """Most tokens of an observation: O."""
         ...
 
-    def begin(
+    def reset(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[Any, Message]:
         """Starts the episodes `ids` [B] of the rows in `mask` bool[B], None for all; the others' results mean nothing.
@@ -69,7 +69,7 @@ class World(Protocol):
         """
         ...
 
-    def act(
+    def step(
         self,
         settings: RolloutSettings,
         state: Any,
@@ -131,7 +131,7 @@ class EpisodeState(struct.PyTreeNode):
 
 
 class Prompted:
-    """What a `World` tells of the prompts of its K tasks."""
+    """What a `BatchedEnv` tells of the prompts of its K tasks."""
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -157,7 +157,7 @@ class Prompted:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CompiledWorld(Prompted):
+class CompiledEnv(Prompted):
     """Tasks that run inside the compiled loop. Every row carries a state of every task, so that rows may mix tasks.
 
     Attributes:
@@ -201,10 +201,10 @@ class CompiledWorld(Prompted):
             names |= set(_info_shapes(task))
         return tuple(sorted(names - {"success"}))
 
-    def begin(
+    def reset(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[EpisodeState, Message]:
-        """See `World.begin`; starting an episode touches nothing else, so every row is started."""
+        """See `BatchedEnv.reset`; starting an episode touches nothing else, so every row is started."""
         level_keys = rng.level_key(key, ids)
         splits = jnp.broadcast_to(settings.split, len(self.tasks))
         envs, found = [], []
@@ -226,7 +226,7 @@ class CompiledWorld(Prompted):
         nothing = jnp.zeros(rows, jnp.float32)
         return state, self._message(settings, state, nothing, jnp.ones(rows, bool), jnp.zeros(rows, bool))
 
-    def act(
+    def step(
         self,
         settings: RolloutSettings,
         state: EpisodeState,
@@ -236,14 +236,14 @@ class CompiledWorld(Prompted):
         *,
         opens: bool,
     ) -> tuple[EpisodeState, TurnResult, Message]:
-        """See `World.act`."""
+        """See `BatchedEnv.step`."""
         answered, result = jax.vmap(self._act_row, in_axes=(None, 0, 0))(settings, state, parsed)
         state = masked.where(mask, answered, state)
         first = jnp.full(mask.shape, opens)
         return state, result, self._message(settings, state, result.reward, first, response.ended)
 
     def empty_result(self, batch: int) -> TurnResult:
-        """See `World.empty_result`."""
+        """See `BatchedEnv.empty_result`."""
         return unplayed(batch, self.max_actions_per_turn, self.info_keys)
 
     def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
@@ -268,9 +268,9 @@ class CompiledWorld(Prompted):
         )
 
 
-def shared_prefix_len(world: World) -> int:
+def shared_prefix_len(batched_env: BatchedEnv) -> int:
     """Number of first tokens that every row begins with, whatever its task."""
-    prefix, shortest = np.asarray(world.prefix), int(np.min(world.prefix_length))
+    prefix, shortest = np.asarray(batched_env.prefix), int(np.min(batched_env.prefix_length))
     return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())
 
 
