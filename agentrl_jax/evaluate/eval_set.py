@@ -114,7 +114,7 @@ class EvalSet:
             failed, again = found.failed, jax.tree.map(np.asarray, play()[0])
             found = jax.tree.map(lambda old, new, f=failed: _where(f, new, old), found, again)
         if isinstance(self.batched_env, HostEnv):
-            self.batched_env.desk.clear()  # episodes that the device ended
+            self.batched_env.host_episodes.clear()  # episodes that the device ended
         if found.failed[:count].any():
             why = "see whether the service is well"
             if isinstance(self.batched_env, CompiledEnv):

@@ -15,8 +15,8 @@ from jax.experimental import io_callback
 
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.batched_env import Message, Prompted, write_messages
-from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostTask
+from agentrl_jax.rollout.host_episodes import HostEpisodes
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
 from agentrl_jax.text.prompt import Prompt
@@ -60,7 +60,7 @@ class HostEnv(Prompted):
 
     Attributes:
         tasks: K tasks; their grammars keep the same number of actions per turn, A.
-        desk: the episodes in play.
+        host_episodes: the episodes in play.
     """
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int = 64):
@@ -86,7 +86,7 @@ class HostEnv(Prompted):
                 "one task and the same max_actions in all"
             )
         self.tasks = tasks
-        self.desk = HostDesk(tasks, tokenizer, deadline=deadline, workers=workers)
+        self.host_episodes = HostEpisodes(tasks, tokenizer, deadline=deadline, workers=workers)
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
@@ -122,7 +122,7 @@ class HostEnv(Prompted):
         drawn = jax.random.key_data(rng.level_key(key, ids))[:, -1]
         seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), drawn)
         wanted = jnp.ones(rows, bool) if mask is None else mask
-        shown = _call(self.desk.reset, self._shown(rows), state.identity, seed, wanted)
+        shown = _call(self.host_episodes.reset, self._shown(rows), state.identity, seed, wanted)
         first = jnp.ones(rows, bool)
         return state, self._message(settings, state, shown, jnp.zeros(rows, jnp.float32), first, ~first)
 
@@ -140,7 +140,7 @@ class HostEnv(Prompted):
         rows = mask.shape[0]
         asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
-        result, *shown = _call(self.desk.step, shapes, *asked, response.tokens, response.length, mask)
+        result, *shown = _call(self.host_episodes.step, shapes, *asked, response.tokens, response.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
         state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
         first = jnp.full(rows, opens)
@@ -148,7 +148,7 @@ class HostEnv(Prompted):
 
     def empty_result(self, batch: int) -> TurnResult:
         """See `BatchedEnv.empty_result`."""
-        return unplayed(batch, self.tasks[0].grammar.max_actions, self.desk.info_keys)
+        return unplayed(batch, self.tasks[0].grammar.max_actions, self.host_episodes.info_keys)
 
     def _shown(self, rows: int) -> tuple[Any, Any]:
         width = max(task.observation_tokens for task in self.tasks)

@@ -283,7 +283,7 @@ class _Run:
     def _begin_learning(self, state: TrainState) -> TrainState:
         """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
         if isinstance(self.batched_env, HostEnv):
-            self.batched_env.desk.take_report()  # what came before is no iteration's
+            self.batched_env.host_episodes.take_report()  # what came before is no iteration's
         self.view.note("evaluating the start")
         evaluated = self.held_out.outcomes(state.merged_params())
         self.imitation_outcomes = evaluated.success
@@ -365,8 +365,8 @@ class _Run:
         """What a rollout tells of the services, before anything is learned from it."""
         if self.services is None or not isinstance(self.batched_env, HostEnv):
             return {}
-        self.batched_env.desk.clear()
-        report = self.batched_env.desk.take_report()
+        self.batched_env.host_episodes.clear()
+        report = self.batched_env.host_episodes.take_report()
         restarts = self.services.take_restarts()
         found = service_metrics(trajectory, report, seconds, restarts)
         if report.failures or found["env/retries"] or restarts:

@@ -122,7 +122,7 @@ def _recorded(config: Config, batched_env: HostEnv, key: jax.Array, script: _Scr
         ids = build.episode_ids(group=number, member=np.zeros(size), task=part.task, level=part.row)
         played = program(key, settings, ids, jnp.asarray(part.tokens), jnp.asarray(part.length), parsed)
         parts.append(jax.tree.map(np.asarray, played))
-        batched_env.desk.clear()
+        batched_env.host_episodes.clear()
     return jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)[:count]), *parts)
 
 

@@ -163,7 +163,7 @@ class Services:
     def close(self) -> None:
         """Closes instances and connections, and ends what was started."""
         for batched_env in self._worlds:
-            batched_env.desk.clear()
+            batched_env.host_episodes.clear()
         for process in self._processes:  # whose instances end with it
             process.close()
         for close in self._closers:

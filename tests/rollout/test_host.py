@@ -79,14 +79,14 @@ class Stage:
             self._count(name)
 
     def _count(self, name):
-        answer = getattr(self.batched_env.desk, name)
+        answer = getattr(self.batched_env.host_episodes, name)
 
         def counted(*args):
             assert all(type(x) is np.ndarray for x in args)
             self.calls[name] += 1
             return answer(*args)
 
-        setattr(self.batched_env.desk, name, counted)
+        setattr(self.batched_env.host_episodes, name, counted)
 
     @staticmethod
     def config(slots=0):
@@ -217,7 +217,7 @@ def test_members_of_a_group_start_alike_and_groups_do_not(played):
 def test_one_callback_a_turn(stage, program, played):
     trajectory, calls = played
     assert calls == {"begin": 1, "act": trajectory.num_turns.max()}
-    assert stage.batched_env.desk.live == 0
+    assert stage.batched_env.host_episodes.live == 0
     text = program.lower(policy(), IDS, SETTINGS).as_text()
     assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one place begins, one answers
 
@@ -245,7 +245,7 @@ def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
 
     trajectory, _ = stage.run(stage.program(make_mesh(1), slots=4), Counted)
     assert len(started) == EPISODES
-    assert stage.batched_env.desk.live == 0
+    assert stage.batched_env.host_episodes.live == 0
     assert_equal(trajectory, played[0])
 
 
@@ -299,7 +299,7 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
     others = np.setdiff1d(np.arange(EPISODES), rows)
     chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
     jax.tree.map(np.testing.assert_array_equal, *chosen)
-    assert stage.batched_env.desk.live == 0
+    assert stage.batched_env.host_episodes.live == 0
 
 
 def test_a_replay_asks_no_environment(stage, played, troubled):

@@ -5,7 +5,7 @@ import types
 
 import numpy as np
 
-from agentrl_jax.rollout.host_desk import Failure, Report
+from agentrl_jax.rollout.host_episodes import Failure, Report
 from agentrl_jax.train.service_report import failure_rows, service_metrics
 from agentrl_jax.train.service_tasks import Services
 

@@ -50,26 +50,26 @@ def create_app(service: Service, wire: Wire, limits: Limits = DEFAULTS, *, upstr
         upstream: repeat what AgentGym's server gets wrong: some play steps behind the end of an episode, some have no
             /close, and what `Service.make` says.
     """
-    desk = _Desk(service, wire, limits, upstream)
+    host_episodes = _Handlers(service, wire, limits, upstream)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(desk.sweep)
+            tasks.start_soon(host_episodes.sweep)
             yield
             tasks.cancel_scope.cancel()
-        stuck = await anyio.to_thread.run_sync(desk.instances.close_all, CLOSE_SECONDS)
+        stuck = await anyio.to_thread.run_sync(host_episodes.instances.close_all, CLOSE_SECONDS)
         if stuck:
             _log.warning("%d instances are still at work and are left behind", stuck)
 
     app = FastAPI(title=f"agentrl_jax: {service.name}", lifespan=lifespan)
-    app.add_middleware(Guard, counters=desk.counters, limits=limits)
+    app.add_middleware(Guard, counters=host_episodes.counters, limits=limits)
     app.add_exception_handler(RequestValidationError, _invalid)
-    _add_routes(app, desk)
+    _add_routes(app, host_episodes)
     return app
 
 
-class _Desk:
+class _Handlers:
     """Answers requests."""
 
     def __init__(self, service: Service, wire: Wire, limits: Limits, upstream: bool):
@@ -233,46 +233,46 @@ class _Desk:
         return JSONResponse({"detail": text}, status)
 
 
-def _add_routes(app: FastAPI, desk: _Desk) -> None:
-    wire, prefix, handle = desk.wire, desk.wire.prefix, desk.wire.handle
+def _add_routes(app: FastAPI, host_episodes: _Handlers) -> None:
+    wire, prefix, handle = host_episodes.wire, host_episodes.wire.prefix, host_episodes.wire.handle
     greeting = f"This is environment {wire.title}." if wire.title else "ok"
 
     async def health() -> Response:
         return PlainTextResponse("ok") if wire.errors is Errors.TEXT else JSONResponse(greeting)
 
     async def metrics() -> Response:
-        return Response(generate_latest(desk.counters.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(host_episodes.counters.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def items() -> Response:
-        if desk.service.table is None:
-            return JSONResponse({"items": desk.service.items})
-        return JSONResponse({"items": desk.service.items, "table": desk.service.table()})
+        if host_episodes.service.table is None:
+            return JSONResponse({"items": host_episodes.service.items})
+        return JSONResponse({"items": host_episodes.service.items, "table": host_episodes.service.table()})
 
     async def list_envs() -> Response:
-        return JSONResponse(desk.instances.handles())
+        return JSONResponse(host_episodes.instances.handles())
 
     for path, function in (("/", health), ("/metrics", metrics), ("/items", items), ("/list_envs", list_envs)):
         app.add_api_route(path, function, methods=["GET"])
 
     async def create(body: Any) -> Response:
         late = threading.Event()
-        return await desk.answer(None, functools.partial(desk.create, late), late=late)
+        return await host_episodes.answer(None, functools.partial(host_episodes.create, late), late=late)
 
     async def reset(body: Any) -> Response:
         mine = getattr(body, handle)
         given = getattr(body, wire.item)
-        return await desk.answer(mine, functools.partial(desk.reset, mine, given), resets=True)
+        return await host_episodes.answer(mine, functools.partial(host_episodes.reset, mine, given), resets=True)
 
     async def step(body: Any, method: str = "step") -> Response:
         mine = getattr(body, handle)
-        return await desk.answer(mine, functools.partial(desk.step, mine, body.action, method))
+        return await host_episodes.answer(mine, functools.partial(host_episodes.step, mine, body.action, method))
 
     async def close(body: Any) -> Response:
         mine = getattr(body, handle)
-        return await desk.answer(mine, functools.partial(desk.close, mine))
+        return await host_episodes.answer(mine, functools.partial(host_episodes.close, mine))
 
     integer = Annotated[int, Field(ge=-MOST_ITEM, lt=MOST_ITEM)]
-    number, text = (integer, ...), (Annotated[str, Field(max_length=desk.limits.action_chars)], ...)
+    number, text = (integer, ...), (Annotated[str, Field(max_length=host_episodes.limits.action_chars)], ...)
     asked = {name: (Any, ... if required else None) for name, required in (wire.create or {}).items()}
     further = {name: (Any, value) for name, value in wire.reset.items()}
     # AgentGym's TextCraft starts with the first item where none is named.
@@ -281,14 +281,16 @@ def _add_routes(app: FastAPI, desk: _Desk) -> None:
     _post(app, f"{prefix}/reset", reset, {handle: number, **further, wire.item: item})
     for method in ("step", *wire.plays):
         _post(app, f"{prefix}/{method}", functools.partial(step, method=method), {handle: number, "action": text})
-    if wire.closes or not desk.upstream:
+    if wire.closes or not host_episodes.upstream:
         _post(app, f"{prefix}/close", close, {handle: number})
-    for name, fact in desk.service.facts.items():
+    for name, fact in host_episodes.service.facts.items():
         app.add_api_route(f"{prefix}/{name}", functools.partial(_fact, fact), methods=["GET"], name=name)
-    reads: dict[str, Callable[[int], Any]] = {"observation": desk.observation, "detail": desk.detail}
-    reads |= {name: functools.partial(desk.view, method) for name, method in desk.service.views.items()}
+    reads: dict[str, Callable[[int], Any]] = {"observation": host_episodes.observation, "detail": host_episodes.detail}
+    reads |= {
+        name: functools.partial(host_episodes.view, method) for name, method in host_episodes.service.views.items()
+    }
     for name, read in reads.items():
-        _get(app, f"{prefix}/{name}", read, desk, handle)
+        _get(app, f"{prefix}/{name}", read, host_episodes, handle)
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
@@ -328,13 +330,13 @@ def _post(
     app.add_api_route(path, route, methods=["POST"], name=name)
 
 
-def _get(app: FastAPI, path: str, read: Callable[[int], Any], desk: _Desk, handle: str) -> None:
+def _get(app: FastAPI, path: str, read: Callable[[int], Any], host_episodes: _Handlers, handle: str) -> None:
     """A route whose query has the handle, under the name of its family."""
 
     async def by_id(id: int) -> Response:  # AgentGym's name for it
-        return await desk.answer(id, functools.partial(read, id))
+        return await host_episodes.answer(id, functools.partial(read, id))
 
     async def by_env_idx(env_idx: int) -> Response:
-        return await desk.answer(env_idx, functools.partial(read, env_idx))
+        return await host_episodes.answer(env_idx, functools.partial(read, env_idx))
 
     app.add_api_route(path, by_id if handle == "id" else by_env_idx, methods=["GET"], name=path.rpartition("/")[2])

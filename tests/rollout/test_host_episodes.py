@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from agentrl_jax.rollout.host_desk import HostDesk
 from agentrl_jax.rollout.host_environment import HostStep, host_task
+from agentrl_jax.rollout.host_episodes import HostEpisodes
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.tokenizer import load_small
@@ -52,7 +52,7 @@ class Echo:
 
 
 @pytest.fixture(scope="module")
-def make_desk():
+def make_host_episodes():
     tasks = {}
 
     def make(actions=()):
@@ -70,7 +70,7 @@ def make_desk():
                 response_words=9,
                 info_keys=("turns",),
             )
-        return HostDesk((tasks[actions],), TOKENIZER, deadline=5.0, workers=4)
+        return HostEpisodes((tasks[actions],), TOKENIZER, deadline=5.0, workers=4)
 
     return make
 
@@ -79,18 +79,18 @@ def names(rows):
     return np.stack([np.array([7, 8, 0, row, 0], np.int32) for row in range(rows)])
 
 
-def begin(desk, seeds):
+def begin(host_episodes, seeds):
     rows = len(seeds)
-    return desk.reset(names(rows), np.array(seeds, np.uint32), np.ones(rows, bool))
+    return host_episodes.reset(names(rows), np.array(seeds, np.uint32), np.ones(rows, bool))
 
 
-def act(desk, responses, *, turn=0, used=0, horizon=9, budget=9, mask=None):
+def act(host_episodes, responses, *, turn=0, used=0, horizon=9, budget=9, mask=None):
     rows = len(responses)
     ids = [TOKENIZER.encode(f"<answer>{response}</answer>") for response in responses]
     tokens = np.zeros((rows, max(map(len, ids))), np.int32)
     for row, row_ids in enumerate(ids):
         tokens[row, : len(row_ids)] = row_ids
-    return desk.step(
+    return host_episodes.step(
         names(rows),
         np.full(rows, turn),
         np.full(rows, used),
@@ -106,82 +106,82 @@ def text(tokens):
     return TOKENIZER.decode([i for i in tokens.tolist() if i >= 0])
 
 
-def test_free_text_is_what_stands_in_the_answer(make_desk):
-    desk = make_desk()
-    tokens, overflow = begin(desk, [3, 9])
+def test_free_text_is_what_stands_in_the_answer(make_host_episodes):
+    host_episodes = make_host_episodes()
+    tokens, overflow = begin(host_episodes, [3, 9])
     assert (text(tokens[0]), overflow.tolist()) == ("seed 3", [False, True])
     assert (tokens[1] >= 0).all()
     assert text(tokens[1]) == TOKENIZER.decode(TOKENIZER.encode(LONG)[:60])
-    result, tokens, _ = act(desk, ["ünder the  bed ||look|| || a || b", " || "])
+    result, tokens, _ = act(host_episodes, ["ünder the  bed ||look|| || a || b", " || "])
     assert text(tokens[0]).endswith("= ['ünder the  bed', 'look', 'a']")
     assert result.actions.tolist() == [[0, 0, 0], [-1, -1, -1]]
     assert result.valid.tolist() == [True, False]
     assert result.format_error.tolist() == [0, 1]
     assert result.reward.tolist() == [1.0, 1.0]
     assert result.info["turns"].tolist() == [1.0, 1.0]
-    assert desk.live == 2
+    assert host_episodes.live == 2
 
 
-def test_declared_actions_are_named_as_declared(make_desk):
-    desk = make_desk(("Go", "end", "stop"))
-    begin(desk, [0, 1])
-    result, tokens, _ = act(desk, ["gO || fly", "fly"])
+def test_declared_actions_are_named_as_declared(make_host_episodes):
+    host_episodes = make_host_episodes(("Go", "end", "stop"))
+    begin(host_episodes, [0, 1])
+    result, tokens, _ = act(host_episodes, ["gO || fly", "fly"])
     assert text(tokens[0]) == "1: <answer>gO || fly</answer> = ['Go']"
     assert result.actions.tolist() == [[0, -1, -1], [-1, -1, -1]]
     assert result.valid.tolist() == [True, False]
     assert result.format_error.tolist() == [1, 1]
 
 
-def test_an_episode_is_kept_until_it_ends(make_desk):
-    desk = make_desk(("Go", "end", "stop"))
-    begin(desk, [0, 1, 2, 3])
-    before = act(desk, ["Go", "end", "stop", "Go"], mask=[True, True, True, False])[0]
+def test_an_episode_is_kept_until_it_ends(make_host_episodes):
+    host_episodes = make_host_episodes(("Go", "end", "stop"))
+    begin(host_episodes, [0, 1, 2, 3])
+    before = act(host_episodes, ["Go", "end", "stop", "Go"], mask=[True, True, True, False])[0]
     assert before.terminated.tolist() == [False, True, False, False]
     assert before.truncated.tolist() == [False, False, True, False]  # the environment's own end comes first
     assert before.success.tolist() == [False, True, False, False]
     assert before.reward.tolist() == [1.0, 1.0, 1.0, 0.0]
-    assert desk.live == 2
-    after = act(desk, ["Go"] * 4, turn=1)[0]
+    assert host_episodes.live == 2
+    after = act(host_episodes, ["Go"] * 4, turn=1)[0]
     assert after.failed.tolist() == [False, True, True, False]  # those two are over and cannot be asked again
     assert after.reward.tolist() == [2.0, 0.0, 0.0, 1.0]
     assert (after.state_hash[0] != before.state_hash[0]).any()
-    act(desk, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
-    assert desk.live == 0
+    act(host_episodes, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
+    assert host_episodes.live == 0
 
 
 @pytest.mark.parametrize(
     ("used", "said", "cut"), [(0, ["Go", "Go"], False), (7, ["Go", "Go"], True), (8, ["Go"], True)]
 )
-def test_the_budget_cuts_actions(make_desk, used, said, cut):
-    desk = make_desk(("Go", "end", "stop"))
-    begin(desk, [0])
-    result, tokens, _ = act(desk, ["Go || Go"], used=used)
+def test_the_budget_cuts_actions(make_host_episodes, used, said, cut):
+    host_episodes = make_host_episodes(("Go", "end", "stop"))
+    begin(host_episodes, [0])
+    result, tokens, _ = act(host_episodes, ["Go || Go"], used=used)
     assert text(tokens[0]).endswith(f"= {said}")
     assert (result.actions[0] >= 0).sum() == len(said)
-    assert (bool(result.truncated[0]), desk.live) == (cut, 0 if cut else 1)
+    assert (bool(result.truncated[0]), host_episodes.live) == (cut, 0 if cut else 1)
 
 
-def test_wrong_answers_fail_their_row_and_are_told(make_desk, caplog):
-    desk = make_desk()
-    begin(desk, range(6))
-    result, tokens, _ = act(desk, ["break", "number", "deaf", "garbled", "rich", "hello"])
+def test_wrong_answers_fail_their_row_and_are_told(make_host_episodes, caplog):
+    host_episodes = make_host_episodes()
+    begin(host_episodes, range(6))
+    result, tokens, _ = act(host_episodes, ["break", "number", "deaf", "garbled", "rich", "hello"])
     assert result.failed.tolist() == [True] * 5 + [False]
     assert (tokens[:5] == -1).all()
     assert (result.reward[:5] == 0).all()
-    assert desk.live == 1
+    assert host_episodes.live == 1
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 5
     assert "reward is 1e+39" in told[4]
     assert "Echo, group 0, member 0 failed in step: KeyError" in told[0]
 
 
-def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_desk, caplog):
-    desk = make_desk()
+def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_host_episodes, caplog):
+    host_episodes = make_host_episodes()
     identity = names(3)
     identity[:, 3], identity[:, 4] = 0, np.arange(3)
-    tokens, _ = desk.reset(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
+    tokens, _ = host_episodes.reset(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
     assert [text(row) for row in tokens] == ["seed 4"] * 3  # what the shared prefill has read
-    assert desk.live == 2
+    assert host_episodes.live == 2
     assert "member 2 failed in reset" in caplog.text
 
 

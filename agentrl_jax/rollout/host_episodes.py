@@ -73,7 +73,7 @@ Identity = tuple[int, ...]
 """Data of the rollout's key, then task, group and member."""
 
 
-class HostDesk:
+class HostEpisodes:
     """Keeps the episodes of all rollouts and answers for them, a whole batch at a time. Safe in threads."""
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
