@@ -23,7 +23,7 @@ DEADLINE = 300.0
 def seconds(task: ServedTask, instances: int, turns: int, workers: int) -> float:
     """Time of `turns` turns of `instances` episodes, their starts left out."""
     bridge = BridgeConfig(items=task.training, seconds=DEADLINE)
-    envs = [BridgedEnvironment(task.service, task.place, bridge) for _ in range(instances)]
+    envs = [BridgedEnvironment(task.service, task.pool, bridge) for _ in range(instances)]
     players = [task.service.random(task.training[n % len(task.training)], n) for n in range(instances)]
     shown = answered(run_all([functools.partial(env.reset, n) for n, env in enumerate(envs)], DEADLINE, workers))
     first = list(shown)

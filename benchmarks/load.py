@@ -17,21 +17,21 @@ import psutil
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environment import ScriptedPolicy
-from agentrl_jax.services.places import LocalPlace, Place, RemotePlace, Seat
+from agentrl_jax.services.pools import InstancePool, Lease, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
 
 DEADLINE = 600.0
 
 
-def play(place: Place, player: ScriptedPolicy, item: int, turns: int) -> tuple[Seat, float, list[tuple]]:
+def play(pool: InstancePool, player: ScriptedPolicy, item: int, turns: int) -> tuple[Lease, float, list[tuple]]:
     """The instance with an episode, when it began, and everything that was answered in it."""
     end = time.monotonic() + DEADLINE
-    seat = place.open(item, end)
-    began, answers = time.monotonic(), [seat.first]
+    lease = pool.open(item, end)
+    began, answers = time.monotonic(), [lease.first]
     while len(answers) <= turns and not answers[-1].done:
-        answers.append(seat.step(player.act(answers[-1].observation), end))
-    return seat, began, [(answer.observation, answer.reward, answer.score, answer.done) for answer in answers]
+        answers.append(lease.step(player.act(answers[-1].observation), end))
+    return lease, began, [(answer.observation, answer.reward, answer.score, answer.done) for answer in answers]
 
 
 def memory(process: psutil.Process) -> float:
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=32)
     parser.add_argument("--turns", type=int, default=10)
     given = parser.parse_args()
-    service, wire = get_service(given.env), wire_of(given.env)
+    service, routes = get_service(given.env), wire_of(given.env)
     chosen = [number * service.items // given.instances for number in range(given.instances)]
     before = {child.pid for child in psutil.Process().children()}
     with tempfile.TemporaryDirectory() as folder:
@@ -55,22 +55,22 @@ def main() -> None:
         url = process.url()
         server = next(child for child in psutil.Process().children() if child.pid not in before)
         empty = memory(server)
-        client = ServiceClient(url, wire, seconds=DEADLINE, connections=given.instances, token=process.token)
-        place, began = RemotePlace(client), time.monotonic()
+        client = ServiceClient(url, routes, seconds=DEADLINE, connections=given.instances, token=process.token)
+        pool, began = RemotePool(client), time.monotonic()
 
-        def episode(item: int, place: Place = place) -> tuple[Seat, float, list[tuple]]:
-            return play(place, service.random(item, item), item, given.turns)
+        def episode(item: int, pool: InstancePool = pool) -> tuple[Lease, float, list[tuple]]:
+            return play(pool, service.random(item, item), item, given.turns)
 
         with ThreadPoolExecutor(given.instances) as pool:
             together = list(pool.map(episode, chosen))
         ended = time.monotonic()
         held = memory(server) - empty
         process.close()
-    local, differences = LocalPlace(service), 0
+    local, differences = LocalPool(service), 0
     for item, (_, _, answers) in zip(chosen, together):
-        seat, _, alone = episode(item, local)
+        lease, _, alone = episode(item, local)
         differences += alone != answers
-        seat.leave(good=True)
+        lease.leave(good=True)
     local.close()
     steps = sum(len(answers) - 1 for _, _, answers in together)
     print(

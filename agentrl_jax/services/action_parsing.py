@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class ParsedAction:
     """What was found in a response.
 
     Attributes:
@@ -18,7 +18,7 @@ class Reading:
     complaint: str = ""
 
 
-Reader = Callable[[str], Reading]
+Reader = Callable[[str], ParsedAction]
 
 MANY_ACTIONS = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 """What AgentGym's clients of BabyAI and TextCraft tell an agent that gives several actions."""
@@ -32,7 +32,7 @@ _LINE = re.compile(r"Action:\s*([^\n]*)")
 _OUTSIDE = re.compile(r"[^A-Za-z0-9, ]+")
 
 
-def rule_r(response: str) -> Reading:
+def single_line_action(response: str) -> ParsedAction:
     """BabyAI and TextCraft: the one line after `Action:`, without signs.
 
     White space after the mark is skipped, line ends too, so `Action:` may stand alone on its line. Several actions are
@@ -40,41 +40,41 @@ def rule_r(response: str) -> Reading:
     """
     found = _LINE.findall(response)
     if len(found) > 1:
-        return Reading(None, MANY_ACTIONS)
-    return Reading(" ".join(_OUTSIDE.sub("", "".join(found)).split()))
+        return ParsedAction(None, MANY_ACTIONS)
+    return ParsedAction(" ".join(_OUTSIDE.sub("", "".join(found)).split()))
 
 
-def last_action(response: str) -> Reading:
+def last_action(response: str) -> ParsedAction:
     """SciWorld and ALFWorld: what follows the last `Action:`, without an end mark; the empty action where it lacks."""
-    return Reading(without_end(response).rpartition(_MARK)[2].strip() if _MARK in response else "")
+    return ParsedAction(without_end(response).rpartition(_MARK)[2].strip() if _MARK in response else "")
 
 
-def shop_action(response: str) -> Reading:
+def shop_action(response: str) -> ParsedAction:
     """WebShop: as `last_action`; without `Action:` a response with `search[` or `click[` is an action as a whole."""
     if _MARK not in response and ("search[" in response or "click[" in response):
-        return Reading(without_end(response))
+        return ParsedAction(without_end(response))
     return last_action(response)
 
 
-def first_action(response: str) -> Reading:
+def first_action(response: str) -> ParsedAction:
     """Maze and Wordle: what stands between the first `Action:` and a second one; without any, the whole response."""
     pieces = without_end(response).split(_MARK, 2)
-    return Reading(pieces[1 if len(pieces) > 1 else 0].strip())
+    return ParsedAction(pieces[1 if len(pieces) > 1 else 0].strip())
 
 
-def raw(response: str) -> Reading:
+def raw(response: str) -> ParsedAction:
     """SearchQA and the tools: the response as it is; the environment looks for the action."""
-    return Reading(response)
+    return ParsedAction(response)
 
 
-def fenced(response: str) -> Reading:
+def fenced(response: str) -> ParsedAction:
     """WebArena: the response as it is, if it has two lots of three backticks."""
-    return Reading(response) if response.count(_FENCE) > 1 else Reading(None, NO_FENCE)
+    return ParsedAction(response) if response.count(_FENCE) > 1 else ParsedAction(None, NO_FENCE)
 
 
-def sql_fence(response: str) -> Reading:
+def sql_fence(response: str) -> ParsedAction:
     """SQLGym: what follows the last opening of an `sql` block, up to its end; without one, all before a fence."""
-    return Reading(response.rpartition(_FENCE + "sql")[2].partition(_FENCE)[0].strip())
+    return ParsedAction(response.rpartition(_FENCE + "sql")[2].partition(_FENCE)[0].strip())
 
 
 def react_response(action: str, thought: str = "") -> str:
@@ -90,9 +90,9 @@ def without_end(response: str) -> str:
 READERS: dict[str, Reader] = {
     "webshop": shop_action,
     "alfworld": last_action,
-    "babyai": rule_r,
+    "babyai": single_line_action,
     "sciworld": last_action,
-    "textcraft": rule_r,
+    "textcraft": single_line_action,
     "webarena": fenced,
     "sqlgym": sql_fence,
     "maze": first_action,

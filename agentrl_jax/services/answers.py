@@ -3,11 +3,11 @@
 What is missing or of the wrong type is an error, never a zero: an episode without a reward would be learned from as one
 without success. Required are the fields that AgentGym's own servers always send:
 
-- /create: the handle, 0 or more, under `Wire.handle`; the bare number where `Wire.created` is empty.
-- /reset with an object: observation, and what the agent is shown with it (`Wire.shown`, `Wire.listed`). Handle, reward,
+- /create: the handle, 0 or more, under `RouteSpec.handle`; the bare number where `RouteSpec.created` is empty.
+- /reset with an object: observation, and what the agent is shown with it (`RouteSpec.shown`, `RouteSpec.listed`). Handle, reward,
   score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
 - /reset with a pair: an array of a text and anything; with a text: a text.
-- /step: those of `Wire.step_fields` that make an `Answer`, which are text, reward, done and, where scores are of the
+- /step: those of `RouteSpec.step_fields` that make an `StepResult`, which are text, reward, done and, where scores are of the
   whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
 - /observation: a text.
 
@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.errors import MAX_FOREIGN, shortened
-from agentrl_jax.services.environment import Answer
-from agentrl_jax.services.protocol import Wire
+from agentrl_jax.services.environment import StepResult
+from agentrl_jax.services.protocol import RouteSpec
 
 LARGEST = 1e30
 """Of a reward or a score; far beyond any, and within float32."""
@@ -31,15 +31,15 @@ class BadAnswer(ValueError):
     """An answer that is not what its route answers; says what was expected and what came."""
 
 
-def read_handle(wire: Wire, found: Any) -> int:
+def read_handle(routes: RouteSpec, found: Any) -> int:
     """The handle in an answer to /create.
 
     Raises:
         BadAnswer: there is none.
     """
-    handle = _object(found).get(wire.handle) if wire.created else found
+    handle = _object(found).get(routes.handle) if routes.created else found
     if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
-        where = f"in {wire.handle}" if wire.created else "as the whole answer"
+        where = f"in {routes.handle}" if routes.created else "as the whole answer"
         raise _unexpected(f"a handle, 0 or more, {where}", found)
     return handle
 
@@ -59,51 +59,51 @@ def read_text(found: Any) -> str:
     return found
 
 
-def read_reset(wire: Wire, handle: int, found: Any) -> Answer:
-    """The answer to a /reset, without what `Wire.first` adds to its text.
+def read_reset(routes: RouteSpec, handle: int, found: Any) -> StepResult:
+    """The answer to a /reset, without what `RouteSpec.first` adds to its text.
 
     Raises:
-        BadAnswer: it is not what this wire's servers answer.
+        BadAnswer: it is not what this routes's servers answer.
     """
-    if wire.reset_answer == "text":
-        return Answer(read_text(found))
-    if wire.reset_answer == "pair":
+    if routes.reset_answer == "text":
+        return StepResult(read_text(found))
+    if routes.reset_answer == "pair":
         if not isinstance(found, list) or len(found) != 2:
             raise _unexpected("an array of a text and null", found)
-        return Answer(read_text(found[0]))
+        return StepResult(read_text(found[0]))
     fields = _object(found)
     observation = read_text(_required(fields, "observation"))
-    for name in wire.shown:
+    for name in routes.shown:
         read_text(_required(fields, name))
-    if wire.listed:
-        listed = _required(fields, wire.listed)
+    if routes.listed:
+        listed = _required(fields, routes.listed)
         if not isinstance(listed, list):
-            raise _unexpected(f"an array in {wire.listed}", listed)
+            raise _unexpected(f"an array in {routes.listed}", listed)
         for each in listed:
             read_text(each)
-    if wire.handle in wire.reset_fields and fields.get(wire.handle, handle) != handle:
-        raise _unexpected(f"{wire.handle} {handle}, the instance that was asked", fields[wire.handle])
+    if routes.handle in routes.reset_fields and fields.get(routes.handle, handle) != handle:
+        raise _unexpected(f"{routes.handle} {handle}, the instance that was asked", fields[routes.handle])
     reward = _number(fields, "reward") if "reward" in fields else 0.0
     score = _number(fields, "score") if "score" in fields else reward
     done = _flag(fields, "done") if "done" in fields else False
-    return Answer(observation, reward, score, done, fields)
+    return StepResult(observation, reward, score, done, fields)
 
 
-def read_step(wire: Wire, found: Any) -> Answer:
+def read_step(routes: RouteSpec, found: Any) -> StepResult:
     """The answer to a /step.
 
     Raises:
-        BadAnswer: a field that the wire's servers send is missing or of another type.
+        BadAnswer: a field that the routes's servers send is missing or of another type.
     """
     fields = _object(found)
-    text, end = (next(name for name in names if name in wire.step_fields) for names in (_TEXTS, _ENDS))
+    text, end = (next(name for name in names if name in routes.step_fields) for names in (_TEXTS, _ENDS))
     observation, reward = read_text(_required(fields, text)), _number(fields, "reward")
-    score = _number(fields, "score") if "score" in wire.step_fields else reward
+    score = _number(fields, "score") if "score" in routes.step_fields else reward
     if "truncated" in fields:
         _flag(fields, "truncated")
-    if "success" in wire.step_fields:
+    if "success" in routes.step_fields:
         _flag(fields, "success")
-    return Answer(observation, reward, score, _flag(fields, end), fields)
+    return StepResult(observation, reward, score, _flag(fields, end), fields)
 
 
 def refusal(found: Any) -> str | None:

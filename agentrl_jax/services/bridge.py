@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from agentrl_jax.rollout.host_environment import HostStep
-from agentrl_jax.services.beside import play_along
 from agentrl_jax.services.client import FIRST_PAUSE, LONGEST_PAUSE, Lost, ServiceError
-from agentrl_jax.services.environment import Answer, Service, ServiceEnvironment
-from agentrl_jax.services.places import Place, Seat
+from agentrl_jax.services.environment import Service, ServiceEnvironment, StepResult
+from agentrl_jax.services.pools import InstancePool, Lease
+from agentrl_jax.services.shadow_env import play_along
 
 RETRIES = "retries"
 """Name in `HostStep.info` of the number of instances that were lost and replaced in a turn."""
@@ -58,14 +58,14 @@ class BridgeConfig:
 class BridgedEnvironment:
     """One episode of a service, as a `HostEnvironment`."""
 
-    def __init__(self, service: Service, place: Place, config: BridgeConfig):
+    def __init__(self, service: Service, pool: InstancePool, config: BridgeConfig):
         """Asks for nothing yet."""
-        self._service, self._place, self._config = service, place, config
-        self._seat: Seat | None = None
+        self._service, self._pool, self._config = service, pool, config
+        self._lease: Lease | None = None
         self._beside: ServiceEnvironment | None = None
         self._item = 0
-        self._first, self._shown = Answer(""), ""
-        self._played: list[tuple[str, Answer]] = []
+        self._first, self._shown = StepResult(""), ""
+        self._played: list[tuple[str, StepResult]] = []
         self._paid = self._worth = self._done = 0.0
         self._begun = False
         self._lost = self._told = 0
@@ -80,9 +80,9 @@ class BridgedEnvironment:
         """
         self._item = self._config.items[seed % len(self._config.items)]
         with self._working():
-            seat = self._attempts(self._enter)
-        self._first, self._shown, self._begun = seat.first, seat.first.observation, True
-        self._config.told(self._item, seat.first.observation)
+            lease = self._attempts(self._enter)
+        self._first, self._shown, self._begun = lease.first, lease.first.observation, True
+        self._config.told(self._item, lease.first.observation)
         if self._config.progress:
             self._beside = play_along(self._service, self._item, self._shown)
         return self._shown
@@ -130,31 +130,31 @@ class BridgedEnvironment:
 
     def _leave(self, *, good: bool) -> None:
         with self._lock:
-            seat, self._seat = self._seat, None
-        if seat is not None:
-            seat.leave(good=good)
+            lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.leave(good=good)
 
-    def _enter(self, deadline: float) -> Seat:
+    def _enter(self, deadline: float) -> Lease:
         """The instance, or a fresh one on which the episode was played as far."""
-        if self._seat is not None:
-            return self._seat
-        seat = self._place.open(self._item, deadline)
+        if self._lease is not None:
+            return self._lease
+        lease = self._pool.open(self._item, deadline)
         try:
             if self._begun:
-                self._compare("a reset", self._first, seat.first)
+                self._compare("a reset", self._first, lease.first)
             for action, answer in self._played:
-                self._compare(action, answer, seat.step(action, deadline))
+                self._compare(action, answer, lease.step(action, deadline))
         except BaseException:
-            seat.leave(good=False)
+            lease.leave(good=False)
             raise
         with self._lock:
             if not self._over:
-                self._seat = seat
-                return seat
-        seat.leave(good=False)
+                self._lease = lease
+                return lease
+        lease.leave(good=False)
         raise Lost("nobody waits for this episode any more")
 
-    def _compare(self, asked: str, told: Answer, again: Answer) -> None:
+    def _compare(self, asked: str, told: StepResult, again: StepResult) -> None:
         old, new = ((x.observation, x.reward, x.score, x.done) for x in (told, again))
         if old != new:
             raise Differs(f"item {self._item}, played again, answers {new} to {asked!r}, not {old}")
@@ -177,7 +177,7 @@ class BridgedEnvironment:
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _earned(self, answer: Answer) -> float:
+    def _earned(self, answer: StepResult) -> float:
         """What a turn adds to the worth of its episode."""
         if self._config.score == "sum":
             return answer.reward

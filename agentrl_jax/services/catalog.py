@@ -4,7 +4,7 @@ import difflib
 import importlib
 
 from agentrl_jax.services.environment import Service
-from agentrl_jax.services.environments.elsewhere import INSTRUCTIONS, service_elsewhere
+from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, service_elsewhere
 
 TEXT_SERVICES = {
     "textcraft": "agentrl_jax.services.environments.textcraft.env",

@@ -15,8 +15,8 @@ import httpx
 from agentrl_jax.errors import MAX_FOREIGN, shortened
 from agentrl_jax.services.answers import BadAnswer, read_handle, read_reset, read_step, read_text, refusal
 from agentrl_jax.services.connection import UNTIL, DeadlineTransport
-from agentrl_jax.services.environment import Answer, ItemError
-from agentrl_jax.services.protocol import Errors, Wire
+from agentrl_jax.services.environment import ItemError, StepResult
+from agentrl_jax.services.protocol import Errors, RouteSpec
 from agentrl_jax.strict_json import parse
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -58,12 +58,12 @@ class ServiceClient:
     time is up. A step is sent once: whether a step without an answer was carried out cannot be known.
     """
 
-    def __init__(self, url: str, wire: Wire, *, seconds: float = 60.0, connections: int = 64, token: str = ""):
+    def __init__(self, url: str, routes: RouteSpec, *, seconds: float = 60.0, connections: int = 64, token: str = ""):
         """Connects to nothing yet.
 
         Args:
-            url: base of the server, e.g. http://127.0.0.1:8000, with the wire's prefix or without.
-            wire: how it is talked to.
+            url: base of the server, e.g. http://127.0.0.1:8000, with the routes's prefix or without.
+            routes: how it is talked to.
             seconds: that a request may take, repetitions included.
             connections: most that are open at once.
             token: that requests bear; empty for none.
@@ -74,8 +74,8 @@ class ServiceClient:
         base = url.rstrip("/")
         if not base.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
-        self.url = base if not wire.prefix or base.endswith(wire.prefix) else base + wire.prefix
-        self.wire, self.seconds = wire, seconds
+        self.url = base if not routes.prefix or base.endswith(routes.prefix) else base + routes.prefix
+        self.routes, self.seconds = routes, seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Bodies as they are: a compressed one can be far longer than what is counted.
         headers["Accept-Encoding"] = "identity"
@@ -96,7 +96,7 @@ class ServiceClient:
     def healthy(self, seconds: float = 5.0) -> bool:
         """Whether the server answers at all, within a time."""
         until = time.monotonic() + seconds
-        base = self.url.removesuffix(self.wire.prefix) if self.wire.prefix else self.url
+        base = self.url.removesuffix(self.routes.prefix) if self.routes.prefix else self.url
         try:
             with self._connection(seconds) as http, http.stream("GET", f"{base}/", extensions={UNTIL: until}) as told:
                 return told.status_code < 500
@@ -113,51 +113,53 @@ class ServiceClient:
         Raises:
             ServiceError: it could not be opened.
         """
-        wanted = self.wire.create
+        wanted = self.routes.create
         body = None if wanted is None else {name: item for name, required in wanted.items() if required}
         return self._read(
-            "create", lambda found: read_handle(self.wire, found), self._repeated("create", body, deadline)
+            "create", lambda found: read_handle(self.routes, found), self._repeated("create", body, deadline)
         )
 
-    def reset(self, handle: int, item: int, *, deadline: float | None = None) -> Answer:
+    def reset(self, handle: int, item: int, *, deadline: float | None = None) -> StepResult:
         """Starts an episode; what the agent is shown first is the answer's observation.
 
         Raises:
             ItemError: there is no such item.
             ServiceError: it could not be started.
         """
-        wire = self.wire
-        body = {wire.handle: handle, **wire.reset, wire.item: item}
+        routes = self.routes
+        body = {routes.handle: handle, **routes.reset, routes.item: item}
         found = self._repeated("reset", body, deadline)
-        answer = self._read("reset", lambda found: read_reset(wire, handle, found), found)
-        if answer.observation == "TimeoutError" and wire.errors is Errors.TEXT:
+        answer = self._read("reset", lambda found: read_reset(routes, handle, found), found)
+        if answer.observation == "TimeoutError" and routes.errors is Errors.TEXT:
             raise Lost(f"{self.url}: the environment could not be reset (TimeoutError)")
-        if wire.observes:
+        if routes.observes:
             answer = dataclasses.replace(answer, observation=self.observation(handle, deadline=deadline))
-        return wire.first(answer)
+        return routes.first(answer)
 
-    def step(self, handle: int, action: str, *, deadline: float | None = None) -> Answer:
+    def step(self, handle: int, action: str, *, deadline: float | None = None) -> StepResult:
         """Plays an action.
 
         Raises:
             Lost: whether it was carried out is not known, or the instance is gone.
             ServiceError: it was refused.
         """
-        found = self._once("POST", "step", {self.wire.handle: handle, "action": action}, self._until(deadline))
-        answer = self._read("step", lambda found: read_step(self.wire, found), found)
-        reward = answer.reward if answer.done or not self.wire.final else 0.0
-        return dataclasses.replace(answer, reward=reward, score=answer.score if self.wire.cumulative else reward)
+        found = self._once("POST", "step", {self.routes.handle: handle, "action": action}, self._until(deadline))
+        answer = self._read("step", lambda found: read_step(self.routes, found), found)
+        reward = answer.reward if answer.done or not self.routes.final else 0.0
+        return dataclasses.replace(answer, reward=reward, score=answer.score if self.routes.cumulative else reward)
 
     def observation(self, handle: int, *, deadline: float | None = None) -> str:
         """What was said last."""
         return self._read(
-            "observation", read_text, self._repeated("observation", {self.wire.handle: handle}, deadline, method="GET")
+            "observation",
+            read_text,
+            self._repeated("observation", {self.routes.handle: handle}, deadline, method="GET"),
         )
 
     def shut(self, handle: int) -> None:
         """Closes an instance where the server knows how; never raises."""
         with contextlib.suppress(ServiceError):
-            self._once("POST", "close", {self.wire.handle: handle}, time.monotonic() + min(self.seconds, 5.0))
+            self._once("POST", "close", {self.routes.handle: handle}, time.monotonic() + min(self.seconds, 5.0))
 
     def _until(self, deadline: float | None) -> float:
         return time.monotonic() + self.seconds if deadline is None else deadline
@@ -210,7 +212,7 @@ class ServiceClient:
         shown = shortened(content[:800].decode("utf-8", "replace"), 200)
         if status in _BUSY:
             raise _Later(f"{where}: status {status}: {shown}")
-        if status == 422 and self.wire.errors is Errors.STATUS and where.endswith("/reset"):
+        if status == 422 and self.routes.errors is Errors.STATUS and where.endswith("/reset"):
             raise ItemError(f"{where}: {shown}")
         if status >= 400:
             raise (Lost if status in (404, 500) else ServiceError)(f"{where}: status {status}: {shown}")

@@ -8,7 +8,7 @@ from agentrl_jax.services.responses import Reader
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class StepResult:
     """What an environment says after a reset or an action.
 
     Attributes:
@@ -37,7 +37,7 @@ class ServiceEnvironment(Protocol):
     actions on equal items give equal answers. Texts that an agent may send never raise.
     """
 
-    def reset(self, item: int) -> Answer:
+    def reset(self, item: int) -> StepResult:
         """Starts an episode on an item.
 
         Raises:
@@ -45,7 +45,7 @@ class ServiceEnvironment(Protocol):
         """
         ...
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> StepResult:
         """Carries out an action, as `Service.read` found it in the agent's response."""
         ...
 
@@ -102,7 +102,7 @@ class Service:
     read: Reader
     write: Callable[[str], str]
     turns: int
-    solved: Callable[[Answer], bool]
+    solved: Callable[[StepResult], bool]
     oracle: Callable[[int], ScriptedPolicy] | None
     random: Callable[[int, int], ScriptedPolicy]
     views: Mapping[str, str] = dataclasses.field(default_factory=dict)

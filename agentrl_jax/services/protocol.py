@@ -1,4 +1,4 @@
-"""AgentGym's protocol (arXiv 2406.04151) as data: how each of its environments names things on the wire.
+"""AgentGym's protocol (arXiv 2406.04151) as data: how each of its environments names things on the routes.
 
 Client and server both read this table. All bodies and answers are JSON; an instance is known by a small number, its
 handle. Three families name it differently, and say differently that something went wrong; `Errors` tells how.
@@ -9,7 +9,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from agentrl_jax.services.environment import Answer
+from agentrl_jax.services.environment import StepResult
 
 
 class Errors(enum.Enum):
@@ -24,12 +24,12 @@ class Errors(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wire:
+class RouteSpec:
     """How one environment is talked to.
 
-    Answers name their fields: "observation", "reward", "score" and "done" are those of an `Answer`, "state" is the
+    Answers name their fields: "observation", "reward", "score" and "done" are those of an `StepResult`, "state" is the
     observation and "terminated" is done under other names, "id" and "env_idx" the handle, "deleted" and "truncated" are
-    false, and any other is taken from `Answer.info`, null where that lacks it.
+    false, and any other is taken from `StepResult.info`, null where that lacks it.
 
     Attributes:
         title: as its health route spells it; empty for the routes that answer `ok`.
@@ -75,7 +75,7 @@ class Wire:
     goes_on: bool = False
     errors: Errors = Errors.PAYLOAD
 
-    def first(self, answer: Answer) -> Answer:
+    def first(self, answer: StepResult) -> StepResult:
         """What an agent is shown first: the answer to a reset, with the fields `shown` and `listed` in its text."""
         lines = [*(str(answer.info[name]) for name in self.shown if name in answer.info), answer.observation]
         actions = answer.info.get(self.listed)
@@ -83,8 +83,8 @@ class Wire:
             lines.append(f"AVAILABLE ACTIONS: {','.join(map(str, actions))}")
         return dataclasses.replace(answer, observation="\n".join(lines))
 
-    def fields(self, names: tuple[str, ...], handle: int, answer: Answer) -> dict[str, Any]:
-        """The fields of an answer on the wire."""
+    def fields(self, names: tuple[str, ...], handle: int, answer: StepResult) -> dict[str, Any]:
+        """The fields of an answer on the routes."""
         known = {
             "id": handle,
             "env_idx": handle,
@@ -101,7 +101,7 @@ class Wire:
 
 
 _SCORED = ("observation", "reward", "score", "done")
-_TOOL = Wire(
+_TOOL = RouteSpec(
     handle="env_idx",
     create={"id": True},
     item="id",
@@ -111,18 +111,18 @@ _TOOL = Wire(
     goes_on=True,
     errors=Errors.STATUS,
 )
-_LMRL = Wire(title="LMRL-Gym", created=("id",), item="game", closes=False)
+_LMRL = RouteSpec(title="LMRL-Gym", created=("id",), item="game", closes=False)
 
-_BABYAI = Wire(
+_BABYAI = RouteSpec(
     title="BabyAI", created=("id",), reset_fields=(*_SCORED, "deleted"), step_fields=_SCORED, cumulative=True
 )
 
 COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"))
 """Environments of ours that AgentGym does not have: as BabyAI, and told whether they are solved."""
 
-WIRES: Mapping[str, Wire] = {
+ROUTES: Mapping[str, RouteSpec] = {
     "babyai": _BABYAI,
-    "textcraft": Wire(
+    "textcraft": RouteSpec(
         title="TextCraft",
         create={"commands": False, "goal": False},
         created=("id", "observation", "done", "reward"),
@@ -130,7 +130,7 @@ WIRES: Mapping[str, Wire] = {
         opens=True,
         goes_on=True,
     ),
-    "sciworld": Wire(
+    "sciworld": RouteSpec(
         title="ScienceWorld",
         created=("id",),
         reset_fields=("task_name", "var_num", "task_description", *_SCORED, "deleted"),
@@ -139,7 +139,7 @@ WIRES: Mapping[str, Wire] = {
         shown=("task_description",),
         cumulative=True,
     ),
-    "alfworld": Wire(
+    "alfworld": RouteSpec(
         title="AlfWorld",
         created=("id",),
         item="game",
@@ -152,7 +152,7 @@ WIRES: Mapping[str, Wire] = {
     "maze": dataclasses.replace(_LMRL, prefix="/maze"),
     "wordle": dataclasses.replace(_LMRL, prefix="/wordle", item="seed", reset_fields=("id", "observation")),
     "searchqa": dataclasses.replace(_TOOL, step_fields=("observation", "reward", "done", "info"), closes=True),
-    "webshop": Wire(
+    "webshop": RouteSpec(
         handle="env_idx",
         item="session_id",
         reset_answer="pair",
@@ -162,7 +162,7 @@ WIRES: Mapping[str, Wire] = {
         goes_on=True,
         errors=Errors.STATUS,
     ),
-    "sqlgym": Wire(
+    "sqlgym": RouteSpec(
         handle="env_idx",
         item="item_id",
         reset_answer="pair",
@@ -171,7 +171,7 @@ WIRES: Mapping[str, Wire] = {
         goes_on=True,
         errors=Errors.STATUS,
     ),
-    "webarena": Wire(
+    "webarena": RouteSpec(
         handle="env_idx",
         created=("env_idx",),
         item="idx",
@@ -188,6 +188,6 @@ WIRES: Mapping[str, Wire] = {
 """By AgentGym's names."""
 
 
-def wire_of(name: str) -> Wire:
-    """The wire of an environment; of one that AgentGym does not have, `COMPILED` under its name."""
-    return WIRES.get(name) or dataclasses.replace(COMPILED, title=name)
+def wire_of(name: str) -> RouteSpec:
+    """The routes of an environment; of one that AgentGym does not have, `COMPILED` under its name."""
+    return ROUTES.get(name) or dataclasses.replace(COMPILED, title=name)

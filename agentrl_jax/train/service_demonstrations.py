@@ -15,7 +15,7 @@ from agentrl_jax.config import Config
 from agentrl_jax.offline.demonstrations import play_responses
 from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.services.beside import NoisyOracle
+from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build

@@ -17,16 +17,16 @@ from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.host_environment import HostTask, host_task
 from agentrl_jax.rollout.side_by_side import run_all
-from agentrl_jax.services.beside import located
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
 from agentrl_jax.services.environment import ScriptedPolicy, Service
 from agentrl_jax.services.items import load_items
-from agentrl_jax.services.places import LocalPlace, Place, RemotePlace
+from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.services.server.command import read_token
+from agentrl_jax.services.shadow_env import located
 from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import build
@@ -52,7 +52,7 @@ class ServedTask:
         training: items.
         held_out: items of the evaluation.
         validation: items.
-        place: where its instances are.
+        pool: where its instances are.
         address: in words.
     """
 
@@ -61,7 +61,7 @@ class ServedTask:
     training: tuple[int, ...]
     held_out: tuple[int, ...]
     validation: tuple[int, ...]
-    place: Place
+    pool: InstancePool
     address: str
 
 
@@ -216,23 +216,23 @@ class Services:
                 f"imitation.noise is {self._config.imitation.noise:g}, and {config.env} has no oracle that can go on "
                 "from anywhere; set it to 0"
             )
-        place, address = self._place(service, config, folder)
-        return ServedTask(config, service, training, held_out, validation, place, address)
+        pool, address = self._pool(service, config, folder)
+        return ServedTask(config, service, training, held_out, validation, pool, address)
 
-    def _place(self, service: Service, config: TaskConfig, folder: Callable[[], Path]) -> tuple[Place, str]:
+    def _pool(self, service: Service, config: TaskConfig, folder: Callable[[], Path]) -> tuple[InstancePool, str]:
         env = self._config.env
         if env.url == "local":
-            local = LocalPlace(service)
+            local = LocalPool(service)
             self._closers.append(local.close)
             return local, "in this process"
 
-        def connected(url: str, token: str) -> RemotePlace:
+        def connected(url: str, token: str) -> RemotePool:
             client = ServiceClient(
                 url, wire_of(service.name), seconds=env.deadline, connections=env.workers, token=token
             )
-            place = RemotePlace(client)
-            self._closers.append(place.close)
-            return place
+            pool = RemotePool(client)
+            self._closers.append(pool.close)
+            return pool
 
         if env.url:
             return connected(env.url, read_token(env.token_file)), f"at {env.url}"
@@ -257,7 +257,7 @@ class Services:
         )
         return host_task(
             task.config.label,
-            lambda: BridgedEnvironment(service, task.place, bridge),
+            lambda: BridgedEnvironment(service, task.pool, bridge),
             instruction=service.instruction,
             grammar=PlainResponse(opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""),
             tokenizer=tokenizer,
@@ -295,28 +295,28 @@ class _Started:
         name: str,
         log: Callable[[], Path],
         most: int,
-        connected: Callable[[str, str], RemotePlace],
+        connected: Callable[[str, str], RemotePool],
         processes: list[ServiceProcess],
     ):
         self._name, self._log, self._most, self._connected, self._processes = name, log, most, connected, processes
-        self._place: RemotePlace | None = None
+        self._pool: RemotePool | None = None
         self._failure: ServiceError | None = None
         self._lock = threading.Lock()
 
     def open(self, item: int, deadline: float) -> Any:
-        """See `Place`."""
+        """See `InstancePool`."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            if self._place is None:
+            if self._pool is None:
                 process = ServiceProcess(self._name, self._log(), max_instances=self._most)
                 self._processes.append(process)
                 try:
-                    self._place = self._connected(process.url(), process.token)
+                    self._pool = self._connected(process.url(), process.token)
                 except ServiceError as failure:
                     self._failure = failure
                     raise
-        return self._place.open(item, deadline)
+        return self._pool.open(item, deadline)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,18 +373,18 @@ def play_all(
 
 
 def _play(task: ServedTask, make: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float) -> Played:
-    seat = task.place.open(item, time.monotonic() + seconds)
+    lease = task.pool.open(item, time.monotonic() + seconds)
     texts: list[str] = []
     actions: list[str] = []
-    answer, good = seat.first, False
+    answer, good = lease.first, False
     try:
         number = located(task.service, item, answer.observation)
         player = make(number)
         while not answer.done and len(actions) < turns:
             texts.append(answer.observation)
             actions.append(player.act(answer.observation))
-            answer = seat.step(actions[-1], time.monotonic() + seconds)
+            answer = lease.step(actions[-1], time.monotonic() + seconds)
         good = True
     finally:
-        seat.leave(good=good)
+        lease.leave(good=good)
     return Played(number, tuple(texts), tuple(actions), task.service.solved(answer), answer.score)

@@ -14,9 +14,9 @@ from agentrl_jax.services import client as module
 from agentrl_jax.services.answers import LARGEST, BadAnswer, read_step, refusal
 from agentrl_jax.services.client import ServiceClient, ServiceError
 from agentrl_jax.services.environment import ItemError
-from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.protocol import COMPILED, ROUTES
 
-WIRE = {name: WIRES[name] for name in ("textcraft", "alfworld", "wordle", "webshop", "webarena", "weather")}
+WIRE = {name: ROUTES[name] for name in ("textcraft", "alfworld", "wordle", "webshop", "webarena", "weather")}
 WIRE["ours"] = COMPILED
 SECONDS = 20.0
 
@@ -78,19 +78,19 @@ def response(body, status=b"200 OK"):
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
 
 
-def sound(wire, route):
+def sound(routes, route):
     """An answer of a server of this wire, as plain data."""
     values = {"observation": "You see é.", "state": "A door.", "reward": 0.5, "score": 0.75, "success": False}
     values |= {"done": False, "terminated": False, "truncated": False, "deleted": False, "id": 3, "env_idx": 3}
-    values |= {"available_actions": ["go", "look"], "info": {"a": [1, None]}, wire.handle: 3}
+    values |= {"available_actions": ["go", "look"], "info": {"a": [1, None]}, routes.handle: 3}
     if route == "create":
-        return {name: values.get(name) for name in wire.created} if wire.created else 3
-    if route == "observation" or (route == "reset" and wire.reset_answer == "text"):
+        return {name: values.get(name) for name in routes.created} if routes.created else 3
+    if route == "observation" or (route == "reset" and routes.reset_answer == "text"):
         return values["observation"]
     if route == "reset":
-        fields = {name: values.get(name) for name in wire.reset_fields}
-        return [values["observation"], None] if wire.reset_answer == "pair" else fields
-    return {name: values.get(name) for name in wire.step_fields}
+        fields = {name: values.get(name) for name in routes.reset_fields}
+        return [values["observation"], None] if routes.reset_answer == "pair" else fields
+    return {name: values.get(name) for name in routes.step_fields}
 
 
 def ask(client, route):
@@ -111,12 +111,12 @@ def ask(client, route):
         return None
 
 
-def check_read(wire, route, body, read):
+def check_read(routes, route, body, read):
     """That an answer which was accepted says what was read: nothing of it is made up."""
     found = json.loads(body)
     if route == "create":
         assert type(read) is int
-        assert read == (found[wire.handle] if wire.created else found)
+        assert read == (found[routes.handle] if routes.created else found)
     elif route == "observation":
         assert read == found
     elif route == "reset":
@@ -124,23 +124,23 @@ def check_read(wire, route, body, read):
         assert isinstance(read.done, bool)
         assert abs(read.reward) < LARGEST
     else:
-        text, end = ("state" if "state" in wire.step_fields else "observation"), wire.step_fields
+        text, end = ("state" if "state" in routes.step_fields else "observation"), routes.step_fields
         done = found["terminated" if "terminated" in end else "done"]
         assert isinstance(found[text], str)
         assert isinstance(done, bool)
         assert type(found["reward"]) in (int, float)
         assert (read.observation, read.done) == (found[text], done)
-        assert read.reward == (float(found["reward"]) if done or not wire.final else 0.0)
-        if wire.cumulative:
+        assert read.reward == (float(found["reward"]) if done or not routes.final else 0.0)
+        if routes.cumulative:
             assert read.score == float(found["score"])
 
 
 def play(server, name, routes, number, rng):
     """Asks `number` times each; returns how many answers were accepted and how many were refused."""
-    wire, counts = WIRE[name], {True: 0, False: 0}
-    client = ServiceClient(f"http://127.0.0.1:{server.server_address[1]}", wire, seconds=SECONDS, connections=1)
+    routes, counts = WIRE[name], {True: 0, False: 0}
+    client = ServiceClient(f"http://127.0.0.1:{server.server_address[1]}", routes, seconds=SECONDS, connections=1)
     for route in routes:
-        tree = sound(wire, route)
+        tree = sound(routes, route)
         plain = json.dumps(tree).encode()
         for each in range(number):
             body = plain
@@ -158,8 +158,8 @@ def play(server, name, routes, number, rng):
             counts[read is not None] += 1
             if each % 4 == 0:
                 assert read is not None, (name, route)
-            if read is not None and each % 8 != 3 and not (route == "reset" and wire.observes):
-                check_read(wire, route, body, read)
+            if read is not None and each % 8 != 3 and not (route == "reset" and routes.observes):
+                check_read(routes, route, body, read)
     client.close()
     return counts
 

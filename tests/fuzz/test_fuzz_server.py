@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from starlette.testclient import TestClient
 
-from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.strict_json import parse
@@ -66,16 +66,16 @@ HEADERS = st.sampled_from(
 
 @pytest.fixture(params=["ours", "maze", "textcraft", "webshop", "webarena"])
 def client(request):
-    wire = COMPILED if request.param == "ours" else WIRES[request.param]
+    routes = COMPILED if request.param == "ours" else ROUTES[request.param]
     limits = Limits(instances=8, body_bytes=16_000, action_chars=2000)
-    app = create_app(counting()[0], wire, limits)
+    app = create_app(counting()[0], routes, limits)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=True) as client:
-        client.wire = wire
+        client.routes = routes
         yield client
 
 
 def test_no_body_breaks_the_server(client):
-    wire, prefix, handle = client.wire, client.wire.prefix, client.wire.handle
+    routes, prefix, handle = client.routes, client.routes.prefix, client.routes.handle
 
     def played():
         answer = client.get(f"{prefix}/doubled", params={handle: 0}).json()
@@ -83,10 +83,10 @@ def test_no_body_breaks_the_server(client):
 
     def begun():
         """Instance 0 with a running episode; a new client where the handle is gone."""
-        body = {handle: 0, wire.item: 0}
+        body = {handle: 0, routes.item: 0}
         return client.post(f"{prefix}/reset", json=body)
 
-    made = client.post(f"{prefix}/create", json={name: 0 for name in wire.create or {}})
+    made = client.post(f"{prefix}/create", json={name: 0 for name in routes.create or {}})
     assert made.status_code == 200
     begun()
 

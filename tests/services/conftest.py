@@ -14,7 +14,7 @@ def serve():
     """A function (service, wire, limits, upstream) to the address of a server that lives as long as the test."""
     with contextlib.ExitStack() as stack:
 
-        def start(service, wire, limits=None, upstream=False):
-            return stack.enter_context(running(create_app(service, wire, limits or Limits(), upstream=upstream)))
+        def start(service, routes, limits=None, upstream=False):
+            return stack.enter_context(running(create_app(service, routes, limits or Limits(), upstream=upstream)))
 
         yield start

@@ -3,9 +3,9 @@
 import threading
 import time
 
-from agentrl_jax.services.responses import Reading
+from agentrl_jax.services.responses import ParsedAction
 
-from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.environment import ItemError, Service, StepResult
 
 ITEMS = 100
 ACTIONS = {"available_actions": ["look", "go"]}
@@ -27,7 +27,9 @@ class Counting:
         if not 0 <= item < ITEMS:
             raise ItemError(f"no item {item}")
         self.number = item
-        return Answer(f"start {item}", info={"task_description": "Count.", "sites": ["a"], "object": "count"} | ACTIONS)
+        return StepResult(
+            f"start {item}", info={"task_description": "Count.", "sites": ["a"], "object": "count"} | ACTIONS
+        )
 
     def step(self, action):
         assert not self.inside, "two requests at once"
@@ -41,7 +43,7 @@ class Counting:
             self.number += 1
             done = word == "end"
             info = {"success": done}
-            return Answer(f"{self.number} {action}", float(done), self.number / 100, done, info)
+            return StepResult(f"{self.number} {action}", float(done), self.number / 100, done, info)
         finally:
             self.inside = False
 
@@ -61,7 +63,7 @@ def counting(kind=Counting):
         make=own,
         items=ITEMS,
         instruction="Count.",
-        read=Reading,
+        read=ParsedAction,
         write=str,
         turns=5,
         solved=lambda answer: answer.done,

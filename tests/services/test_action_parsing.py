@@ -9,14 +9,14 @@ import pytest
 from agentrl_jax.services.responses import (
     MANY_ACTIONS,
     READERS,
-    Reading,
+    ParsedAction,
     fenced,
     first_action,
     last_action,
     raw,
     react_response,
-    rule_r,
     shop_action,
+    single_line_action,
     sql_fence,
 )
 
@@ -43,13 +43,13 @@ ANY_TEXT = st.text(st.one_of(st.sampled_from("Action: \n`sql</s>[]\r\t"), st.cha
     ],
 )
 def test_rule_r_reads_one_line_without_signs(response, action):
-    assert rule_r(response) == Reading(action)
+    assert single_line_action(response) == ParsedAction(action)
 
 
 @pytest.mark.parametrize("response", ["Action: a\nAction: b", "Action: a\n\nThought: no.\nAction:\nb"])
 def test_rule_r_refuses_two_actions_without_asking_the_server(response):
-    reading = rule_r(response)
-    assert reading == Reading(None, MANY_ACTIONS)
+    reading = single_line_action(response)
+    assert reading == ParsedAction(None, MANY_ACTIONS)
     assert reading.complaint == "Error: Only one 'Action' is allowed per response. Please adjust your response."
 
 
@@ -68,14 +68,14 @@ def test_rule_r_refuses_two_actions_without_asking_the_server(response):
     ],
 )
 def test_the_last_action_counts(reader, response, action):
-    assert reader(response) == Reading(action)
+    assert reader(response) == ParsedAction(action)
 
 
 def test_a_shop_command_needs_no_mark():
-    assert shop_action("search[red shoes]</s>") == Reading("search[red shoes]")
-    assert shop_action("I want it.\nclick[buy now]") == Reading("I want it.\nclick[buy now]")
-    assert shop_action("search[a]\nAction: click[b]") == Reading("click[b]")
-    assert last_action("search[red shoes]") == Reading("")
+    assert shop_action("search[red shoes]</s>") == ParsedAction("search[red shoes]")
+    assert shop_action("I want it.\nclick[buy now]") == ParsedAction("I want it.\nclick[buy now]")
+    assert shop_action("search[a]\nAction: click[b]") == ParsedAction("click[b]")
+    assert last_action("search[red shoes]") == ParsedAction("")
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_a_shop_command_needs_no_mark():
     ],
 )
 def test_the_first_action_counts_in_maze_and_wordle(response, action):
-    assert first_action(response) == Reading(action)
+    assert first_action(response) == ParsedAction(action)
 
 
 def test_raw_responses_pass_unchanged():
-    assert raw(" <search>who</search>\n") == Reading(" <search>who</search>\n")
+    assert raw(" <search>who</search>\n") == ParsedAction(" <search>who</search>\n")
 
 
 @pytest.mark.parametrize("response", ["so ```click [7]``` it is", "``````", "```\nstop [x]\n```"])
 def test_a_fenced_response_passes_whole(response):
-    assert fenced(response) == Reading(response)
+    assert fenced(response) == ParsedAction(response)
 
 
 @pytest.mark.parametrize("response", ["", "click [7]", "```click [7]", "``click [7]``", "`````"])
@@ -119,7 +119,7 @@ def test_a_response_without_a_pair_of_fences_is_answered_locally(response):
     ],
 )
 def test_the_last_sql_block_counts(response, action):
-    assert sql_fence(response) == Reading(action)
+    assert sql_fence(response) == ParsedAction(action)
 
 
 def test_a_react_response_has_agentgyms_layout():
@@ -130,13 +130,13 @@ def test_a_react_response_has_agentgyms_layout():
 @hypothesis.given(st.text("abc 123,", min_size=1).map(lambda text: " ".join(text.split())), st.text("abc. \n"))
 def test_every_reader_of_marks_finds_the_action_of_a_react_response(action, thought):
     for name in ("webshop", "alfworld", "babyai", "sciworld", "textcraft", "maze", "wordle"):
-        assert READERS[name](react_response(action, thought)) == Reading(action)
+        assert READERS[name](react_response(action, thought)) == ParsedAction(action)
 
 
 def test_there_is_a_reader_for_each_environment_of_agentgym():
     named = "webshop alfworld babyai sciworld textcraft webarena sqlgym maze wordle weather todo movie sheet academia"
     assert set(READERS) == {*named.split(), "searchqa"}
-    assert READERS["babyai"] is READERS["textcraft"] is rule_r
+    assert READERS["babyai"] is READERS["textcraft"] is single_line_action
     assert READERS["webarena"] is fenced
 
 

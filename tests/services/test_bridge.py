@@ -10,11 +10,11 @@ from serving import running
 
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment, Differs
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
-from agentrl_jax.services.environment import Answer
+from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.environments.textcraft.env import TextCraft
-from agentrl_jax.services.places import LocalPlace, RemotePlace
-from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.pools import LocalPool, RemotePool
+from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.app import create_app
 
 ITEMS = (3, 7, 11)
@@ -23,37 +23,37 @@ ITEMS = (3, 7, 11)
 class Shaky:
     """A place whose instances are lost when told to: `losses` holds (episode step, times) still to come."""
 
-    def __init__(self, place, losses):
-        self.place, self.losses, self.left = place, dict(losses), []
+    def __init__(self, pool, losses):
+        self.pool, self.losses, self.left = pool, dict(losses), []
 
     def open(self, item, deadline):
         if self.losses.get("open", 0):
             self.losses["open"] -= 1
             raise Lost("no instance")
-        return ShakySeat(self, self.place.open(item, deadline))
+        return ShakySeat(self, self.pool.open(item, deadline))
 
 
 class ShakySeat:
-    def __init__(self, place, seat):
-        self.place, self.seat, self.first, self.steps = place, seat, seat.first, 0
+    def __init__(self, pool, lease):
+        self.pool, self.lease, self.first, self.steps = pool, lease, lease.first, 0
 
     def step(self, action, deadline):
         self.steps += 1
-        if self.place.losses.get(self.steps, 0):
-            self.place.losses[self.steps] -= 1
+        if self.pool.losses.get(self.steps, 0):
+            self.pool.losses[self.steps] -= 1
             raise Lost("gone")
-        return self.seat.step(action, deadline)
+        return self.lease.step(action, deadline)
 
     def leave(self, *, good):
-        self.place.left.append(good)
-        self.seat.leave(good=good)
+        self.pool.left.append(good)
+        self.lease.leave(good=good)
 
 
 def bridged(losses=(), kind=Counting, **config):
     service, _ = counting(kind)
-    place = Shaky(LocalPlace(service), losses)
+    pool = Shaky(LocalPool(service), losses)
     config = {"items": ITEMS, "seconds": 5.0} | config
-    return BridgedEnvironment(service, place, BridgeConfig(**config)), place
+    return BridgedEnvironment(service, pool, BridgeConfig(**config)), pool
 
 
 def play(env, actions=("a", "b", "end")):
@@ -64,35 +64,35 @@ def play(env, actions=("a", "b", "end")):
 
 
 def test_an_episode_without_trouble():
-    env, place = bridged()
+    env, pool = bridged()
     texts, steps = play(env)
     assert texts == ["start 7", "8 a", "9 b", "10 end"]
     assert [step.reward for step in steps] == [0, 0, 1]
     assert [step.terminated for step in steps] == [False, False, True]
     assert steps[-1].success
     assert [step.info for step in steps] == [{"retries": 0.0}] * 3
-    assert place.left == [True]
+    assert pool.left == [True]
 
 
 @pytest.mark.parametrize("losses", [{1: 1}, {2: 2}, {3: 1}, {1: 1, 2: 1, 3: 1}, {"open": 2}, {"open": 1, 3: 2}])
 def test_lost_instances_are_replaced_and_nothing_is_seen_of_it(losses):
-    env, place = bridged(losses)
+    env, pool = bridged(losses)
     texts, steps = play(env)
     assert texts == ["start 7", "8 a", "9 b", "10 end"]
     assert sum(step.reward for step in steps) == 1
     assert sum(step.info["retries"] for step in steps) == sum(losses.values())
-    assert place.left.count(True) == 1
-    assert not any(place.losses.values())
+    assert pool.left.count(True) == 1
+    assert not any(pool.losses.values())
 
 
 def test_too_many_losses_end_the_episode():
-    env, place = bridged({2: 9}, retries=2)
+    env, pool = bridged({2: 9}, retries=2)
     env.reset(1)
     env.step("a", ())
     with pytest.raises(Lost, match="gone"):
         env.step("b", ())
     env.close()
-    assert place.left == [False] * 3
+    assert pool.left == [False] * 3
 
 
 class Moody(Counting):
@@ -105,22 +105,22 @@ class Moody(Counting):
 
 
 def test_an_episode_that_goes_another_way_is_not_passed_off_as_the_same():
-    env, place = bridged({2: 1}, kind=Moody)
+    env, pool = bridged({2: 1}, kind=Moody)
     env.reset(1)
     env.step("a", ())
     with pytest.raises(Differs, match=r"9 a.*8 a"):
         env.step("b", ())
     env.close()
-    assert True not in place.left
+    assert True not in pool.left
 
 
 def test_an_environment_that_breaks_is_not_used_again():
-    env, place = bridged()
+    env, pool = bridged()
     env.reset(0)
     with pytest.raises(Lost, match="RuntimeError: told to fail"):
         env.step("fail", ())
     env.close()
-    assert place.left == [False] * 4
+    assert pool.left == [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_an_environment_that_breaks_is_not_used_again():
 )
 def test_what_a_turn_is_worth(rule, worth):
     class Scored(Counting):
-        answers = (Answer("", 1.0, 0.25), Answer("", 0.0, -0.25), Answer("", 0.5, 0.5, True))
+        answers = (StepResult("", 1.0, 0.25), StepResult("", 0.0, -0.25), StepResult("", 0.5, 0.5, True))
 
         def step(self, action):
             return self.answers[int(action)]
@@ -140,8 +140,8 @@ def test_what_a_turn_is_worth(rule, worth):
 
 def test_progress_is_paid_beside():
     planks = ("get 1 acacia logs", "craft 4 acacia planks using 1 acacia logs")
-    plain = BridgedEnvironment(TEXTCRAFT, LocalPlace(TEXTCRAFT), BridgeConfig(items=(0,)))
-    paid = BridgedEnvironment(TEXTCRAFT, LocalPlace(TEXTCRAFT), BridgeConfig(items=(0,), progress=0.5))
+    plain = BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), BridgeConfig(items=(0,)))
+    paid = BridgedEnvironment(TEXTCRAFT, LocalPool(TEXTCRAFT), BridgeConfig(items=(0,), progress=0.5))
     assert plain.reset(0) == paid.reset(0)
     steps = [(plain.step(f"Action: {action}", ()), paid.step(f"Action: {action}", ())) for action in planks]
     assert [(one.reward, other.reward) for one, other in steps] == [(0.0, 0.25), (1.0, 1.25)]
@@ -154,14 +154,14 @@ def test_progress_is_not_told_of_another_task():
             return dataclasses.replace(super().reset(item), observation="Goal: craft nothing.")
 
     other = dataclasses.replace(TEXTCRAFT, make=lambda upstream: Renumbered())
-    env = BridgedEnvironment(TEXTCRAFT, LocalPlace(other), BridgeConfig(items=(0,), progress=0.5))
+    env = BridgedEnvironment(TEXTCRAFT, LocalPool(other), BridgeConfig(items=(0,), progress=0.5))
     with pytest.raises(ServiceError, match=r"item 0 of textcraft is another task .* no item has here"):
         env.reset(0)
 
 
 def test_responses_that_cannot_be_sent_are_answered_here():
-    place = LocalPlace(TEXTCRAFT)
-    env = BridgedEnvironment(TEXTCRAFT, place, BridgeConfig(items=(0,)))
+    pool = LocalPool(TEXTCRAFT)
+    env = BridgedEnvironment(TEXTCRAFT, pool, BridgeConfig(items=(0,)))
     env.reset(0)
     twice = env.step("Action: inventory\nAction: inventory", ())
     assert twice.observation.startswith("Error: Only one 'Action'")
@@ -175,25 +175,25 @@ def test_responses_that_cannot_be_sent_are_answered_here():
 def test_instances_are_used_again_and_forgotten_ones_replaced(serve):
     service, made = counting()
     client = ServiceClient(serve(service, COMPILED), COMPILED, seconds=5)
-    place = RemotePlace(client)
+    pool = RemotePool(client)
     for _ in range(3):
-        assert play(BridgedEnvironment(service, place, BridgeConfig(items=ITEMS)))[0][0] == "start 7"
+        assert play(BridgedEnvironment(service, pool, BridgeConfig(items=ITEMS)))[0][0] == "start 7"
     assert made.opened == 1
     client.shut(0)
-    texts, steps = play(BridgedEnvironment(service, place, BridgeConfig(items=ITEMS)))
+    texts, steps = play(BridgedEnvironment(service, pool, BridgeConfig(items=ITEMS)))
     assert texts[-1] == "10 end"
     assert steps[0].info["retries"] == 0
     assert made.opened == 2
-    place.close()
+    pool.close()
     assert made.closed == 2
 
 
 def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
-    service, wire = TEXTCRAFT, WIRES["textcraft"]
+    service, routes = TEXTCRAFT, ROUTES["textcraft"]
     actions = ("Action: get 1 acacia logs", "Action: craft 4 acacia planks using 1 acacia logs")
-    with running(create_app(service, wire)) as url:
-        client = ServiceClient(url, wire, seconds=5)
-        env = BridgedEnvironment(service, RemotePlace(client), BridgeConfig(items=(0,), seconds=20))
+    with running(create_app(service, routes)) as url:
+        client = ServiceClient(url, routes, seconds=5)
+        env = BridgedEnvironment(service, RemotePool(client), BridgeConfig(items=(0,), seconds=20))
         env.reset(0)
         env.step(actions[0], ())
     port = int(url.rpartition(":")[2])
@@ -201,7 +201,7 @@ def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
     thread = threading.Thread(target=lambda: answers.append(env.step(actions[1], ())))
     thread.start()  # nobody listens yet
     time.sleep(0.4)
-    with running(create_app(service, wire), port):
+    with running(create_app(service, routes), port):
         thread.join(20)
     assert answers[0].success
     assert answers[0].info["retries"] >= 1
@@ -210,7 +210,7 @@ def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
 def test_a_server_that_never_comes_back_ends_the_episode_in_time(serve):
     client = ServiceClient("http://127.0.0.1:9", COMPILED, seconds=60)
     service, _ = counting()
-    env = BridgedEnvironment(service, RemotePlace(client), BridgeConfig(items=ITEMS, seconds=1.0))
+    env = BridgedEnvironment(service, RemotePool(client), BridgeConfig(items=ITEMS, seconds=1.0))
     began = time.monotonic()
     with pytest.raises(ServiceError, match=r"127\.0\.0\.1:9"):
         env.reset(0)
@@ -219,14 +219,14 @@ def test_a_server_that_never_comes_back_ends_the_episode_in_time(serve):
 
 
 def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
-    env, place = bridged()
+    env, pool = bridged()
     env.reset(0)
     thread = threading.Thread(target=lambda: env.step("sleep 0.5", ()))
     thread.start()
     time.sleep(0.1)
     env.close()
     thread.join()
-    assert place.left == [False]
+    assert pool.left == [False]
 
 
 def test_a_new_server_that_gives_old_handles_again_shows(serve):
@@ -234,8 +234,8 @@ def test_a_new_server_that_gives_old_handles_again_shows(serve):
     service, _ = counting()
     config = BridgeConfig(items=ITEMS, seconds=20)
     with running(create_app(service, COMPILED)) as url:
-        place = RemotePlace(ServiceClient(url, COMPILED, seconds=5))
-        envs = [BridgedEnvironment(service, place, config) for _ in range(3)]
+        pool = RemotePool(ServiceClient(url, COMPILED, seconds=5))
+        envs = [BridgedEnvironment(service, pool, config) for _ in range(3)]
         for number, env in enumerate(envs):
             env.reset(number)
             env.step("a", ())
@@ -245,7 +245,7 @@ def test_a_new_server_that_gives_old_handles_again_shows(serve):
             step = envs[number].step("b", ())
             assert step.observation == f"{ITEMS[number] + 2} b"
             assert step.info["retries"] >= 1
-        fresh = BridgedEnvironment(service, place, config)
+        fresh = BridgedEnvironment(service, pool, config)
         assert fresh.reset(2) == f"start {ITEMS[2]}"
         assert [env.step("c", ()).observation for env in (*envs[:2], fresh)] == ["6 c", "10 c", "12 c"]
 
@@ -266,11 +266,11 @@ def test_a_slow_server_does_not_cost_the_free_instances():
         def shut(self, handle):
             self.shut_down.append(handle)
 
-    place = RemotePlace(Slow())
+    pool = RemotePool(Slow())
     for handle in range(100, 150):
-        place.keep(handle, 0)
+        pool.keep(handle, 0)
     with pytest.raises(Lost):
-        place.open(0, time.monotonic() + 0.1)
+        pool.open(0, time.monotonic() + 0.1)
     time.sleep(0.2)
     assert len(Slow.shut_down) == 1
 

@@ -15,7 +15,7 @@ from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
 from agentrl_jax.services.environments.textcraft.env import TextCraft
 from agentrl_jax.services.environments.textcraft.scripted import Random
-from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.limits import Limits
 
 
@@ -69,11 +69,11 @@ def scripted():
         each.server.server_close()
 
 
-@pytest.mark.parametrize("name", sorted(WIRES))
+@pytest.mark.parametrize("name", sorted(ROUTES))
 def test_every_name_plays_an_episode(serve, name):
     service, made = counting()
-    wire = WIRES[name]
-    client = ServiceClient(serve(service, wire), wire, seconds=10)
+    routes = ROUTES[name]
+    client = ServiceClient(serve(service, routes), routes, seconds=10)
     assert client.healthy()
     handle = client.create(7)
     first = client.reset(handle, 7)
@@ -85,7 +85,7 @@ def test_every_name_plays_an_episode(serve, name):
     assert step.observation == "8 a"
     assert step.reward == 0
     assert not step.done
-    assert step.score == (0.08 if wire.cumulative else 0)
+    assert step.score == (0.08 if routes.cumulative else 0)
     last = client.step(handle, "end")
     assert (last.reward, last.done) == (1.0, True)
     client.shut(handle)
@@ -96,7 +96,7 @@ def test_every_name_plays_an_episode(serve, name):
 def test_rewards_before_the_end_do_not_count_in_webarena(scripted):
     answer = {"observation": "page", "reward": 1.0, "terminated": False, "truncated": False, "info": None}
     server = scripted((200, answer), (200, {**answer, "terminated": True}))
-    client = ServiceClient(server.url, WIRES["webarena"], seconds=5)
+    client = ServiceClient(server.url, ROUTES["webarena"], seconds=5)
     assert client.step(0, "```click [1]```").reward == 0.0
     assert client.step(0, "```stop []```").reward == 1.0
 
@@ -190,7 +190,7 @@ DEFECTS = [
 @pytest.mark.parametrize(("name", "route", "body"), DEFECTS)
 def test_what_no_server_of_a_family_answers_is_a_service_error(scripted, name, route, body):
     server = scripted((200, body))
-    client = ServiceClient(server.url, WIRES[name], seconds=5)
+    client = ServiceClient(server.url, ROUTES[name], seconds=5)
     ask = {"create": client.create, "reset": lambda: client.reset(7, 0), "step": lambda: client.step(7, "a")}
     with pytest.raises(Lost, match=f"/{route}: "):
         ask[route]()
@@ -273,7 +273,7 @@ def test_a_server_that_is_not_there(scripted):
 
 def test_an_item_that_is_not_there(serve):
     service, _ = counting()
-    client = ServiceClient(serve(service, WIRES["webshop"]), WIRES["webshop"], seconds=5)
+    client = ServiceClient(serve(service, ROUTES["webshop"]), ROUTES["webshop"], seconds=5)
     with pytest.raises(ItemError, match="no item 500"):
         client.reset(client.create(), 500)
 
@@ -294,9 +294,9 @@ def test_a_token_is_sent(serve):
 
 def test_a_wire_with_a_prefix_is_found_with_it_or_without(serve):
     service, _ = counting()
-    url = serve(service, WIRES["maze"])
+    url = serve(service, ROUTES["maze"])
     for base in (url, f"{url}/maze", f"{url}/maze/"):
-        assert isinstance(ServiceClient(base, WIRES["maze"], seconds=5).create(), int)
+        assert isinstance(ServiceClient(base, ROUTES["maze"], seconds=5).create(), int)
 
 
 def transcript(play, item):
@@ -310,8 +310,8 @@ def transcript(play, item):
 
 def test_256_instances_of_textcraft_answer_as_one(serve):
     """Every transcript of a crowd is the one that the environment writes alone."""
-    url = serve(TEXTCRAFT, WIRES["textcraft"], Limits(instances=256))
-    client = ServiceClient(url, WIRES["textcraft"], seconds=60, connections=64)
+    url = serve(TEXTCRAFT, ROUTES["textcraft"], Limits(instances=256))
+    client = ServiceClient(url, ROUTES["textcraft"], seconds=60, connections=64)
 
     def remote(item):
         handle = client.create()

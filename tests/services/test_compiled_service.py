@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from agentrl_jax.services.catalog import TEXT_SERVICES, get_service
-from agentrl_jax.services.protocol import WIRES
+from agentrl_jax.services.protocol import ROUTES
 from envs_jax import registry
 
 
@@ -68,7 +68,7 @@ def test_every_name_is_found_and_others_are_not():
     for name in ("textcraft", "maze", "wordle", "Bandit"):
         assert get_service(name).name == name
     assert "sciworld" in TEXT_SERVICES
-    for name in set(WIRES) - set(TEXT_SERVICES):
+    for name in set(ROUTES) - set(TEXT_SERVICES):
         service = get_service(name)
         assert service.name == name
         with pytest.raises(ValueError, match="is not served here"):

@@ -7,11 +7,11 @@ import pytest
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.scripted import evaluate_scripted
-from agentrl_jax.services.beside import located, play_along
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environments.textcraft.env import GOALS, SERVICE, TextCraft
 from agentrl_jax.services.environments.textcraft.recipes import load_book
-from agentrl_jax.services.protocol import WIRES
+from agentrl_jax.services.protocol import ROUTES
+from agentrl_jax.services.shadow_env import located, play_along
 
 MOVED = random.Random(7).sample(range(GOALS), GOALS)
 
@@ -41,7 +41,7 @@ def test_on_a_server_of_ours_an_item_is_itself(item):
 
 @pytest.mark.parametrize("policy", ["oracle", "random"])
 def test_scripted_players_play_what_is_shown(serve, policy):
-    url = serve(ELSEWHERE, WIRES["textcraft"])
+    url = serve(ELSEWHERE, ROUTES["textcraft"])
     found = evaluate_scripted("textcraft", policy, items="0-19", turns=40, url=url)
     depths = [load_book().depth[load_book().goals[MOVED[item]]] for item in range(20)]
     assert {kind: row["success"]["n"] for kind, row in found["categories"].items()} == {
@@ -72,7 +72,7 @@ def test_what_cannot_be_mapped_is_refused_with_the_reason(serve, text, reason):
         (TextCraft,),
         {"reset": lambda self, item: dataclasses.replace(super(odd, self).reset(item), observation=text)},
     )
-    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: odd()), WIRES["textcraft"])
+    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: odd()), ROUTES["textcraft"])
     with pytest.raises(UserError, match=reason) as caught:
         evaluate_scripted("textcraft", "oracle", items="2", url=url)
     assert "\n" not in str(caught.value)

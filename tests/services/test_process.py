@@ -11,7 +11,7 @@ import pytest
 
 from agentrl_jax.services.client import ServiceClient, ServiceError
 from agentrl_jax.services.process import ServiceProcess
-from agentrl_jax.services.protocol import WIRES
+from agentrl_jax.services.protocol import ROUTES
 
 PARENT = """
 import sys, time
@@ -34,7 +34,7 @@ def eventually(holds):
 def test_a_killed_server_comes_back_at_the_same_address_and_ends_when_closed(tmp_path):
     server = ServiceProcess("maze", tmp_path / "log", max_instances=2)
     assert server.pid is None
-    client = ServiceClient(server.url(), WIRES["maze"], seconds=60, token=server.token)
+    client = ServiceClient(server.url(), ROUTES["maze"], seconds=60, token=server.token)
     assert client.reset(client.create(), 18).observation.startswith("The goal is at position 8, 6.")
     first, address = server.pid, server.url()
     os.kill(first, signal.SIGKILL)
@@ -51,11 +51,11 @@ def test_a_killed_server_comes_back_at_the_same_address_and_ends_when_closed(tmp
 def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_path):
     server = ServiceProcess("maze", tmp_path / "log", max_instances=2)
     url = server.url()
-    mine = ServiceClient(url, WIRES["maze"], seconds=60, token=server.token)
+    mine = ServiceClient(url, ROUTES["maze"], seconds=60, token=server.token)
     handle = mine.create()
     mine.reset(handle, 3)
     for token in ("", "guess"):
-        other = ServiceClient(url, WIRES["maze"], seconds=60, token=token)
+        other = ServiceClient(url, ROUTES["maze"], seconds=60, token=token)
         for ask in (other.create, lambda: other.reset(handle, 4), lambda: other.step(handle, "move left")):  # noqa: B023
             with pytest.raises(ServiceError, match="status 401"):
                 ask()
@@ -72,7 +72,7 @@ def test_nobody_without_the_token_is_answered_and_it_can_be_read_nowhere(tmp_pat
 
 def test_a_server_that_hangs_is_killed_and_comes_back(tmp_path, caplog):
     server = ServiceProcess("maze", tmp_path / "log", max_instances=2, answer_seconds=4.0)
-    client = ServiceClient(server.url(), WIRES["maze"], seconds=60, token=server.token)
+    client = ServiceClient(server.url(), ROUTES["maze"], seconds=60, token=server.token)
     client.create()
     first = server.pid
     os.kill(first, signal.SIGSTOP)

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from counting import Counting, counting
 
-from agentrl_jax.services.environment import Answer
-from agentrl_jax.services.protocol import COMPILED, WIRES
+from agentrl_jax.services.environment import StepResult
+from agentrl_jax.services.protocol import COMPILED, ROUTES
 from agentrl_jax.services.server.instances import MOST_WAITING, Instances, NoRoom, UnknownHandle
 from agentrl_jax.services.server.limits import Limits
 
@@ -64,7 +64,7 @@ def test_finished_ones_go_before_idle_ones_at_any_age(clock):
     clock.now = 20
     held.create()
     with held.use(finished) as instance:
-        instance.last = Answer("over", done=True)
+        instance.last = StepResult("over", done=True)
     held.create()
     assert finished not in held.handles()
     assert idle in held.handles()
@@ -75,7 +75,7 @@ def test_one_whose_request_is_in_flight_stays(clock):
     handle = held.create()
     clock.now = 100
     with held.use(handle) as instance:
-        instance.last = Answer("over", done=True)
+        instance.last = StepResult("over", done=True)
         clock.now = 200
         with pytest.raises(NoRoom):
             held.create()
@@ -89,12 +89,12 @@ def test_zero_keeps_unfinished_ones_for_good(clock):
     with pytest.raises(NoRoom):
         held.create()
     with held.use(handle) as instance:
-        instance.last = Answer("over", done=True)
+        instance.last = StepResult("over", done=True)
     assert held.create() != handle
 
 
 def test_clients_without_close_play_on_beyond_the_places(serve):
-    url = serve(counting()[0], WIRES["maze"], Limits(instances=4), upstream=True) + "/maze"
+    url = serve(counting()[0], ROUTES["maze"], Limits(instances=4), upstream=True) + "/maze"
     for _ in range(20):
         handle = httpx.post(f"{url}/create").json()["id"]
         assert httpx.post(f"{url}/reset", json={"id": handle, "game": 1}).json()["observation"] == "start 1"

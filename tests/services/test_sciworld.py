@@ -13,7 +13,7 @@ import psutil
 import pytest
 from needs import needs_java
 
-from agentrl_jax.services.environment import Answer, ItemError
+from agentrl_jax.services.environment import ItemError, StepResult
 from agentrl_jax.services.environments.sciworld import (
     ITEMS,
     SERVICE,
@@ -24,7 +24,7 @@ from agentrl_jax.services.environments.sciworld import (
 )
 from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator
 from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
-from agentrl_jax.services.protocol import WIRES
+from agentrl_jax.services.protocol import ROUTES
 
 BORDERS = {
     (0, 29): "boil",
@@ -142,7 +142,7 @@ def test_a_reset_tells_task_and_room_apart(world):
         "deleted": False,
         "moves": 0,
     }
-    assert WIRES["sciworld"].first(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
+    assert ROUTES["sciworld"].first(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
 
 
 @needs_java
@@ -394,12 +394,12 @@ def test_the_service_reads_what_it_writes_and_tells_every_template():
     assert SERVICE.read(SERVICE.write("focus on water")).action == "focus on water"
     assert all(template in SERVICE.instruction for template in TEMPLATES)
     assert len(TEMPLATES) == 25
-    assert [SERVICE.solved(Answer("", score=score)) for score in (100.0, 99.0, -100.0)] == [True, False, False]
+    assert [SERVICE.solved(StepResult("", score=score)) for score in (100.0, 99.0, -100.0)] == [True, False, False]
 
 
 @needs_java
 def test_over_http_it_answers_as_agentgym_s_server(pool, serve):
-    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: SciWorld(pool)), WIRES["sciworld"])
+    url = serve(dataclasses.replace(SERVICE, make=lambda upstream: SciWorld(pool)), ROUTES["sciworld"])
     with httpx.Client(base_url=url, timeout=30) as client:
         assert client.get("/").json() == "This is environment ScienceWorld."
         handle = client.post("/create").json()

@@ -10,7 +10,7 @@ from counting import Counting, counting
 from serving import running
 
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
-from agentrl_jax.services.protocol import COMPILED, WIRES, wire_of
+from agentrl_jax.services.protocol import COMPILED, ROUTES, wire_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 
@@ -22,7 +22,7 @@ def post(url, path, **body):
 
 
 def test_textcraft_answers_as_agentgym_does(serve):
-    url = serve(TEXTCRAFT, WIRES["textcraft"])
+    url = serve(TEXTCRAFT, ROUTES["textcraft"])
     assert httpx.get(url).json() == "This is environment TextCraft."
     made = post(url, "create", minecraft_dir="x").json()
     assert made["id"] == 0
@@ -50,7 +50,7 @@ def test_textcraft_answers_as_agentgym_does(serve):
 
 
 def test_upstream_pays_for_a_second_goal(serve):
-    url = serve(TEXTCRAFT, WIRES["textcraft"], upstream=True)
+    url = serve(TEXTCRAFT, ROUTES["textcraft"], upstream=True)
     post(url, "create")
     for _ in range(2):
         post(url, "step", id=0, action="get 1 acacia logs")
@@ -88,7 +88,7 @@ def test_family_a_of_ours(serve):
 
 def test_families_b_and_c(serve):
     service, _ = counting()
-    url = serve(service, WIRES["webshop"])
+    url = serve(service, ROUTES["webshop"])
     assert httpx.get(url).json() == "ok"
     assert httpx.post(f"{url}/create").json() == 0
     assert post(url, "reset", env_idx=0, session_id=3).json() == ["start 3", None]
@@ -102,11 +102,11 @@ def test_families_b_and_c(serve):
     assert httpx.get(f"{url}/list_envs").json() == [0]
     assert post(url, "step", env_idx=9, action="x").status_code == 404
     assert post(url, "reset", env_idx=0, session_id=-1).status_code == 422
-    url = serve(service, WIRES["searchqa"])
+    url = serve(service, ROUTES["searchqa"])
     assert post(url, "create", id=5).json() == 0
     assert httpx.post(f"{url}/create").status_code == 422
     assert post(url, "reset", env_idx=0, id=5).json() == "start 5"
-    url = serve(service, WIRES["webarena"])
+    url = serve(service, ROUTES["webarena"])
     assert httpx.get(url).text == "ok"
     assert httpx.post(f"{url}/create").json() == {"env_idx": 0}
     assert post(url, "reset", env_idx=0, seed=0, idx=2).json() == {
@@ -126,7 +126,7 @@ def test_families_b_and_c(serve):
 
 def test_what_upstream_cannot_close_is_not_there(serve):
     service, _ = counting()
-    url = serve(service, WIRES["webshop"], upstream=True)
+    url = serve(service, ROUTES["webshop"], upstream=True)
     httpx.post(f"{url}/create")
     assert post(url, "close", env_idx=0).status_code == 404
     failed = post(url, "step", env_idx=9, action="x")
@@ -215,7 +215,7 @@ def test_a_token_is_asked_for(serve):
 
 
 def test_documents_metrics_and_items(serve):
-    url = serve(TEXTCRAFT, WIRES["textcraft"])
+    url = serve(TEXTCRAFT, ROUTES["textcraft"])
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
     assert {"/create", "/reset", "/step", "/close", "/observation", "/detail", "/commands", "/goal"} <= set(paths)
     assert httpx.get(f"{url}/docs").status_code == 200
@@ -243,13 +243,13 @@ def test_texts_of_any_kind_come_back(serve):
     assert post(url, "step", id=0, action=text).json()["observation"] == f"1 {text}"
 
 
-@pytest.mark.parametrize("name", sorted(WIRES))
+@pytest.mark.parametrize("name", sorted(ROUTES))
 def test_every_wire_serves(serve, name):
     service, _ = counting()
-    wire = WIRES[name]
-    url = serve(service, wire)
+    routes = ROUTES[name]
+    url = serve(service, routes)
     assert httpx.get(url).status_code == 200
-    made = post(url + wire.prefix, "create", **{field: 1 for field in wire.create or {}})
+    made = post(url + routes.prefix, "create", **{field: 1 for field in routes.create or {}})
     assert made.status_code == 200
 
 
@@ -292,7 +292,7 @@ def test_a_further_route_that_plays_an_action(serve):
             return dataclasses.replace(self.step(action), info={"moves": 1, "inventory": "a stick"})
 
     service, _ = counting(Seen)
-    url = serve(service, WIRES["sciworld"])
+    url = serve(service, ROUTES["sciworld"])
     post(url, "create")
     post(url, "reset", id=0, data_idx=7)
     told = post(url, "step_visual", id=0, action="a").json()

@@ -9,7 +9,7 @@ from counting import Counting, counting
 from starlette.testclient import TestClient
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.services.environment import Answer
+from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.protocol import COMPILED
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.command import served_hosts
@@ -23,9 +23,9 @@ class Odd(Counting):
 
     def step(self, action):
         answers = {
-            "half": Answer("a\ud800b"),
-            "nan": Answer("a", reward=math.nan),
-            "object": Answer("a", info={"success": object()}),
+            "half": StepResult("a\ud800b"),
+            "nan": StepResult("a", reward=math.nan),
+            "object": StepResult("a", info={"success": object()}),
         }
         if action == "long":
             raise RuntimeError("x" * 5_000_000)

@@ -7,11 +7,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from agentrl_jax.services.beside import NoisyOracle
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environments.textcraft.env import SERVICE, TextCraft, goal_table
 from agentrl_jax.services.environments.textcraft.recipes import book_of, load_book, make_book, spoken, written
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
+from agentrl_jax.services.shadow_env import NoisyOracle
 
 
 @pytest.fixture(scope="module")

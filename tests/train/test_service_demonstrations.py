@@ -5,7 +5,7 @@ import numpy as np
 
 from agentrl_jax.config import load_config
 from agentrl_jax.rollout.level_splits import level_splits
-from agentrl_jax.services.beside import NoisyOracle
+from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.train import build, service_demonstrations
 from agentrl_jax.train.service_tasks import Services, batched_envs
 from agentrl_jax.train.start import demonstration_rows

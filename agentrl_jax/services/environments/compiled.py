@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.services.action_parsing import last_action, react_response
-from agentrl_jax.services.environment import Answer, ScriptedPolicy, Service
+from agentrl_jax.services.environment import ScriptedPolicy, Service, StepResult
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 
@@ -65,16 +65,16 @@ class Compiled:
         self._played = 0
         self._score = 0.0
 
-    def reset(self, item: int) -> Answer:
+    def reset(self, item: int) -> StepResult:
         """Draws the level of an item, any integer; of each 64 bits are read."""
         low, high = item & 0xFFFFFFFF, item >> 32 & 0xFFFFFFFF
         # Below 2**32 the key is jax.random.key(item).
         self._key = jax.random.wrap_key_data(jnp.array([high, low], jnp.uint32))
         self._state = self._programs.reset(self._key)
         self._played, self._score = 0, 0.0
-        return Answer(self._text())
+        return StepResult(self._text())
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> StepResult:
         """Plays the actions that are named."""
         named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS]
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
@@ -90,7 +90,7 @@ class Compiled:
         env = self._programs.env
         names = f"Actions are {', '.join(env.actions)}." if env.lists_actions else "There is no such action."
         complaint = "" if len(known) == len(named) else f"{names}\n"
-        return Answer(complaint + self._text(), reward, self._score, done, {"success": success})
+        return StepResult(complaint + self._text(), reward, self._score, done, {"success": success})
 
     def close(self) -> None:
         """Nothing is held."""

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any
 
 from agentrl_jax.services.action_parsing import first_action, react_response
-from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.environment import ItemError, Service, StepResult
 
 Cell = tuple[int, int]
 """A row, counted from the top, and a column, counted from the left, both from 0."""
@@ -96,7 +96,7 @@ class Maze:
         """The last observation, the sum of the rewards, and whether the episode is over."""
         return dict(self._detail)
 
-    def reset(self, item: int) -> Answer:
+    def reset(self, item: int) -> StepResult:
         """Goes to a start.
 
         Raises:
@@ -109,7 +109,7 @@ class Maze:
         self._detail = {"maze_name": "double_t_maze", "deleted": False, "reward": 0.0}
         return self._answer(describe(self._cell))
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> StepResult:
         """Makes a move, if it is one and there is no wall."""
         if self._moves == LIMIT:
             return self._answer("Failure\n", reward=-1.0, done=True)
@@ -124,9 +124,9 @@ class Maze:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _answer(self, observation: str, *, reward: float = 0.0, done: bool = False) -> Answer:
+    def _answer(self, observation: str, *, reward: float = 0.0, done: bool = False) -> StepResult:
         self._detail.update(observation=observation, reward=self._detail["reward"] + reward, done=done)
-        return Answer(observation, reward=reward, score=reward, done=done)
+        return StepResult(observation, reward=reward, score=reward, done=done)
 
 
 def distances() -> dict[Cell, int]:

@@ -11,7 +11,7 @@ import tempfile
 from typing import Any
 
 from agentrl_jax.services.action_parsing import last_action, react_response
-from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.environment import ItemError, Service, StepResult
 from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator, find_java
 from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
 
@@ -104,7 +104,7 @@ class SciWorld:
         self._score = 0.0
         self._last: dict[str, Any] = {}
 
-    def reset(self, item: int) -> Answer:
+    def reset(self, item: int) -> StepResult:
         """Starts a variation with one `look around`. The text is the room alone, the task stands in `info`.
 
         Raises:
@@ -127,7 +127,7 @@ class SciWorld:
         self._last = dict(info)
         return self._play("look around", info)
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> StepResult:
         """Carries out a command.
 
         Raises:
@@ -135,7 +135,7 @@ class SciWorld:
         """
         return self._play(action.encode("utf-8", "replace").decode(), {})
 
-    def step_visual(self, action: str) -> Answer:
+    def step_visual(self, action: str) -> StepResult:
         """As `step`, and in the answer's `info` all that the simulator can tell; slow. Finds the action in a reply."""
         answer = self.step(last_action(action).action or "" if "Action:" in action else action)
         inventory, moves = self._ask("freeActionInventory"), answer.info["moves"]
@@ -195,14 +195,14 @@ class SciWorld:
             self._pool.give(self._simulator)
             self._simulator = None
 
-    def _play(self, action: str, info: dict[str, Any]) -> Answer:
+    def _play(self, action: str, info: dict[str, Any]) -> StepResult:
         observation = self._ask("step", action)
         score = float(round(100 * self._ask("getScore")))
         moves = self._ask("getNumMoves")
         done = self._ask("getCompleted") or score < 0 or moves > LIMIT
         reward, self._score = score - self._score, score
         self._last.update(observation=observation, reward=reward, score=score, done=done)
-        return Answer(observation, reward=reward, score=score, done=done, info={**info, "moves": moves})
+        return StepResult(observation, reward=reward, score=score, done=done, info={**info, "moves": moves})
 
     def _ask(self, method: str, *arguments: str | int | bool) -> Any:
         if self._simulator is None:

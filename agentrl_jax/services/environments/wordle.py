@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentrl_jax.services.action_parsing import first_action, react_response
-from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.environment import ItemError, Service, StepResult
 
 _LINES = (
     "panic solar shire proxy point robot prick wince crimp knoll",
@@ -67,7 +67,7 @@ class Wordle:
         """The seed, the last observation, the sum of the rewards, and whether the episode is over."""
         return dict(self._detail)
 
-    def reset(self, item: int) -> Answer:
+    def reset(self, item: int) -> StepResult:
         """Begins with all words.
 
         Raises:
@@ -79,7 +79,7 @@ class Wordle:
         self._detail = {"seed": item, "deleted": False, "reward": 0.0}
         return self._answer("Let's start Wordle!", won=False)
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> StepResult:
         """Judges a guess."""
         self._tries += 1
         guess = action.strip().replace(" ", "")
@@ -93,10 +93,10 @@ class Wordle:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _answer(self, observation: str, *, won: bool) -> Answer:
+    def _answer(self, observation: str, *, won: bool) -> StepResult:
         reward, done = float(won), won or self._tries >= TRIES
         self._detail.update(observation=observation, reward=self._detail["reward"] + reward, done=done)
-        return Answer(observation, reward=reward, score=reward, done=done)
+        return StepResult(observation, reward=reward, score=reward, done=done)
 
 
 def best_guess(words: Sequence[str]) -> str:

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from agentrl_jax.services.environment import Answer, ItemError, Service
-from agentrl_jax.services.protocol import Errors, Wire
+from agentrl_jax.services.environment import ItemError, Service, StepResult
+from agentrl_jax.services.protocol import Errors, RouteSpec
 from agentrl_jax.services.server.guard import Counters, Guard
 from agentrl_jax.services.server.instances import Instance, Instances, NoRoom, UnknownHandle
 from agentrl_jax.services.server.limits import DEFAULTS, MOST_ITEM, Limits
@@ -40,17 +40,17 @@ class _Refusal(Exception):
         self.status = status
 
 
-def create_app(service: Service, wire: Wire, limits: Limits = DEFAULTS, *, upstream: bool = False) -> FastAPI:
+def create_app(service: Service, routes: RouteSpec, limits: Limits = DEFAULTS, *, upstream: bool = False) -> FastAPI:
     """The application of one service.
 
     Args:
         service: the environment.
-        wire: how it is talked to.
+        routes: how it is talked to.
         limits: what is allowed.
         upstream: repeat what AgentGym's server gets wrong: some play steps behind the end of an episode, some have no
             /close, and what `Service.make` says.
     """
-    host_episodes = _Handlers(service, wire, limits, upstream)
+    host_episodes = _Handlers(service, routes, limits, upstream)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -72,8 +72,8 @@ def create_app(service: Service, wire: Wire, limits: Limits = DEFAULTS, *, upstr
 class _Handlers:
     """Answers requests."""
 
-    def __init__(self, service: Service, wire: Wire, limits: Limits, upstream: bool):
-        self.service, self.wire, self.limits, self.upstream = service, wire, limits, upstream
+    def __init__(self, service: Service, routes: RouteSpec, limits: Limits, upstream: bool):
+        self.service, self.routes, self.limits, self.upstream = service, routes, limits, upstream
         self.counters = Counters()
         self.instances = Instances(
             lambda: service.make(upstream),
@@ -100,8 +100,8 @@ class _Handlers:
         """Opens an instance; where nobody waits for it any more, it is closed again."""
         handle = self.instances.create()
         try:
-            answer = Answer("")
-            if self.wire.opens:
+            answer = StepResult("")
+            if self.routes.opens:
                 with self.instances.use(handle) as instance:
                     instance.last = answer = instance.env.reset(handle - self.limits.first_handle)
             if late.is_set():
@@ -109,28 +109,28 @@ class _Handlers:
         except BaseException:
             self.instances.close(handle)
             raise
-        return self.wire.fields(self.wire.created, handle, answer) if self.wire.created else handle
+        return self.routes.fields(self.routes.created, handle, answer) if self.routes.created else handle
 
     def reset(self, handle: int, item: int) -> Any:
         """Starts an episode."""
         with self.instances.use(handle) as instance:
             instance.last = answer = instance.env.reset(item)
-        if self.wire.reset_answer == "text":
+        if self.routes.reset_answer == "text":
             return answer.observation
-        if self.wire.reset_answer == "pair":
+        if self.routes.reset_answer == "pair":
             return [answer.observation, None]
-        return self.wire.fields(self.wire.reset_fields, handle, answer)
+        return self.routes.fields(self.routes.reset_fields, handle, answer)
 
     def step(self, handle: int, action: str, method: str = "step") -> Any:
         """Plays an action, by a method of the environment."""
         with self.instances.use(handle) as instance:
             last = self._episode(handle, instance)
-            if last.done and not (self.upstream and self.wire.goes_on):
+            if last.done and not (self.upstream and self.routes.goes_on):
                 raise _Refusal(409, f"The task with environment {handle} has finished.")
             instance.last = answer = getattr(instance.env, method)(action)
         if answer.done:
             self.counters.episodes.labels(str(self.service.solved(answer)).lower()).inc()
-        return self.wire.fields(self.wire.plays.get(method, self.wire.step_fields), handle, answer)
+        return self.routes.fields(self.routes.plays.get(method, self.routes.step_fields), handle, answer)
 
     def observation(self, handle: int) -> Any:
         """What was said last."""
@@ -140,7 +140,7 @@ class _Handlers:
     def detail(self, handle: int) -> Any:
         """What was said last, whole."""
         with self.instances.use(handle) as instance:
-            return self.wire.fields((*self.wire.step_fields, "deleted"), handle, self._episode(handle, instance))
+            return self.routes.fields((*self.routes.step_fields, "deleted"), handle, self._episode(handle, instance))
 
     def view(self, method: str, handle: int) -> Any:
         """Something further that the environment tells."""
@@ -150,10 +150,10 @@ class _Handlers:
     def close(self, handle: int) -> Any:
         """Closes an instance."""
         closed = self.instances.close(handle)
-        return {"closed": "closed"} if self.wire.errors is Errors.TEXT else closed
+        return {"closed": "closed"} if self.routes.errors is Errors.TEXT else closed
 
     @staticmethod
-    def _episode(handle: int, instance: Instance) -> Answer:
+    def _episode(handle: int, instance: Instance) -> StepResult:
         if instance.last is None:
             raise _Refusal(409, f"The environment {handle} has no episode yet; reset it first.")
         return instance.last
@@ -221,12 +221,12 @@ class _Handlers:
 
     def _refused(self, status: int, text: str, resets: bool) -> Response:
         text = cut(text).encode("utf-8", "replace").decode()
-        if self.wire.errors is Errors.PAYLOAD:
+        if self.routes.errors is Errors.PAYLOAD:
             return JSONResponse({"error": text})
-        if self.wire.errors is Errors.TEXT:
+        if self.routes.errors is Errors.TEXT:
             if resets:
                 return JSONResponse({"observation": "TimeoutError", "sites": "Error", "object": "Error"})
-            answer = self.wire.fields(self.wire.step_fields, 0, Answer(text))
+            answer = self.routes.fields(self.routes.step_fields, 0, StepResult(text))
             return JSONResponse(answer)
         if self.upstream:
             return PlainTextResponse("Internal Server Error", 500)
@@ -234,11 +234,11 @@ class _Handlers:
 
 
 def _add_routes(app: FastAPI, host_episodes: _Handlers) -> None:
-    wire, prefix, handle = host_episodes.wire, host_episodes.wire.prefix, host_episodes.wire.handle
-    greeting = f"This is environment {wire.title}." if wire.title else "ok"
+    routes, prefix, handle = host_episodes.routes, host_episodes.routes.prefix, host_episodes.routes.handle
+    greeting = f"This is environment {routes.title}." if routes.title else "ok"
 
     async def health() -> Response:
-        return PlainTextResponse("ok") if wire.errors is Errors.TEXT else JSONResponse(greeting)
+        return PlainTextResponse("ok") if routes.errors is Errors.TEXT else JSONResponse(greeting)
 
     async def metrics() -> Response:
         return Response(generate_latest(host_episodes.counters.registry), media_type=CONTENT_TYPE_LATEST)
@@ -260,7 +260,7 @@ def _add_routes(app: FastAPI, host_episodes: _Handlers) -> None:
 
     async def reset(body: Any) -> Response:
         mine = getattr(body, handle)
-        given = getattr(body, wire.item)
+        given = getattr(body, routes.item)
         return await host_episodes.answer(mine, functools.partial(host_episodes.reset, mine, given), resets=True)
 
     async def step(body: Any, method: str = "step") -> Response:
@@ -273,15 +273,15 @@ def _add_routes(app: FastAPI, host_episodes: _Handlers) -> None:
 
     integer = Annotated[int, Field(ge=-MOST_ITEM, lt=MOST_ITEM)]
     number, text = (integer, ...), (Annotated[str, Field(max_length=host_episodes.limits.action_chars)], ...)
-    asked = {name: (Any, ... if required else None) for name, required in (wire.create or {}).items()}
-    further = {name: (Any, value) for name, value in wire.reset.items()}
+    asked = {name: (Any, ... if required else None) for name, required in (routes.create or {}).items()}
+    further = {name: (Any, value) for name, value in routes.reset.items()}
     # AgentGym's TextCraft starts with the first item where none is named.
-    item = (integer, 0) if wire.opens else number
-    _post(app, f"{prefix}/create", create, asked, optional=wire.create is None)
-    _post(app, f"{prefix}/reset", reset, {handle: number, **further, wire.item: item})
-    for method in ("step", *wire.plays):
+    item = (integer, 0) if routes.opens else number
+    _post(app, f"{prefix}/create", create, asked, optional=routes.create is None)
+    _post(app, f"{prefix}/reset", reset, {handle: number, **further, routes.item: item})
+    for method in ("step", *routes.plays):
         _post(app, f"{prefix}/{method}", functools.partial(step, method=method), {handle: number, "action": text})
-    if wire.closes or not host_episodes.upstream:
+    if routes.closes or not host_episodes.upstream:
         _post(app, f"{prefix}/close", close, {handle: number})
     for name, fact in host_episodes.service.facts.items():
         app.add_api_route(f"{prefix}/{name}", functools.partial(_fact, fact), methods=["GET"], name=name)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from agentrl_jax.services.environment import Answer, ServiceEnvironment
+from agentrl_jax.services.environment import ServiceEnvironment, StepResult
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Instance:
     """
 
     env: ServiceEnvironment
-    last: Answer | None = None
+    last: StepResult | None = None
     used: float = 0.0
     broken: bool = False
     waiting: int = 0

@@ -6,7 +6,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Names of this machine that only this machine resolves to itself."""
 
 MOST_ITEM = 2**63
-"""Handles and items on the wire are integers from -MOST_ITEM to MOST_ITEM - 1."""
+"""Handles and items on the routes are integers from -MOST_ITEM to MOST_ITEM - 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from agentrl_jax.services.action_parsing import react_response, rule_r
-from agentrl_jax.services.environment import Answer, ItemError, Service
+from agentrl_jax.services.action_parsing import react_response, single_line_action
+from agentrl_jax.services.environment import ItemError, Service, StepResult
 from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 from agentrl_jax.services.texts import cut
@@ -76,7 +76,7 @@ class TextCraft:
         """What the oracle would do next with what is carried."""
         return Oracle(self._book, self._item, self._inventory).act("")
 
-    def reset(self, item: int) -> Answer:
+    def reset(self, item: int) -> StepResult:
         """Shows commands and goal. Any integer is an item."""
         if self._given is None:
             self._book = load_book() if self._upstream else book_of(item)
@@ -91,9 +91,9 @@ class TextCraft:
         others = sorted({str(recipe) for recipe in book.uses(names)} - shown)
         self._commands = sorted(shown) + draw.sample(others, min(len(others), DISTRACTORS))
         draw.shuffle(self._commands)
-        return Answer(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {spoken(self._goal)}.")
+        return StepResult(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {spoken(self._goal)}.")
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> StepResult:
         """Does what an action says, or says why not."""
         try:
             if len(action) > MOST_ACTION:
@@ -103,22 +103,22 @@ class TextCraft:
             if match := _GET.match(action):
                 return self._get(int(match[1]), match[2])
             if action.startswith("inventory"):
-                return Answer(self._carried())
+                return StepResult(self._carried())
             raise _Refused(f"Could not execute {action}")
         except _Refused as refusal:
-            return Answer(cut(str(refusal)))
+            return StepResult(cut(str(refusal)))
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _get(self, count: int, text: str) -> Answer:
+    def _get(self, count: int, text: str) -> StepResult:
         name, book = written(text), self._book
         if name in book.recipes or name in book.tags or name not in book.items:
             raise _Refused(f"Could not find {text}")
         self._inventory[name] = self._inventory.get(name, 0) + count
-        return Answer(f"Got {count} {text}")
+        return StepResult(f"Got {count} {text}")
 
-    def _craft(self, target: str, taken: str) -> Answer:
+    def _craft(self, target: str, taken: str) -> StepResult:
         counted = _COUNTED.match(target)
         count, name = (int(counted[1]), written(counted[2])) if counted else (1, written(target))
         entries = [self._entry(part.strip()) for part in taken.split(",")]
@@ -137,7 +137,7 @@ class TextCraft:
                 del self._inventory[item]
         self._inventory[name] = self._inventory.get(name, 0) + recipe.count
         made = name == self._goal
-        return Answer(f"Crafted {recipe.count} {name}", reward=float(made), score=float(made), done=made)
+        return StepResult(f"Crafted {recipe.count} {name}", reward=float(made), score=float(made), done=made)
 
     def _entry(self, part: str) -> Entry:
         match = _COUNTED.match(part)
@@ -218,7 +218,7 @@ SERVICE = Service(
         "inventory lists what you carry.\n"
         "Always say how many. Write your thoughts after Thought: and then a single action after Action:, on one line."
     ),
-    read=rule_r,
+    read=single_line_action,
     write=react_response,
     turns=20,
     solved=lambda answer: answer.done and answer.reward > 0,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from agentrl_jax.services.action_parsing import READERS, react_response
-from agentrl_jax.services.environment import Answer, Service
+from agentrl_jax.services.environment import Service, StepResult
 
 _REACT = "Write your thoughts after Thought: and then a single action after Action:."
 _TOOLS = (
@@ -65,12 +65,12 @@ def service_elsewhere(name: str) -> Service:
     )
 
 
-def _paid(answer: Answer) -> bool:
+def _paid(answer: StepResult) -> bool:
     """The whole reward, which these environments pay in one turn."""
     return answer.reward == 1
 
 
-def _babyai(answer: Answer) -> bool:
+def _babyai(answer: StepResult) -> bool:
     """BabyAI pays less the longer it took."""
     return answer.done and answer.score > 0
 

@@ -1,7 +1,7 @@
 """Where instances of a service are: behind a client, or in this process.
 
-A place hands out seats: instances at the start of an item's episode. It keeps those that come back good for other
-episodes. What an episode does with its seat, and what it does without one, is the bridge's (`services.bridge`).
+A pool hands out leases: instances at the start of an item's episode. It keeps those that come back good for other
+episodes. What an episode does with its lease, and what it does without one, is the bridge's (`services.bridge`).
 """
 
 import contextlib
@@ -14,31 +14,31 @@ from typing import Protocol
 
 from agentrl_jax.rollout.side_by_side import run_all
 from agentrl_jax.services.client import Lost, ServiceClient
-from agentrl_jax.services.environment import Answer, ItemError, Service, ServiceEnvironment
+from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.protocol import wire_of
 
 CLOSE_SECONDS, CLOSERS = 10.0, 16
 """Seconds that closing all free instances may take, and how many are closed at once."""
 
 
-class Place(Protocol):
+class InstancePool(Protocol):
     """Where instances of a service are: behind a client, or in this process. Safe in threads."""
 
-    def open(self, item: int, deadline: float) -> "Seat":
+    def open(self, item: int, deadline: float) -> "Lease":
         """An instance at the start of an item's episode; `Lost` where there is none by the deadline."""
         ...
 
 
-class Seat(Protocol):
+class Lease(Protocol):
     """One instance with an episode.
 
     Attributes:
         first: its first answer.
     """
 
-    first: Answer
+    first: StepResult
 
-    def step(self, action: str, deadline: float) -> Answer:
+    def step(self, action: str, deadline: float) -> StepResult:
         """Plays an action; `Lost` where the instance may not be trusted any more."""
         ...
 
@@ -47,7 +47,7 @@ class Seat(Protocol):
         ...
 
 
-class RemotePlace:
+class RemotePool:
     """Instances behind a client, which are used again for other episodes.
 
     A server that is started anew gives the same handles again, to other instances. When that shows, all handles from
@@ -62,26 +62,26 @@ class RemotePlace:
         self._epoch = 0
         self._lock = threading.Lock()
 
-    def open(self, item: int, deadline: float) -> "_RemoteSeat":
-        """See `Place`. A free instance that the server has forgotten is dropped without a word."""
+    def open(self, item: int, deadline: float) -> "_RemoteLease":
+        """See `InstancePool`. A free instance that the server has forgotten is dropped without a word."""
         while (taken := self._take()) is not None:
             handle, epoch = taken
             try:
                 first = self._client.reset(handle, item, deadline=deadline)
                 self.check(epoch)
-                return _RemoteSeat(self, handle, epoch, first)
+                return _RemoteLease(self, handle, epoch, first)
             except BaseException as error:
                 self.drop(handle, epoch)
                 if not isinstance(error, Lost) or time.monotonic() >= deadline:
                     raise
         handle, epoch = self._create(item, deadline)
         try:
-            return _RemoteSeat(self, handle, epoch, self._client.reset(handle, item, deadline=deadline))
+            return _RemoteLease(self, handle, epoch, self._client.reset(handle, item, deadline=deadline))
         except BaseException:
             self.drop(handle, epoch)
             raise
 
-    def step(self, handle: int, epoch: int, action: str, deadline: float) -> Answer:
+    def step(self, handle: int, epoch: int, action: str, deadline: float) -> StepResult:
         """Plays an action; `Lost` where the instance is gone or was one of a server before this."""
         self.check(epoch)
         answer = self._client.step(handle, action, deadline=deadline)
@@ -127,20 +127,20 @@ class RemotePlace:
 
 
 @dataclasses.dataclass
-class _RemoteSeat:
-    place: RemotePlace
+class _RemoteLease:
+    pool: RemotePool
     handle: int
     epoch: int
-    first: Answer
+    first: StepResult
 
-    def step(self, action: str, deadline: float) -> Answer:
-        return self.place.step(self.handle, self.epoch, action, deadline)
+    def step(self, action: str, deadline: float) -> StepResult:
+        return self.pool.step(self.handle, self.epoch, action, deadline)
 
     def leave(self, *, good: bool) -> None:
-        (self.place.keep if good else self.place.drop)(self.handle, self.epoch)
+        (self.pool.keep if good else self.pool.drop)(self.handle, self.epoch)
 
 
-class LocalPlace:
+class LocalPool:
     """Instances in this process, without HTTP. One that raises counts as lost."""
 
     def __init__(self, service: Service):
@@ -149,14 +149,14 @@ class LocalPlace:
         self._free: list[ServiceEnvironment] = []
         self._lock = threading.Lock()
 
-    def open(self, item: int, deadline: float) -> "_LocalSeat":
-        """See `Place`."""
+    def open(self, item: int, deadline: float) -> "_LocalLease":
+        """See `InstancePool`."""
         with self._lock:
             env = self._free.pop() if self._free else None
         env = self._service.make(False) if env is None else env
         try:
             with _as_lost():
-                return _LocalSeat(self, env, wire_of(self._service.name).first(env.reset(item)))
+                return _LocalLease(self, env, wire_of(self._service.name).first(env.reset(item)))
         except BaseException:
             env.close()
             raise
@@ -175,18 +175,18 @@ class LocalPlace:
 
 
 @dataclasses.dataclass
-class _LocalSeat:
-    place: LocalPlace
+class _LocalLease:
+    pool: LocalPool
     env: ServiceEnvironment
-    first: Answer
+    first: StepResult
 
-    def step(self, action: str, deadline: float) -> Answer:
+    def step(self, action: str, deadline: float) -> StepResult:
         with _as_lost():
             return self.env.step(action)
 
     def leave(self, *, good: bool) -> None:
         if good:
-            self.place.keep(self.env)
+            self.pool.keep(self.env)
         else:
             threading.Thread(target=self.env.close, daemon=True).start()
 
