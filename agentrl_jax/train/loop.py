@@ -27,6 +27,7 @@ from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.stopping import closed_at_stop
 from agentrl_jax.train import build, dependence, guards, run_keys, start
 from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
+from agentrl_jax.train.collapse_monitor import CollapseMonitor
 from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.live import LiveView, Progress, final_table
@@ -38,7 +39,6 @@ from agentrl_jax.train.service_tasks import Services, batched_envs
 from agentrl_jax.train.state import TrainState
 from agentrl_jax.train.summary import machine, success_tables, tables_by_category
 from agentrl_jax.train.totals import Totals
-from agentrl_jax.train.watch import Watch
 from envs_jax.budget import EXACT
 from envs_jax.splits import Split
 
@@ -91,7 +91,7 @@ class _Run:
     folder: RunFolder
     checkpoints: Checkpoints
     view: LiveView
-    watch: Watch
+    watch: CollapseMonitor
     roll_backs: RollBacks
 
     def __init__(self, config: Config):
@@ -159,9 +159,9 @@ class _Run:
             state = self._imitate(state)
         if not self.imitation_outcomes:
             state = self._begin_learning(state)
-        while int(state.iteration) < self.config.train.iterations and not self.watch.stopped_by:
+        while int(state.iteration) < self.config.train.iterations and not self.monitor.stopped_by:
             state = self._iterate(state)
-            if self.watch.stopped_by and self.config.train.on_collapse == "roll_back":
+            if self.monitor.stopped_by and self.config.train.on_collapse == "roll_back":
                 state = self._roll_back(state)
         return self._finish(state)
 
@@ -172,7 +172,7 @@ class _Run:
         step = self.roll_backs.newest_step(self.checkpoints)
         for said in self.folder.truncate(-1 if step is None else step):
             self.view.note(said)
-        self.watch = Watch(self.config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
+        self.monitor = CollapseMonitor(self.config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
         if step is None:
             return initial(key)
         meta = self.checkpoints.meta(step)
@@ -187,7 +187,7 @@ class _Run:
                 f"back a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint"
             ) from error
         if self.roll_backs.count > self.config.train.max_roll_backs:
-            self.watch.stopped_by = self.roll_backs.records[-1]["alarm"]
+            self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]
         self.before = self.totals.seconds
         self.view.note(f"going on from the checkpoint of step {step}")
         known = len(self.folder.metrics())
@@ -204,10 +204,10 @@ class _Run:
 
     def _roll_back(self, state: TrainState) -> TrainState:
         """The state of the last checkpoint before the collapse began; the present one where there is none."""
-        finding, iteration = self.watch.finding, int(state.iteration)
+        finding, iteration = self.monitor.finding, int(state.iteration)
         assert finding.began is not None
         before = [step for step in self.checkpoints.steps() if self.chunks <= step < self.chunks + finding.began]
-        if self.watch.solved or not before:
+        if self.monitor.solved or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
             self._save(self.chunks + iteration, state)
@@ -339,7 +339,7 @@ class _Run:
         self.totals.skipped_updates += int(metrics["update/skipped"])
         if self._due(config.train.validate_every, iteration + 1, config.train.iterations):
             row |= self.held_out.validation(state.merged_params())
-        self.watch.see(row)
+        self.monitor.see(row)
         step = self.chunks + iteration + 1
         seconds = {"time/rollout": rolled - began, "time/update": learned - measured, "time/total": self._seconds()}
         seconds |= {"time/mutual_information": measured - rolled} if of_prompts else {}
@@ -354,7 +354,7 @@ class _Run:
         self._check_skipped(metrics["update/skipped_in_a_row"], "optim.lr")
         guards.check_logprobs(config.algo, metrics, self._kept())
         # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
-        collapsed = bool(self.watch.stopped_by)
+        collapsed = bool(self.monitor.stopped_by)
         last = iteration + 1 == config.train.iterations or collapsed
         due = last or (self._due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates))
         if due and not (collapsed and config.train.on_collapse == "roll_back"):
@@ -407,7 +407,7 @@ class _Run:
         # With a KL term the update measures the divergence itself.
         reference = state.reference if self.config.algo.kl.kind == "none" else None
         found = _plain(self.dependence(state.merged_params(), reference, trajectory, temperature, key))
-        before: dict[str, Any] = next((r for r in reversed(self.watch.rows) if found.keys() <= r.keys()), {})
+        before: dict[str, Any] = next((r for r in reversed(self.monitor.rows) if found.keys() <= r.keys()), {})
         return found | mutual_information.smoothed(found, before)
 
     @property
@@ -454,8 +454,8 @@ class _Run:
             "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),
             "levels": seen,
             "iterations": int(state.iteration),
-            "stopped_by": self.watch.stopped_by,
-            "roll_backs": self.roll_backs.told(),
+            "stopped_by": self.monitor.stopped_by,
+            "roll_backs": self.roll_backs.summary(),
             "gradient_steps": int(state.gradient_steps),
             **{k: v for k, v in dataclasses.asdict(self.totals).items() if k != "seconds"},
             "programs_compiled": self.programs.count(),

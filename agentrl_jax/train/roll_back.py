@@ -81,6 +81,6 @@ class RollBacks:
             checkpoints.delete(step)
         return step
 
-    def told(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[dict[str, Any]]:
         """What the summary says of them."""
         return [{name: record[name] for name in ("alarm", "iteration", "began", "step")} for record in self.records]

@@ -7,7 +7,7 @@ from agentrl_jax.algos import collapse
 from agentrl_jax.algos.collapse import Finding
 
 
-class Watch:
+class CollapseMonitor:
     """Looks at every row of a run's metrics, and says when it should end.
 
     Attributes:
