@@ -57,13 +57,13 @@ def of_groups(case: Case, level: Rows, index: jax.Array, baseline: jax.Array) ->
             rows.mask, case.aggregation, losses.count(rows.mask), norm_length=float(task.ROW)
         )
         advantage = advantages(case, rows, len(chosen), baseline)
-        return jnp.einsum("ms,msp->p", pulls(case, rows, advantage, weights), rows.slopes)
+        return jnp.einsum("ms,msp->p", logprob_gradient(case, rows, advantage, weights), rows.slopes)
 
     returns = jnp.sum(level.reward, axis=1)[index]
     return center_and_std(returns, jnp.ones(index.shape, bool))[1], jax.vmap(one)(index)
 
 
-def pulls(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> jax.Array:
+def logprob_gradient(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> jax.Array:
     """How much the loss wants each log-probability to rise, f64[N, S]: minus its derivative, at the trained policy.
 
     Args:

@@ -19,7 +19,7 @@ from agentrl_jax.truth.level import Level
 from agentrl_jax.truth.policies import TinyPolicy
 
 
-class Apart(NamedTuple):
+class PolicyDrift(NamedTuple):
     """How far the policy that draws is from the one that is trained, over the tokens that it draws.
 
     Attributes:
@@ -44,7 +44,7 @@ class Result:
     Attributes:
         case: which.
         group_size: of a group.
-        apart: how far the policy that draws is from the one that is trained.
+        drift_size: how far the policy that draws is from the one that is trained.
         cosine: between its mean and the gradient of the expected return.
         scale: length of the mean along that gradient, over the gradient's length: what a learning rate makes up for.
         bias: what is left of the mean when scaled by 1 / scale, as a share of the gradient's length.
@@ -56,7 +56,7 @@ class Result:
 
     case: Case
     group_size: int
-    apart: Apart
+    drift_size: PolicyDrift
     cosine: float
     scale: float
     bias: float
@@ -92,7 +92,7 @@ class Bench:
             level.chance @ np.stack([abs(gap), gap, _outside(-gap)], axis=2).sum(axis=1)
             for level, gap in zip(self.levels, gaps)
         ]
-        self.apart = Apart(*(np.mean(sums, axis=0) / self.mean_length).tolist())
+        self.drift_size = PolicyDrift(*(np.mean(sums, axis=0) / self.mean_length).tolist())
 
     def measure(self, case: Case, group_size: int, sampling: Sampling | None = None) -> Result:
         """The mean gradient of a case, over all groups of so many members, beside the truth.
@@ -118,7 +118,7 @@ class Bench:
         return Result(
             case=case,
             group_size=group_size,
-            apart=self.apart,
+            drift_size=self.drift_size,
             cosine=_cosine(mean, self.truth),
             scale=scale,
             bias=float(np.linalg.norm(mean / scale - self.truth) / size),

@@ -105,8 +105,8 @@ class Level:
         lengths = self.t.mask.sum(axis=1, keepdims=True)
         of_row = 1.0 / lengths if case.aggregation == "seq_mean_token_mean" else np.ones(lengths.shape)
         weights = of_row / (mean_length if case.aggregation == "token_mean" else 1.0) * self.t.mask
-        pulls = apply.pulls(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
-        return np.einsum("j,js,jsp->p", self.chance, np.asarray(pulls), self.slopes)
+        logprob_gradient = apply.logprob_gradient(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
+        return np.einsum("j,js,jsp->p", self.chance, np.asarray(logprob_gradient), self.slopes)
 
     def groups(self, group_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Every group without an order, i64[C, M], and its probability [C]."""

@@ -66,7 +66,7 @@ def run(
     bench = Bench(trained, policies.drifted(trained, drift, direction))
     drawn_by = "the policy itself"
     if drift != "none":
-        log_ratio, kl, outside = bench.apart
+        log_ratio, kl, outside = bench.drift_size
         drawn_by = (
             f"another policy: mean |log ratio| {log_ratio:.3f}, KL {kl:.4f} a token, {outside:.0%} outside 0.8 to 1.28"
         )
@@ -127,8 +127,8 @@ def markdown(results: Sequence[Result]) -> str:
 def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
     """The results for JSON."""
     return [
-        {name: value for name, value in vars(r).items() if name not in ("case", "apart")}
-        | r.apart._asdict()
+        {name: value for name, value in vars(r).items() if name not in ("case", "drift_size")}
+        | r.drift_size._asdict()
         | dataclasses.asdict(r.case)
         | {"rule": r.case.rule.model_dump()}
         for r in results
