@@ -24,9 +24,9 @@ from agentrl_jax.rollout.packing import FinalStates, Sequences, final_states, pa
 from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.measures import Groups, groups_of, measure
+from agentrl_jax.train.replay_logprobs import Replayer
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState
-from agentrl_jax.train.strict import Replayer
 
 
 class Batch(struct.PyTreeNode):

@@ -16,9 +16,9 @@ from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.train.batch import Batch, make_batch
+from agentrl_jax.train.replay_logprobs import Replayer, replayer, with_gradient_of
 from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.train.state import TrainState, apply_gradients
-from agentrl_jax.train.strict import Replayer, replayer, with_gradient_of
 
 _GAPS = ("_gap_mean", "_gap_max", "_bit_equal")
 

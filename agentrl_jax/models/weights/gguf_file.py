@@ -9,6 +9,7 @@ import numpy as np
 
 from agentrl_jax.models import layers
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
+from agentrl_jax.models.weights.config_fields import Fields
 from agentrl_jax.models.weights.errors import WeightsError
 from agentrl_jax.models.weights.gguf_format import GgufFile, open_gguf
 from agentrl_jax.models.weights.gguf_tokenizer import tokenizer_files
@@ -16,7 +17,6 @@ from agentrl_jax.models.weights.hf_config import MOST, PretrainedConfig
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.names import check_shapes, leaves
 from agentrl_jax.models.weights.stacked import Placement, load_leaves, numpy_dtype
-from agentrl_jax.models.weights.strict import Fields
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 

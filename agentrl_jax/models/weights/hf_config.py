@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
+from agentrl_jax.models.weights.config_fields import Fields, shown
 from agentrl_jax.models.weights.errors import WeightsError
 from agentrl_jax.models.weights.local_files import read_json
-from agentrl_jax.models.weights.strict import Fields, shown
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

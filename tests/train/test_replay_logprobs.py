@@ -20,7 +20,7 @@ from agentrl_jax.train import build
 from agentrl_jax.train import state as states
 from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
-from agentrl_jax.train.strict import with_gradient_of
+from agentrl_jax.train.replay_logprobs import with_gradient_of
 
 GROUPS = 8
 EPISODES = GROUPS * GROUP_SIZE
