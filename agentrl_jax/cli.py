@@ -22,7 +22,7 @@ from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Exp
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.config.listing import listing
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
-from agentrl_jax.whole_files import FULL
+from agentrl_jax.io import FULL
 
 _TRAIN_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
 

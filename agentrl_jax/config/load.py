@@ -24,7 +24,7 @@ from agentrl_jax.config.fields import Section
 from agentrl_jax.config.rates import with_rates
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import UserError, shortened, text_flaw
-from agentrl_jax.whole_files import replacing
+from agentrl_jax.io import atomic_write
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -155,7 +155,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 def save_resolved(config: Config, path: str | os.PathLike[str]) -> None:
     """Writes every value of the tree to a YAML file, which `load_config` reads back as the same tree."""
     text = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, width=120)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text)
 
 

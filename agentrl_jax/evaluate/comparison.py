@@ -15,7 +15,7 @@ from scipy import stats
 
 from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.evaluate.statistics import crossed_interval
-from agentrl_jax.whole_files import replacing
+from agentrl_jax.io import atomic_write
 
 Interval = dict[str, float | int]
 _GRAY, _BLUE = "#94a3b8", "#2563eb"
@@ -198,7 +198,7 @@ def draw(records: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str],
         axis.set_visible(False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     figure.supxlabel("iteration", fontsize=8)
-    with replacing(path, binary=True) as file:
+    with atomic_write(path, binary=True) as file:
         figure.savefig(file, format="png", dpi=120)
 
 

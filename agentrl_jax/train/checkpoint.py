@@ -20,8 +20,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.io import FULL
 from agentrl_jax.train.digests import DamageError, check_digests, is_complete, write_digests
-from agentrl_jax.whole_files import FULL
 
 State = TypeVar("State")
 

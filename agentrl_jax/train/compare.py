@@ -13,8 +13,8 @@ from rich.console import Console
 from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.io import atomic_write
 from agentrl_jax.train.variants import Record, Variants
-from agentrl_jax.whole_files import replacing
 
 
 def compare(
@@ -50,7 +50,7 @@ def compare(
             variants = Variants(comparison, console)
         for name in missing:
             played = records[name] = variants.play(name)
-            with replacing(folder / f"{name}.json") as file:
+            with atomic_write(folder / f"{name}.json") as file:
                 json.dump(played, file)
     return {name: record for name, record in records.items() if record is not None}
 

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from agentrl_jax.whole_files import replacing
+from agentrl_jax.io import atomic_write
 
 _COLORS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#be123c", "#4d7c0f")
 _GRAY = "#64748b"
@@ -83,7 +83,7 @@ def plot_curves(
     _baselines(figure.axes[0], {"random": random, optimal_name: optimal})
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    with replacing(path, binary=True) as file:
+    with atomic_write(path, binary=True) as file:
         figure.savefig(file, format="png", dpi=130)
 
 

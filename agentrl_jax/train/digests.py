@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from agentrl_jax.whole_files import replacing
+from agentrl_jax.io import atomic_write
 
 FILE = "digests.json"
 
@@ -20,7 +20,7 @@ def write_digests(folder: Path) -> None:
     """Writes the SHA-256 of every file under a folder into its `digests.json`."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != f"{FILE}.tmp")
     digests = {file.relative_to(folder).as_posix(): _sha256(file) for file in files if file != folder / FILE}
-    with replacing(folder / FILE) as stream:
+    with atomic_write(folder / FILE) as stream:
         json.dump({"sha256": digests}, stream, indent=1)
 
 

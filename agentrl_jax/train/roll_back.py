@@ -14,8 +14,8 @@ from typing import Any
 from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.config import TrainConfig
 from agentrl_jax.errors import UserError
+from agentrl_jax.io import atomic_write
 from agentrl_jax.train.checkpoint import Checkpoints
-from agentrl_jax.whole_files import replacing
 
 
 def kept_checkpoints(config: TrainConfig) -> int:
@@ -68,7 +68,7 @@ class RollBacks:
     def add(self, record: Mapping[str, Any]) -> None:
         """Puts one on record."""
         self.folder.mkdir(exist_ok=True)
-        with replacing(self._file(self.count + 1)) as file:
+        with atomic_write(self._file(self.count + 1)) as file:
             json.dump(record, file)
         self.records.append(dict(record))
 

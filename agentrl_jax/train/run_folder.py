@@ -32,7 +32,7 @@ from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
-from agentrl_jax.whole_files import naming, replacing
+from agentrl_jax.io import atomic_write, naming
 
 _CONFIG = "config.yaml"
 _HISTORY = "config.history.jsonl"
@@ -134,7 +134,7 @@ class RunFolder:
             )
         step = max((row["step"] for row in read_metrics(self.path)), default=0)
         change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
-        with replacing(self.path / _HISTORY) as stream:
+        with atomic_write(self.path / _HISTORY) as stream:
             stream.write(self._history() + json.dumps(change) + "\n")
         save_resolved(config, file)
 
@@ -250,7 +250,7 @@ class RunFolder:
                 )
             elif not records.torn and len(kept) == len(records.rows):
                 continue
-            with replacing(file, binary=True) as rewritten:
+            with atomic_write(file, binary=True) as rewritten:
                 rewritten.write(b"".join(kept))
         self._purge = step + 1
         return said
@@ -266,7 +266,7 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json; a reader sees the old file or the new one, never half of one."""
         text = json.dumps(_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
-        with replacing(self.path / "summary.json") as file:
+        with atomic_write(self.path / "summary.json") as file:
             file.write(text + "\n")
 
     def close(self) -> None:
@@ -376,7 +376,7 @@ def _copy_aside(file: Path) -> Path:
     """A whole copy of a file beside it, under the first name NAME.before-N that is free."""
     names = (file.with_name(f"{file.name}.before-{n}") for n in itertools.count(1))
     copy = next(name for name in names if not name.exists())
-    with replacing(copy, binary=True) as stream:
+    with atomic_write(copy, binary=True) as stream:
         stream.write(file.read_bytes())
     return copy
 
