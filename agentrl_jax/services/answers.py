@@ -7,7 +7,7 @@ without success. Required are the fields that AgentGym's own servers always send
 - /reset with an object: observation, and what the agent is shown with it (`RouteSpec.shown`, `RouteSpec.listed`). Handle, reward,
   score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
 - /reset with a pair: an array of a text and anything; with a text: a text.
-- /step: those of `RouteSpec.step_fields` that make an `StepResult`, which are text, reward, done and, where scores are of the
+- /step: those of `RouteSpec.step_fields` that make a `StepResult`, which are text, reward, done and, where scores are of the
   whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
 - /observation: a text.
 

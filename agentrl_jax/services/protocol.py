@@ -27,7 +27,7 @@ class Errors(enum.Enum):
 class RouteSpec:
     """How one environment is talked to.
 
-    Answers name their fields: "observation", "reward", "score" and "done" are those of an `StepResult`, "state" is the
+    Answers name their fields: "observation", "reward", "score" and "done" are those of a `StepResult`, "state" is the
     observation and "terminated" is done under other names, "id" and "env_idx" the handle, "deleted" and "truncated" are
     false, and any other is taken from `StepResult.info`, null where that lacks it.
 
