@@ -242,11 +242,11 @@ def updated(config: Config) -> tuple[Any, Any]:
     now = start = _start(model, optim.decay, build.needs_reference(config))
     played = shortened(TRAJECTORY, config.rollout.group_size, config.prompt.max_turns)
     greedy = shortened(GREEDY, GROUP_SIZE, config.prompt.max_turns) if rule.advantage.kind == "remax" else None
-    factor, moving = build.learning_rates(config), build.moving(config)
+    factor, schedules = build.learning_rates(config), build.schedules(config)
     learner.make_batch, learner._learn = _making, _learning
     try:
         for iteration in range(UPDATES):
-            temperature = jnp.full(len(played.num_turns), moving["temperature"](iteration), jnp.float32)
+            temperature = jnp.full(len(played.num_turns), schedules["temperature"](iteration), jnp.float32)
             settings = build.update_settings(config, float(factor(iteration)), iteration)
             now, _ = learner.update(
                 now,

@@ -310,7 +310,7 @@ def rollout_settings(
     """
     return RolloutSettings(
         split=jnp.asarray(split, jnp.int32),
-        format_penalty=jnp.float32(moving(config)["format_penalty"](iteration)),
+        format_penalty=jnp.float32(schedules(config)["format_penalty"](iteration)),
         overlong_buffer=jnp.float32(config.algo.overlong_buffer),
         overlong_penalty=jnp.float32(config.algo.overlong_penalty),
         temperature=jnp.full(episodes, temperature, jnp.float32),
@@ -334,7 +334,7 @@ def learning_rates(config: Config) -> optax.Schedule:
     return (lambda i: warm(i + 1) * chosen(i)) if warm else chosen
 
 
-def moving(config: Config) -> dict[str, optax.Schedule]:
+def schedules(config: Config) -> dict[str, optax.Schedule]:
     """What may move besides the learning rates, by its name in `algo.schedules`: each value by iteration."""
     start = config.algo.starts()
     start |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
@@ -353,7 +353,7 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
     algo, chosen = config.algo, rates(config)
     values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 0.0)
     values["filter_value"] = next(iter(algo.filter.traced().values()), 0.0)
-    values |= {name: schedule(iteration) for name, schedule in moving(config).items() if name != "temperature"}
+    values |= {name: schedule(iteration) for name, schedule in schedules(config).items() if name != "temperature"}
     values |= {
         "lr": chosen.policy * factor,
         "critic_lr": chosen.critic * factor,

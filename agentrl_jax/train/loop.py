@@ -114,7 +114,7 @@ class _Run:
         self.tx = build.build_optimizer(config)
         self.names = tuple(task.label for task in config.tasks)
         self.rates = build.learning_rates(config)
-        self.temperature = build.moving(config)["temperature"]
+        self.temperature = build.schedules(config)["temperature"]
         self.horizon = Horizon(config)
         self.totals = Totals()
         self.before = 0.0

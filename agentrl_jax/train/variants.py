@@ -208,7 +208,7 @@ class Variants:
         self, config: Config, iteration: int, states: TrainState, update: Any, horizons: list[Horizon]
     ) -> tuple[TrainState, dict[str, Any], np.ndarray]:
         """The states after an iteration, its metrics, and the hashes u32[S, Gr, 2] of the levels that were played."""
-        temperature = float(build.moving(config)["temperature"](iteration))
+        temperature = float(build.schedules(config)["temperature"](iteration))
         turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
         keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.ROLLOUT, iteration))(self.seeds.keys)
         episodes, split = self.ids.group.shape[0], self.splits.of(Split.TRAIN)
