@@ -21,8 +21,8 @@ class Compare:
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
     """YAML file with the run, its variants and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
     out: str = ""
-    """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants that it holds are not
-    played again."""
+    """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants that it holds are
+    not played again."""
     only: tuple[str, ...] = ()
     """Variants to play now; the report has all that have been played."""
 
@@ -107,8 +107,8 @@ class Chat:
     seed: int = 0
     """Seed of sampling."""
     thinking: Literal["auto", "on", "off"] = "auto"
-    """Think before responses, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think), or
-    as the template has it."""
+    """Think before responses, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think),
+    or as the template has it."""
     online: bool = False
     """Download the model from the Hugging Face Hub if there is no such folder or file."""
     revision: str | None = None

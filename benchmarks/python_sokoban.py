@@ -1,4 +1,5 @@
-"""The host's half of a RAGEN-like agent loop: Sokoban in plain Python, its prompt as chat messages, its response parser.
+"""The host's half of a RAGEN-like agent loop: Sokoban in plain Python, its prompt as chat messages, its response
+parser.
 
 Used by the loops that `torch_rollout.py` measures; needs nothing but Python itself.
 """

@@ -5,10 +5,10 @@
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python --tunix-python VENV/bin/python --models demo
 
 The same on all sides: SimpleSokoban on the same levels, RAGEN's prompt, the whole conversation as context, 5 turns and
-exactly 64 sampled tokens a turn: torch may not end a response earlier, and here no token ends one. An action budget that
-no episode can use up keeps episodes alive. (a) writes the chat anew every turn and calls `generate`, with transformers'
-own cache and with one that is not copied as it grows; (b) keeps its cache over the turns; both step Python
-environments. (c) is Tunix's sampler in the loop of (a), greedy, which is cheaper than drawing.
+exactly 64 sampled tokens a turn: torch may not end a response earlier, and here no token ends one. An action budget
+that no episode can use up keeps episodes alive. (a) writes the chat anew every turn and calls `generate`, with
+transformers' own cache and with one that is not copied as it grows; (b) keeps its cache over the turns; both step
+Python environments. (c) is Tunix's sampler in the loop of (a), greedy, which is cheaper than drawing.
 """
 
 import argparse

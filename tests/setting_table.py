@@ -294,8 +294,8 @@ IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
     (
         frozenset({"model.critic"}),
         lambda other: (other.needs | {other.name: other.value}).get("algo.advantage.kind", "gae") not in WITH_CRITIC,
-        "a rule without a critic: the variants of a comparison share their model and differ in their rules; said at the "
-        "start of a run (start.notes), not refused",
+        "a rule without a critic: the variants of a comparison share their model and differ in their rules; said at "
+        "the start of a run (start.notes), not refused",
     ),
 )
 """What is accepted though it changes nothing: names, beside which settings, and why."""

@@ -23,7 +23,7 @@ from agentrl_jax.config.fields import (
 from agentrl_jax.config.presets import check_name
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
-Level = Literal["token", "sequence"]
+Granularity = Literal["token", "sequence"]
 Normalization = Literal["identity", "mean", "mean_std", "asym_clip"]
 Placement = Literal["episode", "turn"]
 ScoreKind = Literal["std", "mean", "entropy", "entropy_std", "length"]
@@ -409,7 +409,7 @@ class _Weighted(Section):
 
     cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 2.0
     """Largest importance weight."""
-    level: Level = "token"
+    level: Granularity = "token"
     """Whether a token has a weight of its own or that of its row, the geometric mean."""
 
 

@@ -142,8 +142,8 @@ def _model(config: Config) -> Iterator[str]:
         yield "model.cache is float32, but so are the activations (model.precision), so nothing changes; leave it out"
     if model.embed_dim % (2 * model.heads):
         yield (
-            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; every head needs an even whole number of "
-            "entries: make model.embed_dim a multiple of 2 x model.heads"
+            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; every head needs an even whole "
+            "number of entries: make model.embed_dim a multiple of 2 x model.heads"
         )
     if model.heads % model.kv_heads:
         yield f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor"
@@ -192,8 +192,8 @@ def _rule(config: Config) -> Iterator[str]:
         )
     if advantage.spread_weighted and (group_size == 1 or algo.filter_group_size == 1):
         yield (
-            "algo.advantage.spread_weighted is true, but groups of one have no spread; use at least 2 rollout.group_size "
-            "(and algo.filter_group_size), or false"
+            "algo.advantage.spread_weighted is true, but groups of one have no spread; use at least 2 "
+            "rollout.group_size (and algo.filter_group_size), or false"
         )
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
         yield (
@@ -221,14 +221,14 @@ def _rule(config: Config) -> Iterator[str]:
     least = 2 if advantage.per_group else 1
     if algo.filter_group_size and not least <= algo.filter_group_size < group_size:
         yield (
-            f"algo.filter_group_size is {algo.filter_group_size}; expected at least {least} and fewer than rollout.group_size = "
-            f"{group_size}, or 0 for all"
+            f"algo.filter_group_size is {algo.filter_group_size}; expected at least {least} and fewer than "
+            f"rollout.group_size = {group_size}, or 0 for all"
         )
     rounds = f"algo.dynamic_sampling is {algo.dynamic_sampling}"
     if algo.dynamic_sampling > 1 and group_size == 1:
         yield (
-            f"{rounds}, which resamples groups without a spread of returns, but rollout.group_size is 1; use at least 2 "
-            "members, or 1"
+            f"{rounds}, which resamples groups without a spread of returns, but rollout.group_size is 1; use at least "
+            "2 members, or 1"
         )
     if algo.dynamic_sampling > 1 and algo.mismatch.kind == "replay":
         yield (
@@ -304,8 +304,8 @@ def _batch(config: Config) -> Iterator[str]:
     if rows % microbatches:
         turns = " x prompt.max_turns" if config.rollout.context == "single_turn" else ""
         yield (
-            f"algo.minibatches x algo.grad_accum_steps is {microbatches}, which does not divide the {rows} rows kept for training "
-            f"({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
+            f"algo.minibatches x algo.grad_accum_steps is {microbatches}, which does not divide the {rows} rows kept "
+            f"for training ({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
         )
     none = f"but algo.advantage {algo.advantage.kind} has no critic"
     if config.optim.critic_lr is not None and not algo.advantage.has_critic:
@@ -343,14 +343,14 @@ def _devices(config: Config) -> Iterator[str]:
     this, slots, episodes = f"devices is {config.devices}", config.rollout.slots, groups * config.rollout.group_size
     if groups % replicas:
         yield (
-            f"{this}, and their {replicas} replicas, each with episodes of its own, do not divide the {groups} groups of "
-            "a batch; change devices, mesh, or the groups of the tasks"
+            f"{this}, and their {replicas} replicas, each with episodes of its own, do not divide the {groups} groups "
+            "of a batch; change devices, mesh, or the groups of the tasks"
         )
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % (microbatches * learners):
         yield (
-            f"{this}, and their {learners} learners do not divide the {rows // microbatches} rows of a part of a minibatch; "
-            "change devices, mesh.tensor, groups or members, algo.minibatches or algo.grad_accum_steps"
+            f"{this}, and their {learners} learners do not divide the {rows // microbatches} rows of a part of a "
+            "minibatch; change devices, mesh.tensor, groups or members, algo.minibatches or algo.grad_accum_steps"
         )
     if slots * replicas > episodes:
         yield (

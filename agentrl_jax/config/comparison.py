@@ -60,8 +60,8 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
     """Reads a file and checks that its variants can be compared.
 
     Raises:
-        UserError: it cannot be read, a variant's configuration is refused, a variant changes more than its learning rule, or
-            variants differ in their number of gradient steps.
+        UserError: it cannot be read, a variant's configuration is refused, a variant changes more than its learning
+            rule, or variants differ in their number of gradient steps.
     """
     try:
         file = _File.model_validate_json(json.dumps(read_yaml(path)))
@@ -140,6 +140,6 @@ def check_same(name: str, held: Config, now: Config) -> None:
     keys = differences(held, now)
     if keys:
         raise UserError(
-            f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ); give another folder "
-            "with --out, or delete the variant's file there"
+            f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ); give another "
+            "folder with --out, or delete the variant's file there"
         )

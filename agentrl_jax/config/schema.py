@@ -43,8 +43,9 @@ class PromptConfig(Section):
     """What a turn looks like and what a response may hold."""
 
     style: Literal["compact", "ragen", "chat", "bare"] = "compact"
-    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose responses
-    are words behind `Action:`: chat tells the task as a system message; bare shows what the service says alone."""
+    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose
+    responses are words behind `Action:`: chat tells the task as a system message; bare shows what the service says
+    alone."""
     encoder: Literal["pieces", "canonical"] = "pieces"
     """pieces: every piece of a state has tokens of its own; canonical: the text has the tokens that the tokenizer gives
     it, as wherever else the model reads text."""
@@ -213,7 +214,8 @@ class ImitationConfig(Section):
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Different levels whose plans are imitated; 0: no imitation."""
     plans: Literal["optimal", "random"] = "optimal"
-    """optimal: shortest plans; random: uniform random actions, which teach how to respond and nothing of what is good."""
+    """optimal: shortest plans; random: uniform random actions, which teach how to respond and nothing of what is
+    good."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64
@@ -255,9 +257,9 @@ class TrainConfig(Section):
     max_roll_backs: Count = 3
     """Roll-backs after which learning goes on; the next one ends the run at that checkpoint."""
     mutual_information_every: Count = 0
-    """Iterations between two measurements of how much responses depend on their prompts (docs/guides/collapse.md), and of
-    how far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is always
-    measured; 0: none."""
+    """Iterations between two measurements of how much responses depend on their prompts (docs/guides/collapse.md), and
+    of how far the policy is from the start of learning, of which the run then keeps a copy; the first iteration is
+    always measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Most responses of a measurement, each of which is scored under the prompts of all."""
     trajectories_every: Count = 10

@@ -31,7 +31,8 @@ class Finding:
         sampled, greedy: success at the end, over seeds and held-out levels.
         gain: sampled success at the end minus the start's, seed by seed on the same levels.
         steps: environment steps of a seed, in the mean.
-        at_equal_steps: sampled validation success where the variant that stepped least ends, with its interval over seeds.
+        at_equal_steps: sampled validation success where the variant that stepped least ends, with its interval over
+            seeds.
         entropy: in nats a token, mean of the first and of the last five iterations.
         no_spread: share of groups without a spread of returns, likewise.
         alarms: number of seeds that raised each alarm, by its name.
@@ -118,8 +119,8 @@ def band(success: np.ndarray, *, level: float = 0.95) -> tuple[np.ndarray, np.nd
 def table(found: Sequence[Finding]) -> list[str]:
     """The findings as lines of a Markdown table."""
     lines = [
-        "| variant | sampled | greedy | gain (sampled) | at equal environment steps | environment steps | entropy, first → "
-        "last | groups without spread | alarms (seeds) | skipped steps |",
+        "| variant | sampled | greedy | gain (sampled) | at equal environment steps | environment steps | entropy, "
+        "first → last | groups without spread | alarms (seeds) | skipped steps |",
         "| --- | --- | --- | --- | --- | ---: | --- | --- | --- | ---: |",
     ]
     for f in found:
@@ -148,9 +149,9 @@ def page(records: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, st
     lines = [
         f"# {title}",
         "",
-        f"{seeds} seeds a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), on "
-        f"which exact values are: {known}. In brackets 95 % intervals, over seeds and levels at the end and over seeds "
-        "between; a gain and a difference are paired by seed and level.",
+        f"{seeds} seeds a variant, {len(first['iteration'])} iterations, {levels} held-out levels (the same for all), "
+        f"on which exact values are: {known}. In brackets 95 % intervals, over seeds and levels at the end and over "
+        "seeds between; a gain and a difference are paired by seed and level.",
         "",
         *table(findings(records)),
         "",

@@ -22,8 +22,8 @@ from envs_jax.registry import spec
 def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
     """Plays one episode. Standard output holds exactly what the agent would read; hints go to standard error.
 
-    A line from standard input is one response. It may be a bare list of actions, which gets the tags around it. The line
-    `quit` and the end of the input end the game.
+    A line from standard input is one response. It may be a bare list of actions, which gets the tags around it. The
+    line `quit` and the end of the input end the game.
 
     Args:
         env: tag of the environment.

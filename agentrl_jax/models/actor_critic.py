@@ -107,7 +107,8 @@ def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The whole decoder of the policy, as `decoder.forward` and `decoder.prepare_for_decode` take it; nothing is copied.
+    """The whole decoder of the policy, as `decoder.forward` and `decoder.prepare_for_decode` take it; nothing is
+    copied.
 
     Args:
         params: "policy", and "frozen" if something is frozen.

@@ -1,6 +1,7 @@
 """A decoder-only transformer: parameters declared by Flax, everything else a function of arrays.
 
-Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` embed_dim, `V` vocabulary, `N` layers; see `layers`.
+Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` embed_dim, `V` vocabulary, `N` layers; see
+`layers`.
 """
 
 import functools
@@ -20,8 +21,8 @@ from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
 """A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
-for `forward_with_cache` they are a tuple of N trees instead, see `prepare_for_decode`. The first layers may stand apart under "first_layers",
-stacked likewise, so that a frozen part and a trained one need not be put together."""
+for `forward_with_cache` they are a tuple of N trees instead, see `prepare_for_decode`. The first layers may stand apart
+under "first_layers", stacked likewise, so that a frozen part and a trained one need not be put together."""
 
 MIXED = "mixed"
 """Name of what attention returns."""
@@ -150,7 +151,8 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
 
 
 def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
-    """The parameters as `forward_with_cache` reads them: of the activations' type, a tree a layer, matrices laid out for few rows.
+    """The parameters as `forward_with_cache` reads them: of the activations' type, a tree a layer, matrices laid out
+    for few rows.
 
     Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
     """
@@ -182,7 +184,8 @@ def forward(
         params: stacked parameters.
         config: shape of the decoder.
         tokens: i32[B, S].
-        shared_prefix_len: number of first tokens, less than S, that are the same in every row; they are computed once for all.
+        shared_prefix_len: number of first tokens, less than S, that are the same in every row; they are computed once
+            for all.
         remat: name in `REMAT`.
         gather: puts parameters together; the embedding is whole.
     """

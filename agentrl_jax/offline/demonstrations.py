@@ -40,7 +40,8 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
 
 
 def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, plans: str) -> None:
-    """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `max_response_tokens` a turn.
+    """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `max_response_tokens` a
+    turn.
 
     Raises:
         ValueError: a task has no planner and needs one, or a canonical response is longer than L.
@@ -55,8 +56,9 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, plans: st
         longest = task.prompt.max_response_tokens(per_turn)
         if longest > max_response_tokens:
             raise ValueError(
-                f"max_response_tokens is {max_response_tokens}, but a response of {per_turn} actions in {task.name} takes {longest}; "
-                f"set prompt.max_response_tokens to at least {longest} or lower prompt.max_actions_per_turn"
+                f"max_response_tokens is {max_response_tokens}, but a response of {per_turn} actions in {task.name} "
+                f"takes {longest}; set prompt.max_response_tokens to at least {longest} or lower "
+                "prompt.max_actions_per_turn"
             )
 
 

@@ -1,9 +1,10 @@
 """The rollout engine: turns, tokens and environments in one program.
 
-Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` response tokens, `V` vocabulary. A slot plays one
-episode at a time; an episode's result never depends on its slot or on its neighbors. Turn, position and phase belong
-to the row: a row decodes its response, waits for its observation, or is idle. One cycle of the loop lets rows decode until
-a set share of the active ones waits, lets the environments answer those, and prefills the answers as one chunk.
+Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` response tokens, `V` vocabulary. A slot plays
+one episode at a time; an episode's result never depends on its slot or on its neighbors. Turn, position and phase
+belong
+to the row: a row decodes its response, waits for its observation, or is idle. One cycle of the loop lets rows decode
+until a set share of the active ones waits, lets the environments answer those, and prefills the answers as one chunk.
 """
 
 import dataclasses
@@ -136,14 +137,16 @@ def final_state(
         ids: E episodes.
         settings: traced settings.
         responses: [E, T] responses that are given instead of drawn ones; each is scored as if it had been drawn.
-        constrain_sharding: marks every new state with what devices must know of it: inside a checked `jax.shard_map`, whose loops
-            start from constants, `Shards.varying`; where the compiler parts the cache over devices, its layout.
+        constrain_sharding: marks every new state with what devices must know of it: inside a checked `jax.shard_map`,
+            whose loops start from constants, `Shards.varying`; where the compiler parts the cache over devices, its
+            layout.
     """
     episodes = ids.group.shape[0]
     slots = config.slots or episodes
     if slots % config.group_size or episodes % config.group_size:
         raise ValueError(
-            f"{slots} slots and {episodes} episodes must both be multiples of the {config.group_size} members of a group"
+            f"{slots} slots and {episodes} episodes must both be multiples of the {config.group_size} members of a "
+            "group"
         )
     if slots > episodes:
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")

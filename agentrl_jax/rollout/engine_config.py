@@ -15,7 +15,8 @@ class EngineConfig:
         max_response_tokens: L, the cap on one response.
         group_size: members of a group; its rows are contiguous and share the prefill of the first observation.
         slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
-        prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is the turn barrier.
+        prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is the turn
+            barrier.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
         end_of_turn: ids of the stop tokens, at least one; each ends the response that it was sampled in.

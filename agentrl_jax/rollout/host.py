@@ -136,7 +136,8 @@ class HostEnv(Prompted):
         *,
         opens: bool,
     ) -> tuple[HostState, TurnResult, Message]:
-        """See `BatchedEnv.step`. The host parses the responses' bytes itself, as it needs the words; `parsed` says the same."""
+        """See `BatchedEnv.step`. The host parses the responses' bytes itself, as it needs the words; `parsed` says
+        the same."""
         rows = mask.shape[0]
         asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))

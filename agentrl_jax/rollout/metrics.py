@@ -33,11 +33,11 @@ def trajectory_means(
         penalties: that "return" includes.
 
     Returns:
-        success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format (share
-        of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated and by
-        cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as its
-        mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes, then
-        under each task's name if there are several tasks, with "episodes".
+        success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format
+        (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated
+        and by cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information
+        as its mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes,
+        then under each task's name if there are several tasks, with "episodes".
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
     metrics = _over(trajectory, everything, group_size, penalties)

@@ -55,8 +55,9 @@ def replay_logprobs(
     turns, max_response_tokens = trajectory.response.tokens.shape[1:]
     if (turns, max_response_tokens) != (config.max_turns, config.max_response_tokens):
         raise ValueError(
-            f"a record of {turns} turns with responses of {max_response_tokens} tokens cannot be replayed by an engine of "
-            f"{config.max_turns} turns with {config.max_response_tokens}; give the engine's configuration of its rollout"
+            f"a record of {turns} turns with responses of {max_response_tokens} tokens cannot be replayed by an engine "
+            f"of {config.max_turns} turns with {config.max_response_tokens}; give the engine's configuration of its "
+            "rollout"
         )
     row = jnp.arange(trajectory.num_turns.shape[0], dtype=jnp.int32)
     settings = RolloutSettings(

@@ -1,7 +1,7 @@
 """What a rollout is given and what it returns.
 
-Shapes: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A` actions of
-one turn.
+Shapes: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A` actions
+of one turn.
 """
 
 from collections.abc import Sequence

@@ -4,11 +4,11 @@ What is missing or of the wrong type is an error, never a zero: an episode witho
 without success. Required are the fields that AgentGym's own servers always send:
 
 - /create: the handle, 0 or more, under `RouteSpec.handle`; the bare number where `RouteSpec.created` is empty.
-- /reset with an object: observation, and what the agent is shown with it (`RouteSpec.shown`, `RouteSpec.listed`). Handle, reward,
-  score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
+- /reset with an object: observation, and what the agent is shown with it (`RouteSpec.shown`, `RouteSpec.listed`).
+Handle, reward, score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
 - /reset with a pair: an array of a text and anything; with a text: a text.
-- /step: those of `RouteSpec.step_fields` that make a `StepResult`, which are text, reward, done and, where scores are of the
-  whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
+- /step: those of `RouteSpec.step_fields` that make a `StepResult`, which are text, reward, done and, where scores are
+of the whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
 - /observation: a text.
 
 An object with an `error` that is not null is a refusal on every route, whatever else it holds.

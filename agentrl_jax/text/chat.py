@@ -76,8 +76,8 @@ class Chat:
             return (tag,) if forced else ()
         if tag != "<think>" or not forced:
             raise ValueError(
-                "the chat template opens a think block in front of every response; expected a response format with a think "
-                "block and a forced opening tag (prompt.think and prompt.forced_tag)"
+                "the chat template opens a think block in front of every response; expected a response format with a "
+                "think block and a forced opening tag (prompt.think and prompt.forced_tag)"
             )
         return ()
 
@@ -193,8 +193,8 @@ def _from_segments(found: ChatSegments) -> Chat:
     spelled = "".join(piece.name if isinstance(piece, Special) else piece for piece in unended)
     if not isinstance(last, Special) or not texts["next_user"].startswith(spelled):
         raise ValueError(
-            f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} after an "
-            "earlier one; expected both to begin with one special token that ends a response"
+            f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} "
+            "after an earlier one; expected both to begin with one special token that ends a response"
         )
     # Where to part what ends a response from the next header only matters for telling that headers are alike.
     tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else spelled

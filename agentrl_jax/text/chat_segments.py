@@ -49,7 +49,8 @@ class ChatSegments:
         special_names: the tokenizer's special tokens.
         texts: the segments by their names in `SEGMENTS`.
         cuts: by kind of content, the name in `edits.CUTS` of what the template does to it.
-        thoughts: by kind of response, for one with a think block: (the segment before it, name in `edits.THOUGHT_CUTS`).
+        thoughts: by kind of response, for one with a think block: (the segment before it, name in
+            `edits.THOUGHT_CUTS`).
         system_refusal: why there is no system message; empty where there may be one.
     """
 
@@ -191,7 +192,8 @@ def difference(rendered: str, written: str) -> str:
 
 
 def _shapes(system: bool) -> list[tuple[tuple[str, ...], bool]]:
-    """Conversations as (roles, generate): up to `TURNS` turns, ended by a user message, by its question, by a response."""
+    """Conversations as (roles, generate): up to `TURNS` turns, ended by a user message, by its question, by a
+    response."""
     shapes = []
     for turns in range(1, TURNS + 1):
         roles = ("system",) * system + ("user", "assistant") * turns

@@ -33,7 +33,8 @@ def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, think
 def following_ids(
     tokenizer: Tokenizer, content: str, *, response_ended: bool, thinking: bool | None = None
 ) -> list[int]:
-    """Returns what comes between a sampled response and the next one: the end of the response, the user's message, a header.
+    """Returns what comes between a sampled response and the next one: the end of the response, the user's message, a
+    header.
 
     The ids so far, the sampled ids and these are the ids of the longer conversation. If the response spells the tokens
     that its text is encoded to, `conversation_ids` gives the same.
@@ -41,7 +42,8 @@ def following_ids(
     Args:
         tokenizer: the tokenizer.
         content: the user's next message.
-        response_ended: the response's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is inserted.
+        response_ended: the response's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is
+            inserted.
         thinking: as for the ids so far.
 
     Raises:

@@ -2,7 +2,8 @@
 
 `ResponseGrammar` describes the format. `agentrl_jax.text.automaton` turns it into a deterministic automaton over bytes,
 and `compile_grammar` composes that along every token into tables `states x token classes`. Following a response costs a
-few gathers per token. What it finds equals `agentrl_jax.text.reference.parse_response` on the bytes of the whole response.
+few gathers per token. What it finds equals `agentrl_jax.text.reference.parse_response` on the bytes of the whole
+response.
 
 Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `E` items that one token can finish,
 `F` distinct runs of finished items, `A` actions kept per turn.

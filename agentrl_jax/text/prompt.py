@@ -122,8 +122,8 @@ def compile_prompt(
 
     Raises:
         ValueError: the tokenizer lacks the special tokens of a chat, changes a piece, has a chat template that cannot
-            be expressed or opens a think block where the response's format has none, or `encoder` is unknown or cannot be
-            used, see `canonical.build_canonical`.
+            be expressed or opens a think block where the response's format has none, or `encoder` is unknown or cannot
+            be used, see `canonical.build_canonical`.
     """
     if encoder not in ENCODERS:
         raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
@@ -256,7 +256,8 @@ def message(
 def response(
     prompt: Prompt, actions: jax.Array, count: jax.Array, max_tokens: int | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the canonical response for some actions, with an empty thought, from the forced tag to the end of the turn.
+    """Returns the canonical response for some actions, with an empty thought, from the forced tag to the end of the
+    turn.
 
     Every token of it counts as sampled, the end-of-turn token included.
 

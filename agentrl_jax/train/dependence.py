@@ -4,8 +4,8 @@ Two samples of a rollout are measured by `algos.mutual_information`: first turns
 and turns of any number, each of which has a prompt of its own: all that the model saw before it. Their texts are the
 whole responses and, where agents are asked for a thought, the thoughts in them.
 
-Shapes: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a response, `N` texts, `J` prompts of at most `S`
-tokens, `n` texts that are scored under one prompt, `V` vocabulary.
+Shapes: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a response, `N` texts, `J` prompts of at most
+`S` tokens, `n` texts that are scored under one prompt, `V` vocabulary.
 """
 
 import dataclasses
@@ -135,11 +135,11 @@ def measure(
         scorer: gives log-probabilities.
 
     Returns:
-        f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_response_...) and for
-        turns of any number (collapse/trajectory_response_...), and for the thoughts in both (without response_), if agents
-        are asked for them, with collapse/valid_thinking_rate, the share of all turns that have one. What stands in a
-        response before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the tokens of
-        the second sample, in nats a token.
+        f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_response_...) and
+        for turns of any number (collapse/trajectory_response_...), and for the thoughts in both (without response_), if
+        agents are asked for them, with collapse/valid_thinking_rate, the share of all turns that have one. What stands
+        in a response before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the
+        tokens of the second sample, in nats a token.
     """
     valid = trajectory.turn_mask & ~trajectory.failed[:, None]
     said = {"response_": trajectory.response_mask & valid[..., None]}

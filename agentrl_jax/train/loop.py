@@ -166,7 +166,8 @@ class _Run:
         return self._finish(state)
 
     def _resume(self, frozen_params: Any = None) -> TrainState:
-        """The state of the newest checkpoint that is good, or a fresh one; `frozen_params` is its frozen part if it is there."""
+        """The state of the newest checkpoint that is good, or a fresh one; `frozen_params` is its frozen part if it
+        is there."""
         initial = build.initial_state(self.config, self.model, self.pretrained, self._places)
         key = jax.random.fold_in(self.key, run_keys.INIT)
         step = self.roll_backs.newest_step(self.checkpoints)

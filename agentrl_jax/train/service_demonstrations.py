@@ -28,8 +28,8 @@ def service_demonstrations(
     """Plays `imitation.levels` training items of every task by script, and records what a rollout would.
 
     No item is drawn twice; where there are fewer, all are played. Left out are episodes of the oracle that do not solve
-    their item in `prompt.max_turns`, and any with a response of more than `prompt.max_response_tokens`, a text that would have
-    to be cut, or more tokens than `rollout.context_tokens`.
+    their item in `prompt.max_turns`, and any with a response of more than `prompt.max_response_tokens`, a text that
+    would have to be cut, or more tokens than `rollout.context_tokens`.
 
     Returns:
         E episodes, and which of their turns are to be imitated, bool[E, T]: all but those of `imitation.noise`.

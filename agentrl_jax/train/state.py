@@ -26,8 +26,8 @@ class TrainState(struct.PyTreeNode):
         gradient_steps: i32[] updates applied in all.
         bad_updates: i32[] updates in a row that were skipped, see `apply_gradients`.
         kl: what the coefficient of the KL divergence is multiplied by; 1 unless the controller is adaptive.
-        frozen_params: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It comes
-            with the pretrained model and is not part of a checkpoint.
+        frozen_params: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It
+            comes with the pretrained model and is not part of a checkpoint.
     """
 
     params: Any

@@ -1,7 +1,8 @@
 """A task so small that all its trajectories can be written down.
 
 Two turns. A response has one or two of the tokens STOP, A, B: it ends with STOP or after two tokens, so that there are
-seven responses of unequal lengths. Between the turns stands one observation token, which names the state. What a response
+seven responses of unequal lengths. Between the turns stands one observation token, which names the state. What a
+response
 does is left to chance: it can end the episode with a reward, or lead on to one of two states. There are two levels, the
 states in which an episode may begin; the members of a group share theirs.
 

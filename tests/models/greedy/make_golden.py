@@ -47,8 +47,8 @@ def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[
     """The turns of a conversation.
 
     Returns:
-        For each turn: `prompt`, the ids of all that stands before the response; `response`, its ids without the token that
-        ends it; `ended`, whether the model ended it; `text`; and `margin`, by how much the likeliest token's logit
+        For each turn: `prompt`, the ids of all that stands before the response; `response`, its ids without the token
+        that ends it; `ended`, whether the model ended it; `text`; and `margin`, by how much the likeliest token's logit
         stands above the second at the closest of all choices.
     """
     spoken = [{"role": "system", "content": system}] if system else []
