@@ -6,11 +6,11 @@ import numpy as np
 import optax
 
 from agentrl_jax.config.algo import Grpo, NoCorrection, NoFilter
+from agentrl_jax.learner import state as states
+from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, unplayed
-from agentrl_jax.train import state as states
-from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
 
 GROUPS, GROUP_SIZE, TURNS, SEEN, SAID = 4, 4, 2, 3, 5
 EPISODES = GROUPS * GROUP_SIZE

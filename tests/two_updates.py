@@ -19,11 +19,13 @@ from setting_table import Setting, with_settings
 from agentrl_jax.config import Config, decode, validate
 from agentrl_jax.config.fields import Section
 from agentrl_jax.errors import UserError
+from agentrl_jax.learner import state
+from agentrl_jax.learner import update as learner
+from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.train import build, learner, state
-from agentrl_jax.train.settings import LearnerConfig
+from agentrl_jax.train import build
 
 UPDATES = 2
 """The adaptive controller, schedules and Adam's moments show in the second one."""

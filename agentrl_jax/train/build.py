@@ -15,6 +15,9 @@ from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.rates import rates
 from agentrl_jax.errors import UserError
+from agentrl_jax.learner import state
+from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.learner.state import TrainState
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
@@ -31,10 +34,7 @@ from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train import state
 from agentrl_jax.train.level_files import make_env
-from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
-from agentrl_jax.train.state import TrainState
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
 

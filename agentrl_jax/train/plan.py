@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.config import Config, validate
+from agentrl_jax.learner import state
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.published import PUBLISHED
@@ -22,7 +23,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
-from agentrl_jax.train import build, state
+from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 
 TOKEN_LOOP = 2

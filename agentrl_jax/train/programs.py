@@ -13,10 +13,15 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
+from agentrl_jax.learner import prompt_information as dependence
+from agentrl_jax.learner.imitation import imitation_steps
+from agentrl_jax.learner.measures import groups_of, measure
+from agentrl_jax.learner.prompt_information import DependenceConfig
+from agentrl_jax.learner.settings import LearnerConfig
+from agentrl_jax.learner.update import update
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel import layout
 from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
@@ -29,11 +34,6 @@ from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
-from agentrl_jax.train import dependence
-from agentrl_jax.train.dependence import DependenceConfig
-from agentrl_jax.train.learner import update
-from agentrl_jax.train.measures import groups_of, measure
-from agentrl_jax.train.settings import LearnerConfig
 
 RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
 

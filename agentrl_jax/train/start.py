@@ -6,6 +6,7 @@ import optax
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.evaluate.seen import level_ids
+from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
 from agentrl_jax.offline.demonstrations import demonstrations
 from agentrl_jax.rollout.batched_env import CompiledEnv
@@ -16,7 +17,6 @@ from agentrl_jax.text.tokenizer import Tokenizer
 from agentrl_jax.train import run_keys
 from agentrl_jax.train.service_demonstrations import service_demonstrations
 from agentrl_jax.train.service_tasks import Services
-from agentrl_jax.train.state import TrainState, init_optimizer, with_reference
 
 
 def demonstration_rows(

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as Spec
 from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 
 from agentrl_jax.config.algo import FixedKl, Replay
+from agentrl_jax.learner import state as states
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
@@ -21,7 +22,6 @@ from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
 from agentrl_jax.rollout.packing import Sequences
 from agentrl_jax.text.tokenizer import padded
 from agentrl_jax.train import build
-from agentrl_jax.train import state as states
 from agentrl_jax.train.programs import Programs, total_stats
 
 SHAPE = DecoderConfig(

@@ -14,6 +14,8 @@ import toy_agent
 from jax.sharding import PartitionSpec as Spec
 from prompt_texts import message_text, prefix_text
 
+from agentrl_jax.learner import state
+from agentrl_jax.learner.update import update
 from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout import engine, rng
@@ -24,8 +26,7 @@ from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.reference import parse_response
-from agentrl_jax.train import build, state
-from agentrl_jax.train.learner import update
+from agentrl_jax.train import build
 
 TURNS, GROUP_SIZE, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
 TOKENIZER = toy_agent.TOKENIZER

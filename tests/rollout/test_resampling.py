@@ -11,12 +11,12 @@ import toy_agent
 from test_engine import KEY, assert_same
 from toy_agent import GROUP_SIZE
 
+from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import RolloutStats
-from agentrl_jax.train.measures import groups_of, measure
 from agentrl_jax.train.programs import Programs, played_metrics, total_stats
 
 GROUPS, ROUNDS, PENALTIES = 16, 3, Penalties(-0.1)

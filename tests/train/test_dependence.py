@@ -11,13 +11,14 @@ import pytest
 import tiny_run
 import toy_agent
 
+from agentrl_jax.learner import prompt_information as dependence
+from agentrl_jax.learner.prompt_information import DependenceConfig
 from agentrl_jax.models import decoder
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.text.thought import compile_thought
 from agentrl_jax.text.tokenizer import padded
-from agentrl_jax.train import build, dependence
-from agentrl_jax.train.dependence import DependenceConfig
+from agentrl_jax.train import build
 from agentrl_jax.train.programs import Programs
 
 GROUPS, GROUP_SIZE = 6, toy_agent.GROUP_SIZE

@@ -29,13 +29,13 @@ from made_up import (
 )
 
 from agentrl_jax.config.algo import FixedKl, FractionFilter, Gae, Rloo
+from agentrl_jax.learner.settings import UpdateSettings
+from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
-from agentrl_jax.train.settings import UpdateSettings
 
 
 def on_policy(trajectory, params, model=MODEL):

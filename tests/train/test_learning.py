@@ -9,10 +9,12 @@ import pytest
 import toy_agent
 
 from agentrl_jax.config import OptimConfig, TaskConfig, decode
+from agentrl_jax.learner import state
+from agentrl_jax.learner import update as learner
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.batched_env import CompiledEnv
-from agentrl_jax.train import build, learner, state
+from agentrl_jax.train import build
 
 ITERATIONS = 20
 CONFIG = toy_agent.CONFIG.replace(

@@ -12,15 +12,15 @@ import toy_agent
 from toy_agent import GROUP_SIZE
 
 from agentrl_jax.config.algo import FixedKl, NoCorrection, Replay, Tis
+from agentrl_jax.learner import state as states
+from agentrl_jax.learner.replay_logprobs import with_gradient_of
+from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.train import build
-from agentrl_jax.train import state as states
-from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
-from agentrl_jax.train.replay_logprobs import with_gradient_of
 
 GROUPS = 8
 EPISODES = GROUPS * GROUP_SIZE

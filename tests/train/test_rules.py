@@ -44,13 +44,13 @@ from agentrl_jax.config.algo import (
     UpdateRule,
 )
 from agentrl_jax.config.presets import NAMES as PRESETS
+from agentrl_jax.learner.batch import make_batch
+from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic, decoder, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.train.batch import make_batch
-from agentrl_jax.train.learner import update
 from agentrl_jax.train.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")

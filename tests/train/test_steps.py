@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from made_up import KEY, MODEL, PLAIN, TRAJECTORY, assert_close, fresh_state
 
+from agentrl_jax.learner import state as states
+from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
-from agentrl_jax.offline.imitation import imitation_steps
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.train import state as states
 from agentrl_jax.train.programs import Programs
 
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import Sequences
-from agentrl_jax.train.state import TrainState, apply_gradients
 
 
 def imitation_steps(

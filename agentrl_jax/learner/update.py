@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import optax
 
 from agentrl_jax.algos import kl, losses, masked
+from agentrl_jax.learner.batch import Batch, make_batch
+from agentrl_jax.learner.replay_logprobs import Replayer, replayer, with_gradient_of
+from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.train.batch import Batch, make_batch
-from agentrl_jax.train.replay_logprobs import Replayer, replayer, with_gradient_of
-from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
-from agentrl_jax.train.state import TrainState, apply_gradients
 
 _GAPS = ("_gap_mean", "_gap_max", "_bit_equal")
 

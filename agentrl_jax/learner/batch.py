@@ -17,16 +17,16 @@ from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.algos import rewards as reward_rules
 from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
+from agentrl_jax.learner.measures import Groups, groups_of, measure
+from agentrl_jax.learner.replay_logprobs import Replayer
+from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
+from agentrl_jax.learner.state import TrainState
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import FinalStates, Sequences, final_states, pack_trajectories
 from agentrl_jax.rollout.returns import overlong, penalized_returns, turn_rewards
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.train.measures import Groups, groups_of, measure
-from agentrl_jax.train.replay_logprobs import Replayer
-from agentrl_jax.train.settings import LearnerConfig, UpdateSettings
-from agentrl_jax.train.state import TrainState
 
 
 class Batch(struct.PyTreeNode):

@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 
+from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.train.settings import LearnerConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
