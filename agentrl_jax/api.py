@@ -18,11 +18,11 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
-from agentrl_jax.train import build
-from agentrl_jax.train import policy as run_policy
+from agentrl_jax.setup import build
+from agentrl_jax.setup import policy as run_policy
+from agentrl_jax.setup.policy import RunPolicy
+from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.loop import train
-from agentrl_jax.train.policy import RunPolicy
-from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.run_folder import read_config
 from envs_jax.splits import Split
 

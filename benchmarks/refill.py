@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.train import build
-from agentrl_jax.train.policy import load_policy
-from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.setup import build
+from agentrl_jax.setup.policy import load_policy
+from agentrl_jax.setup.programs import Programs, total_stats
 from agentrl_jax.train.run_folder import read_config
 
 REPEATS = 5

@@ -33,8 +33,8 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.rng import level_key
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs, total_stats
 from envs_jax.sokoban.text import render_codes
 
 TURNS, TOKENS, ACTIONS = 5, 64, 5

@@ -12,8 +12,8 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import save_pretrained
+from agentrl_jax.setup import build
 from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.train import build
 from agentrl_jax.train.checkpoint import Checkpoints
 
 SHAPE = DecoderConfig(

@@ -24,7 +24,7 @@ from agentrl_jax.config.listing import explanations, listing
 from agentrl_jax.config.load import leaves, sections_of
 from agentrl_jax.config.rates import with_rates
 from agentrl_jax.errors import UserError
-from agentrl_jax.train.build import learning_rates
+from agentrl_jax.setup.build import learning_rates
 
 
 @pytest.fixture

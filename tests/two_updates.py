@@ -25,7 +25,7 @@ from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.train import build
+from agentrl_jax.setup import build
 
 UPDATES = 2
 """The adaptive controller, schedules and Adam's moments show in the second one."""

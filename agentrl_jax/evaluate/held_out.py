@@ -14,7 +14,7 @@ from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
-from agentrl_jax.train.programs import RolloutProgram
+from agentrl_jax.setup.programs import RolloutProgram
 from envs_jax.budget import Baselines
 from envs_jax.splits import Split
 

@@ -12,10 +12,10 @@ from agentrl_jax.config import PromptConfig, TaskConfig
 from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import RolloutSettings
+from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
-from agentrl_jax.train import build
 from envs_jax.registry import spec
 
 

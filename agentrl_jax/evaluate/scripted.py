@@ -13,7 +13,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.items import load_items
-from agentrl_jax.train.service_tasks import Services, play_all
+from agentrl_jax.setup.service_tasks import Services, play_all
 
 
 def evaluate_scripted(

@@ -22,9 +22,9 @@ from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs
 
 TOKEN_LOOP = 2
 """Loops around what is done for every token of a rollout: turns, tokens."""

@@ -23,13 +23,13 @@ from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.learner.state import TrainState, init_state
-from agentrl_jax.offline.demonstrations import check_imitable
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.batched_env import shared_prefix_len
 from agentrl_jax.rollout.level_splits import level_splits
-from agentrl_jax.train import build, run_keys, start
+from agentrl_jax.setup import build, run_keys, start
+from agentrl_jax.setup.demonstrations import check_imitable
+from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.horizon import Horizon
-from agentrl_jax.train.programs import Programs
 from agentrl_jax.train.seeds import Seeds
 from agentrl_jax.train.summary import machine
 from envs_jax.splits import Split

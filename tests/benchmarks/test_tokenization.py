@@ -12,8 +12,8 @@ import pytest
 from agentrl_jax.config import decode
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.setup import build
 from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.train import build
 
 PATH = Path(__file__).parents[2] / "benchmarks"
 CONFIG = decode(

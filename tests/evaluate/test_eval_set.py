@@ -13,8 +13,8 @@ from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import TaskLevels
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
 from envs_jax.budget import Budget
 from envs_jax.frozen_lake.levels import parse_maps
 from envs_jax.frozen_lake.open_loop import committed_success

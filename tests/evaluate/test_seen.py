@@ -13,8 +13,8 @@ import envs_jax
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
 from agentrl_jax.rollout.level_splits import LEAST, TaskLevels, task_levels
+from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
-from agentrl_jax.train import build
 from envs_jax import registry
 from envs_jax.splits import SHARES, Split
 

@@ -10,8 +10,8 @@ from damage import damaged, ends_in_one_line, with_odd_values
 
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.errors import UserError
+from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer
-from agentrl_jax.train.level_files import make_env
 from envs_jax import packs
 from envs_jax.frozen_lake import levels as maps
 from envs_jax.sokoban import levels as xsb

@@ -20,9 +20,9 @@ from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
 from agentrl_jax.rollout.packing import Sequences
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs, total_stats
 from agentrl_jax.text.tokenizer import padded
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs, total_stats
 
 SHAPE = DecoderConfig(
     vocab_size=24,

@@ -13,7 +13,7 @@ from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.packing import pack_trajectories
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
-from agentrl_jax.train.programs import Programs, total_stats
+from agentrl_jax.setup.programs import Programs, total_stats
 
 KEY = jax.random.key(7)
 

@@ -24,9 +24,9 @@ from agentrl_jax.rollout.host import PART_BYTES, HostEnv, _call
 from agentrl_jax.rollout.host_environment import host_task
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
+from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.reference import parse_response
-from agentrl_jax.train import build
 
 TURNS, GROUP_SIZE, EPISODES, BUDGET, DEADLINE = 4, 2, 16, 3, 2.0
 TOKENIZER = toy_agent.TOKENIZER

@@ -10,7 +10,7 @@ from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.batched_env import shared_prefix_len
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
-from agentrl_jax.train import build
+from agentrl_jax.setup import build
 
 GROUPS = 16
 

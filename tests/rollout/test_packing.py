@@ -7,8 +7,8 @@ import pytest
 import toy_agent
 from toy_agent import MAX_RESPONSE_TOKENS, TURNS
 
-from agentrl_jax.offline.demonstrations import demonstrate, split_plans
 from agentrl_jax.rollout.packing import pack_trajectories
+from agentrl_jax.setup.demonstrations import demonstrate, split_plans
 
 
 def joined(trajectory, row: int, turns: list[int]):

@@ -17,7 +17,7 @@ from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import RolloutStats
-from agentrl_jax.train.programs import Programs, played_metrics, total_stats
+from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
 
 GROUPS, ROUNDS, PENALTIES = 16, 3, Penalties(-0.1)
 NAMES = ("short", "long")

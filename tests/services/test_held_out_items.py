@@ -5,7 +5,7 @@ import pytest
 from agentrl_jax.config import load_config
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.environments.textcraft.env import GOALS
-from agentrl_jax.train.service_tasks import Services
+from agentrl_jax.setup.service_tasks import Services
 
 CONFIG = """
 tasks: [{{env: {env}, groups: 8, items: "{items}", held_out: "{held_out}"}}]

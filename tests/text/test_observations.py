@@ -9,8 +9,8 @@ from prompt_texts import prefix_text
 
 import envs_jax
 from agentrl_jax.config import PromptConfig
+from agentrl_jax.setup import build
 from agentrl_jax.text.pieces import build_table, expand
-from agentrl_jax.train import build
 from envs_jax.bandit import Bandit
 from envs_jax.environment import NO_PIECE
 from envs_jax.frozen_lake import FrozenLake

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from agentrl_jax import cli
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup.programs import Programs
 
 
 def run(moment: str, nth: int, words: list[str]) -> None:

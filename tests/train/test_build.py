@@ -8,7 +8,7 @@ import toy_agent
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.rollout.engine_config import cache_length
-from agentrl_jax.train import build
+from agentrl_jax.setup import build
 
 BATCHED_ENV = types.SimpleNamespace(prefix=np.zeros((1, 10)), observation_tokens=5)
 

@@ -10,7 +10,7 @@ import yaml
 
 from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import UserError
-from agentrl_jax.train import start
+from agentrl_jax.setup import start
 
 RUN = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
 RUN |= {

@@ -16,10 +16,10 @@ from agentrl_jax.learner.prompt_information import DependenceConfig
 from agentrl_jax.models import decoder
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine import rollout
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.thought import compile_thought
 from agentrl_jax.text.tokenizer import padded
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs
 
 GROUPS, GROUP_SIZE = 6, toy_agent.GROUP_SIZE
 CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))

@@ -15,8 +15,8 @@ from agentrl_jax.config import load_resolved
 from agentrl_jax.models import actor_critic, decoder, lora
 from agentrl_jax.models.weights.load import load_pretrained
 from agentrl_jax.models.weights.peft_files import load_adapter
+from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.train.policy import load_policy
 
 MODELS = {
     "lora": "pretrained: MODEL, precision: bfloat16, lora: {rank: 2, alpha: 3, targets: [query, down]}",

@@ -14,7 +14,7 @@ from agentrl_jax.learner import update as learner
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout import engine
 from agentrl_jax.rollout.batched_env import CompiledEnv
-from agentrl_jax.train import build
+from agentrl_jax.setup import build
 
 ITERATIONS = 20
 CONFIG = toy_agent.CONFIG.replace(

@@ -14,8 +14,8 @@ from agentrl_jax.config.algo import FixedKl, Gspo, NoCorrection, NoFilter, Ppo, 
 from agentrl_jax.learner import state as states
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
 
 GROUPS = 8
 KEY = jax.random.key(7)

@@ -17,7 +17,7 @@ from agentrl_jax.config.algo import Moving
 from agentrl_jax.config.load import every_key, leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.errors import UserError
-from agentrl_jax.train import build
+from agentrl_jax.setup import build
 
 SECTIONS = ("algo.", "optim.", "prompt.", "rollout.", "train.")
 PAIRS = [pair for pair in itertools.combinations(TRIED, 2) if pair[0].name != pair[1].name]

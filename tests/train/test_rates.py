@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from agentrl_jax.config import load_config, load_resolved, save_resolved
-from agentrl_jax.train import build, start
+from agentrl_jax.setup import build, start
 
 LORA = {"model": {"pretrained": "smollm2-135m", "lora": {"rank": 8}}}
 WHOLE = {"model": {"pretrained": "smollm2-135m"}}

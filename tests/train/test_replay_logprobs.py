@@ -19,8 +19,8 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.train import build
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
 
 GROUPS = 8
 EPISODES = GROUPS * GROUP_SIZE

@@ -13,7 +13,7 @@ import pytest
 import tiny_run
 import yaml
 
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup.programs import Programs
 
 SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 RULE = """{

@@ -51,7 +51,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
 GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)

@@ -6,9 +6,9 @@ import numpy as np
 from agentrl_jax.config import load_config
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.services.shadow_env import NoisyOracle
-from agentrl_jax.train import build, service_demonstrations
-from agentrl_jax.train.service_tasks import Services, batched_envs
-from agentrl_jax.train.start import demonstration_rows
+from agentrl_jax.setup import build, service_demonstrations
+from agentrl_jax.setup.service_tasks import Services, batched_envs
+from agentrl_jax.setup.start import demonstration_rows
 
 CONFIG = """
 tasks: [{env: textcraft, groups: 2, items: 0-11, held_out: 12-13}]

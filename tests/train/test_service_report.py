@@ -6,8 +6,8 @@ import types
 import numpy as np
 
 from agentrl_jax.rollout.host_episodes import Failure, Report
+from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.train.service_report import failure_rows, service_metrics
-from agentrl_jax.train.service_tasks import Services
 
 
 def played(failed, success, turns, retries, group):

@@ -17,7 +17,7 @@ from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import pack_trajectories
-from agentrl_jax.train.programs import Programs
+from agentrl_jax.setup.programs import Programs
 
 
 def test_a_step_without_tokens_moves_nothing():

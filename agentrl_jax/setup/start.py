@@ -8,15 +8,15 @@ from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
-from agentrl_jax.offline.demonstrations import demonstrations
 from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
+from agentrl_jax.setup import run_keys
+from agentrl_jax.setup.demonstrations import demonstrations
+from agentrl_jax.setup.service_demonstrations import service_demonstrations
+from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train import run_keys
-from agentrl_jax.train.service_demonstrations import service_demonstrations
-from agentrl_jax.train.service_tasks import Services
 
 
 def demonstration_rows(

@@ -27,9 +27,9 @@ from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.services.server.command import read_token
 from agentrl_jax.services.shadow_env import located
+from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train import build
 from envs_jax.budget import Baselines
 
 _log = logging.getLogger(__name__)

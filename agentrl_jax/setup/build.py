@@ -29,12 +29,12 @@ from agentrl_jax.rollout.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
+from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import get_style
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train.level_files import make_env
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
 

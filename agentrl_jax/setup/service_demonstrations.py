@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
-from agentrl_jax.offline.demonstrations import play_responses
 from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.shadow_env import NoisyOracle
+from agentrl_jax.setup import build
+from agentrl_jax.setup.demonstrations import play_responses
+from agentrl_jax.setup.service_tasks import OPENINGS, Played, ServedTask, Services, play_all
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train import build
-from agentrl_jax.train.service_tasks import OPENINGS, Played, ServedTask, Services, play_all
 
 
 def service_demonstrations(
