@@ -18,12 +18,12 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup import policy as run_policy
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.loop import train
-from agentrl_jax.train.run_folder import read_config
 from envs_jax.splits import Split
 
 __all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "train"]

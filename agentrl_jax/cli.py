@@ -170,7 +170,7 @@ def _train(words: list[str]) -> None:
 
 def _kept(run: str) -> str:
     """What is left of a run that is stopped."""
-    from agentrl_jax.train.checkpoint import complete_steps
+    from agentrl_jax.runs.checkpoint import complete_steps
 
     steps = complete_steps(os.path.join(run, "checkpoints"))
     if not steps:
@@ -224,7 +224,7 @@ def _export(command: Export) -> None:
 
 def _check_download(command: Chat | Export) -> None:
     """Refuses options of a download where nothing would be downloaded."""
-    from agentrl_jax.train.run_folder import is_run
+    from agentrl_jax.runs.run_folder import is_run
 
     if command.revision and not command.online:
         raise UserError(f"--revision is {command.revision!r}, but nothing is downloaded without --online; add it")

@@ -116,7 +116,7 @@ def evaluate(command: Eval) -> None:
     readable(command.levels)
     from agentrl_jax.evaluate.eval_set import evaluate_run
     from agentrl_jax.evaluate.lines import optimal_label
-    from agentrl_jax.train.live import levels_line
+    from agentrl_jax.runs.live import levels_line
     from envs_jax.budget import EXACT
 
     result = evaluate_run(

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.setup.programs import Programs, total_stats
-from agentrl_jax.train.run_folder import read_config
 
 REPEATS = 5
 EPISODES = 1024

@@ -32,11 +32,11 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train.run_folder import read_config
 from envs_jax.registry import spec
 from envs_jax.splits import Split
 

@@ -12,9 +12,9 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import save_pretrained
+from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.setup import build
 from agentrl_jax.text import tokenizer as tokenizers
-from agentrl_jax.train.checkpoint import Checkpoints
 
 SHAPE = DecoderConfig(
     vocab_size=480, num_layers=2, embed_dim=16, num_heads=2, num_kv_heads=1, head_dim=8, mlp_width=16, qk_norm=True

@@ -17,10 +17,10 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.weights.load import load_pretrained
 from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample
+from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
-from agentrl_jax.train.run_folder import is_run, read_config
 
 CHUNK = 64
 """Tokens of a prompt that are read at once."""

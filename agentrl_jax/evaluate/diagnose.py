@@ -9,8 +9,8 @@ from typing import Any
 from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved
 from agentrl_jax.config.fields import LARGEST
 from agentrl_jax.errors import UserError, shortened
-from agentrl_jax.train.curves import Subplot, plot_curves
-from agentrl_jax.train.run_folder import read_config, read_rows
+from agentrl_jax.runs.curves import Subplot, plot_curves
+from agentrl_jax.runs.run_folder import read_config, read_rows
 
 _ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
 

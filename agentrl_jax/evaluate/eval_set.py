@@ -27,11 +27,11 @@ from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.host_environment import HostTask
 from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
+from agentrl_jax.runs.run_folder import read_config, read_levels, read_metrics
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from agentrl_jax.train.run_folder import read_config, read_levels, read_metrics
 from envs_jax import registry
 from envs_jax.budget import Baselines
 from envs_jax.splits import MAX_DRAWS, Split

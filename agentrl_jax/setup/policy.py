@@ -14,9 +14,9 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained
+from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import Tokenizer
-from agentrl_jax.train.checkpoint import Checkpoints
 
 
 @dataclasses.dataclass(frozen=True)

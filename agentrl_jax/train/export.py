@@ -13,10 +13,10 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
 from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from agentrl_jax.train.run_folder import is_run, read_config
 
 
 def export(

@@ -25,22 +25,22 @@ from agentrl_jax.rollout.host import HostEnv
 from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
+from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
+from agentrl_jax.runs.curves import plot_curves
+from agentrl_jax.runs.live import LiveView, Progress, final_table
+from agentrl_jax.runs.run_folder import RunFolder
+from agentrl_jax.runs.totals import Totals
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.stopping import closed_at_stop
 from agentrl_jax.train import guards
-from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
-from agentrl_jax.train.curves import plot_curves
 from agentrl_jax.train.horizon import Horizon
-from agentrl_jax.train.live import LiveView, Progress, final_table
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
-from agentrl_jax.train.run_folder import RunFolder
 from agentrl_jax.train.service_report import failure_rows, service_metrics
 from agentrl_jax.train.summary import machine, success_tables, tables_by_category
-from agentrl_jax.train.totals import Totals
 from envs_jax.budget import EXACT
 from envs_jax.splits import Split
 

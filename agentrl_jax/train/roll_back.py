@@ -15,7 +15,7 @@ from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.config import TrainConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.runs.checkpoint import Checkpoints
 
 
 def kept_checkpoints(config: TrainConfig) -> int:

@@ -14,7 +14,7 @@ from agentrl_jax.config import Config, load_config, save_resolved, to_dict
 from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import MAX_ERROR, UserError
 from agentrl_jax.evaluate.diagnose import diagnose
-from agentrl_jax.train.run_folder import read_config
+from agentrl_jax.runs.run_folder import read_config
 
 RUN = tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''")
 COMPARISON = {

@@ -13,7 +13,7 @@ from damage import damaged, with_odd_values
 
 from agentrl_jax.errors import MAX_ERROR, UserError
 from agentrl_jax.evaluate import eval_set as eval_set
-from agentrl_jax.train.run_folder import read_config
+from agentrl_jax.runs.run_folder import read_config
 
 DEEP = "[" * 3000 + "]" * 3000
 WORDS = [b"9" * 5000, DEEP.encode(), b"null", b"NaN", b"{", b'"', b"\n", b"\xff", b"\\ud800"]

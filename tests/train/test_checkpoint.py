@@ -13,8 +13,8 @@ import optax
 import pytest
 from flax import struct
 
-from agentrl_jax.train.checkpoint import CheckpointError, Checkpoints
-from agentrl_jax.train.digests import write_digests
+from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
+from agentrl_jax.runs.digests import write_digests
 
 
 @struct.dataclass
@@ -259,7 +259,7 @@ def test_a_kill_before_the_digests_leaves_the_checkpoint_before(tmp_path, monkey
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(1, make_state(1))
         with monkeypatch.context() as patched:
-            patched.setattr("agentrl_jax.train.checkpoint.write_digests", killed)
+            patched.setattr("agentrl_jax.runs.checkpoint.write_digests", killed)
             with pytest.raises(Killed):
                 checkpoints.save(2, make_state(2))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
@@ -270,7 +270,7 @@ def test_a_kill_before_the_digests_leaves_the_checkpoint_before(tmp_path, monkey
 _SAVER = """
 import sys
 import jax.numpy as jnp
-from agentrl_jax.train.checkpoint import Checkpoints
+from agentrl_jax.runs.checkpoint import Checkpoints
 checkpoints = Checkpoints(sys.argv[1], keep=2)
 step = checkpoints.latest_step() or 0
 print("start", step, flush=True)

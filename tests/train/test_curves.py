@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from agentrl_jax.train.curves import SUBPLOTS, plot_curves
+from agentrl_jax.runs.curves import SUBPLOTS, plot_curves
 
 BLUE, GRAY = (0x25, 0x63, 0xEB), (0x64, 0x74, 0x8B)
 

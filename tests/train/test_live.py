@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from agentrl_jax.train.live import LiveView, Progress, duration, final_table, sparkline
+from agentrl_jax.runs.live import LiveView, Progress, duration, final_table, sparkline
 
 
 def progress(iteration, **changes):

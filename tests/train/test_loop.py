@@ -12,8 +12,8 @@ import tiny_run
 import toy_agent
 
 from agentrl_jax.config import load_config
+from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup.programs import Programs
-from agentrl_jax.train.run_folder import RunFolder
 
 OTHER = """
 devices: 2

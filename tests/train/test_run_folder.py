@@ -13,7 +13,7 @@ from tensorboardX.record_writer import masked_crc32c
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.rates import with_rates
 from agentrl_jax.errors import UserError
-from agentrl_jax.train.run_folder import RunFolder, read_config
+from agentrl_jax.runs.run_folder import RunFolder, read_config
 
 ROW = {"step": 1, "stage": "imitation"}
 
@@ -266,7 +266,7 @@ def test_one_process_at_a_time_and_a_killed_one_lets_go(config):
     with RunFolder(config), pytest.raises(UserError, match="another process"):
         RunFolder(config)
     script = (
-        "import sys, time; from agentrl_jax.train.run_folder import RunFolder, read_config\n"
+        "import sys, time; from agentrl_jax.runs.run_folder import RunFolder, read_config\n"
         "folder = RunFolder(read_config(sys.argv[1]), sys.argv[1]); print('open', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, config.run_dir], stdout=subprocess.PIPE, text=True) as other:

@@ -7,7 +7,7 @@
     trajectories.jsonl   trajectories as text, every so many iterations
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
-    checkpoints/         see agentrl_jax.train.checkpoint
+    checkpoints/         see agentrl_jax.runs.checkpoint
     curves.png, summary.json
 
 Rows carry the step they belong to as `step`. A row of step k is written before checkpoint k is saved, so that a

@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import FULL
-from agentrl_jax.train.digests import DamageError, check_digests, is_complete, write_digests
+from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, write_digests
 
 State = TypeVar("State")
 
