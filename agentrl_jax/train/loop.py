@@ -17,6 +17,8 @@ from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.seen import learned_levels, level_ids
+from agentrl_jax.evaluate.service_report import failure_rows, service_metrics
+from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_category
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel.mesh import make_mesh
@@ -39,8 +41,6 @@ from agentrl_jax.train import guards
 from agentrl_jax.train.collapse_monitor import CollapseMonitor
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
-from agentrl_jax.train.service_report import failure_rows, service_metrics
-from agentrl_jax.train.summary import machine, success_tables, tables_by_category
 from envs_jax.budget import EXACT
 from envs_jax.splits import Split
 

@@ -22,6 +22,7 @@ from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.lines import optimal_label
 from agentrl_jax.evaluate.seen import hexadecimal
+from agentrl_jax.evaluate.summary import machine
 from agentrl_jax.learner.state import TrainState, init_state
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.batched_env import shared_prefix_len
@@ -31,7 +32,6 @@ from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.seeds import Seeds
-from agentrl_jax.train.summary import machine
 from envs_jax.splits import Split
 
 Record = dict[str, Any]

@@ -5,9 +5,9 @@ import types
 
 import numpy as np
 
+from agentrl_jax.evaluate.service_report import failure_rows, service_metrics
 from agentrl_jax.rollout.host_episodes import Failure, Report
 from agentrl_jax.setup.service_tasks import Services
-from agentrl_jax.train.service_report import failure_rows, service_metrics
 
 
 def played(failed, success, turns, retries, group):
