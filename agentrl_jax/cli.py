@@ -121,8 +121,8 @@ def _plan(command: Plan, overrides: list[str]) -> None:
     config = load_config(command.file, [*overrides, "--devices", "0"])  # those of the topology
     from agentrl_jax.errors import refusals
     from agentrl_jax.parallel.topology import described_devices
-    from agentrl_jax.train.plan import make_plan
-    from agentrl_jax.train.plan_report import as_json, as_table
+    from agentrl_jax.studies.plan import make_plan
+    from agentrl_jax.studies.plan_report import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology)
@@ -217,7 +217,7 @@ def _chat(command: Chat) -> None:
 
 def _export(command: Export) -> None:
     _check_download(command)
-    from agentrl_jax.train.export import export
+    from agentrl_jax.studies.export import export
 
     print(export(**dataclasses.asdict(command)))
 

@@ -82,8 +82,8 @@ def bench(command: Bench) -> None:
 def compare(command: Compare) -> None:
     """Plays the variants of a comparison and writes its report."""
     from agentrl_jax.config.comparison import load_comparison
-    from agentrl_jax.evaluate import comparison as reports
-    from agentrl_jax.train.compare import compare
+    from agentrl_jax.studies import comparison_report as reports
+    from agentrl_jax.studies.compare import compare
 
     comparison = load_comparison(command.file)
     stem = Path(command.file).stem

@@ -12,8 +12,8 @@ from agentrl_jax.models import decoder
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.topology import GIB, described_devices
-from agentrl_jax.train.plan import TOKEN_LOOP, make_plan
-from agentrl_jax.train.plan_report import as_json
+from agentrl_jax.studies.plan import TOKEN_LOOP, make_plan
+from agentrl_jax.studies.plan_report import as_json
 
 
 def number_of_parameters(name):

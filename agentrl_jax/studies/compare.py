@@ -14,7 +14,7 @@ from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.io import atomic_write
-from agentrl_jax.train.variants import Record, Variants
+from agentrl_jax.studies.variants import Record, Variants
 
 
 def compare(

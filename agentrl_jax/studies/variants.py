@@ -30,8 +30,8 @@ from agentrl_jax.rollout.level_splits import level_splits
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.studies.seeds import Seeds
 from agentrl_jax.train.horizon import Horizon
-from agentrl_jax.train.seeds import Seeds
 from envs_jax.splits import Split
 
 Record = dict[str, Any]

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.topology import GIB
-from agentrl_jax.train.plan import TOKEN_LOOP, Plan, ProgramPlan
+from agentrl_jax.studies.plan import TOKEN_LOOP, Plan, ProgramPlan
 
 _WHERE = ("once", "each turn or part", "each token or layer")
 
