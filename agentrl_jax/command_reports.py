@@ -71,7 +71,7 @@ def diagnose(command: Diagnose) -> None:
 def bench(command: Bench) -> None:
     """Prints what estimators of the policy gradient are worth."""
     from agentrl_jax.errors import refusals
-    from agentrl_jax.truth.report import run
+    from agentrl_jax.studies.estimator_bias.report import run
 
     options = dataclasses.asdict(command)
     del options["what"]  # there is one thing to measure

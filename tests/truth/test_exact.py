@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from agentrl_jax.config.algo import Rloo
-from agentrl_jax.truth import apply, policies, task
-from agentrl_jax.truth.cases import CASES, OFF_POLICY, Case
-from agentrl_jax.truth.exact import Bench, Sampling
-from agentrl_jax.truth.report import UNBIASED, biased
+from agentrl_jax.studies.estimator_bias import apply, policies, task
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
+from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling
+from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
 
 KNOWN = json.loads((Path(__file__).parent / "known_biases.json").read_text())
 """Bias and cosine of each estimator that has one, by drift, policy, members and name."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.truth.report import run
+from agentrl_jax.studies.estimator_bias.report import run
 
 OPTIONS = {
     "group_size": (2,),

@@ -11,9 +11,9 @@ import numpy as np
 
 from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.algos.groups import STD_FLOOR
-from agentrl_jax.truth import apply, task
-from agentrl_jax.truth.cases import Case
-from agentrl_jax.truth.policies import TinyPolicy
+from agentrl_jax.studies.estimator_bias import apply, task
+from agentrl_jax.studies.estimator_bias.cases import Case
+from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
 
 _CHUNK = 8192
 

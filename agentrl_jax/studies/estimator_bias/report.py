@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.truth import policies
-from agentrl_jax.truth.cases import CASES, OFF_POLICY
-from agentrl_jax.truth.exact import Bench, Result, Sampling
+from agentrl_jax.studies.estimator_bias import policies
+from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
+from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
 
 UNBIASED = 1e-9
 """Largest bias of an estimator that has none, as a share of the gradient: what float64 leaves."""

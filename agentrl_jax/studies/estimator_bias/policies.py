@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.truth.task import CONTEXTS, STATES, VOCABULARY
+from agentrl_jax.studies.estimator_bias.task import CONTEXTS, STATES, VOCABULARY
 
 HIDDEN = 4
 

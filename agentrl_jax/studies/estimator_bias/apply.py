@@ -15,8 +15,8 @@ from agentrl_jax.algos.advantages import whiten
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
 from agentrl_jax.algos.groups import center_and_std
 from agentrl_jax.algos.rewards import place_rewards
-from agentrl_jax.truth import task
-from agentrl_jax.truth.cases import Case
+from agentrl_jax.studies.estimator_bias import task
+from agentrl_jax.studies.estimator_bias.cases import Case
 
 
 class Rows(NamedTuple):

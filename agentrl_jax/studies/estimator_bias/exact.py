@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from agentrl_jax.algos.groups import STD_FLOOR
-from agentrl_jax.truth import task
-from agentrl_jax.truth.cases import Case, Pairing
-from agentrl_jax.truth.level import Level
-from agentrl_jax.truth.policies import TinyPolicy
+from agentrl_jax.studies.estimator_bias import task
+from agentrl_jax.studies.estimator_bias.cases import Case, Pairing
+from agentrl_jax.studies.estimator_bias.level import Level
+from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
 
 
 class PolicyDrift(NamedTuple):
