@@ -15,7 +15,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.eval_set import evaluate_run as evaluate
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.run_folder import read_config

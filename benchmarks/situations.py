@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import PromptConfig
-from agentrl_jax.rollout.batched_env import Task
+from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.text.pieces import expand
 from agentrl_jax.text.prompt import message, response
 from agentrl_jax.text.tokenizer import Tokenizer

@@ -31,7 +31,7 @@ from agentrl_jax.evaluate.statistics import mean_interval, paired_interval, succ
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import load_policy

@@ -30,8 +30,8 @@ from agentrl_jax.models import actor_critic
 from agentrl_jax.models.weights.hf_config_out import describe
 from agentrl_jax.models.weights.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.batched_env import CompiledEnv
 from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.rng import level_key
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats

@@ -6,7 +6,7 @@ Names are made up from the seed, so no fixed set of pieces could utter them.
 import random
 from collections.abc import Sequence
 
-from agentrl_jax.rollout.host_environment import HostStep
+from agentrl_jax.rollout.envs.host_environment import HostStep
 
 SIDES = ("Left", "Right")
 LETTERS = 3

@@ -16,7 +16,7 @@ from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, Ro
 from agentrl_jax.config.algo import FractionFilter, Gae
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.rollout.batched_env import CompiledEnv, Task
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment

@@ -22,10 +22,10 @@ from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.batched_env import CompiledEnv
-from agentrl_jax.rollout.host import HostEnv
-from agentrl_jax.rollout.host_environment import HostTask
-from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.host_environment import HostTask
+from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config, read_levels, read_metrics
 from agentrl_jax.setup import build

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import PromptConfig, TaskConfig
-from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.setup import build

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.batched_env import Task
-from agentrl_jax.rollout.level_splits import TaskLevels
+from agentrl_jax.rollout.envs.batched_env import Task
+from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import Trajectory
 from envs_jax import registry
 from envs_jax.splits import grid_images

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentrl_jax.rollout.host_episodes import Failure, Report
+from agentrl_jax.rollout.envs.host_episodes import Failure, Report
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.bridge import RETRIES
 

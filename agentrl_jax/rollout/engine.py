@@ -21,8 +21,8 @@ from agentrl_jax.algos import masked
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
-from agentrl_jax.rollout.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.prefill import chunked_prefill, prefill_prefixes, write_prefix
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from agentrl_jax.rollout.batched_env import BatchedEnv
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout.batched_env import BatchedEnv
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
 def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: BatchedEnv) -> decoder.KVCache:

@@ -6,7 +6,7 @@ Shapes: as in `engine`.
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.rollout.batched_env import BatchedEnv, Message
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, TurnResult
 
 

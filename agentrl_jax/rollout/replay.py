@@ -18,8 +18,8 @@ from flax import struct
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.batched_env import Message
 from agentrl_jax.rollout.engine_config import EngineConfig
+from agentrl_jax.rollout.envs.batched_env import Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory, TurnResult, unplayed
 
 

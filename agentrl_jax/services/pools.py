@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.rollout.envs.side_by_side import run_all
 from agentrl_jax.services.client import Lost, ServiceClient
 from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.protocol import wire_of

@@ -25,9 +25,9 @@ from agentrl_jax.models.weights.hf_config import PretrainedConfig
 from agentrl_jax.models.weights.load import Pretrained, load_pretrained
 from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
-from agentrl_jax.rollout.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
-from agentrl_jax.rollout.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings
 from agentrl_jax.setup.level_files import make_env
 from agentrl_jax.text import tokenizer as tokenizers

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.batched_env import BatchedEnv, CompiledEnv, Task
-from agentrl_jax.rollout.level_splits import LevelSplits, TaskLevels
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
+from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.recording import empty_trajectory
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory
 from agentrl_jax.text.grammar import ParsedResponse

@@ -27,10 +27,10 @@ from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
 from agentrl_jax.parallel.mesh import FSDP, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
-from agentrl_jax.rollout.batched_env import BatchedEnv
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import BatchedEnv
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
-from agentrl_jax.rollout.host import HostEnv
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build

@@ -13,10 +13,10 @@ import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, refusals, shortened
-from agentrl_jax.rollout.batched_env import CompiledEnv
-from agentrl_jax.rollout.host import HostEnv
-from agentrl_jax.rollout.host_environment import HostTask, host_task
-from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
+from agentrl_jax.rollout.envs.side_by_side import run_all
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError

@@ -8,9 +8,9 @@ from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
-from agentrl_jax.rollout.batched_env import CompiledEnv
-from agentrl_jax.rollout.host import HostEnv
-from agentrl_jax.rollout.level_splits import LevelSplits
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.demonstrations import demonstrations

@@ -20,8 +20,8 @@ from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded

@@ -25,8 +25,8 @@ from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.evaluate.summary import machine
 from agentrl_jax.learner.state import TrainState, init_state
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.batched_env import shared_prefix_len
-from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
+from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs

@@ -22,9 +22,9 @@ from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_cate
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.batched_env import CompiledEnv, shared_prefix_len
-from agentrl_jax.rollout.host import HostEnv
-from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
+from agentrl_jax.rollout.envs.host import HostEnv
+from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.rollout.trajectory import EpisodeIds, Trajectory
 from agentrl_jax.rollout.transcript import transcripts
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints

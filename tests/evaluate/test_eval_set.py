@@ -12,7 +12,7 @@ from agentrl_jax.config import load_config
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.level_splits import TaskLevels
+from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from envs_jax.budget import Budget

@@ -12,7 +12,7 @@ import tiny_run
 import envs_jax
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
-from agentrl_jax.rollout.level_splits import LEAST, TaskLevels, task_levels
+from agentrl_jax.rollout.envs.level_splits import LEAST, TaskLevels, task_levels
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry

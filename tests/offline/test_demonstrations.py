@@ -6,7 +6,7 @@ import pytest
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.seen import level_ids, seen_levels
-from agentrl_jax.rollout.level_splits import TaskLevels, level_splits
+from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.setup import build
 from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
 from agentrl_jax.text.tokenizer import load_small

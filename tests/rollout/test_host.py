@@ -20,8 +20,8 @@ from agentrl_jax.parallel.mesh import DATA, make_mesh
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.engine_config import EngineConfig
-from agentrl_jax.rollout.host import PART_BYTES, HostEnv, _call
-from agentrl_jax.rollout.host_environment import host_task
+from agentrl_jax.rollout.envs.host import PART_BYTES, HostEnv, _call
+from agentrl_jax.rollout.envs.host_environment import host_task
 from agentrl_jax.rollout.replay import replay_logprobs
 from agentrl_jax.rollout.trajectory import RolloutSettings
 from agentrl_jax.setup import build

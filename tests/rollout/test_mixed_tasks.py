@@ -7,7 +7,7 @@ import toy_agent
 
 from agentrl_jax.config import TaskConfig
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.batched_env import shared_prefix_len
+from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.setup import build

@@ -13,7 +13,7 @@ from toy_agent import GROUP_SIZE
 
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout.host import HostEnv
+from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import RolloutStats

@@ -15,7 +15,7 @@ from prompt_texts import message_text, prefix_text
 from toy_agent import END, TOKENIZER
 
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.packing import pack_trajectories
 
 TURNS, MAX_RESPONSE_TOKENS, ACTIONS = 5, 14, 5

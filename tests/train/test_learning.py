@@ -13,7 +13,7 @@ from agentrl_jax.learner import state
 from agentrl_jax.learner import update as learner
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout import engine
-from agentrl_jax.rollout.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.setup import build
 
 ITERATIONS = 20

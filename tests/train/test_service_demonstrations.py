@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.config import load_config
-from agentrl_jax.rollout.level_splits import level_splits
+from agentrl_jax.rollout.envs.level_splits import level_splits
 from agentrl_jax.services.shadow_env import NoisyOracle
 from agentrl_jax.setup import build, service_demonstrations
 from agentrl_jax.setup.service_tasks import Services, batched_envs

@@ -6,7 +6,7 @@ import types
 import numpy as np
 
 from agentrl_jax.evaluate.service_report import failure_rows, service_metrics
-from agentrl_jax.rollout.host_episodes import Failure, Report
+from agentrl_jax.rollout.envs.host_episodes import Failure, Report
 from agentrl_jax.setup.service_tasks import Services
 
 

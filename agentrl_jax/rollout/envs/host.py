@@ -14,9 +14,9 @@ from flax import struct
 from jax.experimental import io_callback
 
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.batched_env import Message, Prompted, write_messages
-from agentrl_jax.rollout.host_environment import HostTask
-from agentrl_jax.rollout.host_episodes import HostEpisodes
+from agentrl_jax.rollout.envs.batched_env import Message, Prompted, write_messages
+from agentrl_jax.rollout.envs.host_environment import HostTask
+from agentrl_jax.rollout.envs.host_episodes import HostEpisodes
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
 from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
 from agentrl_jax.text.prompt import Prompt

@@ -1,4 +1,4 @@
-"""Episodes of host environments: plain Python and NumPy behind the callback of `agentrl_jax.rollout.host`.
+"""Episodes of host environments: plain Python and NumPy behind the callback of `agentrl_jax.rollout.envs.host`.
 
 Nothing here calls JAX, because a computation that waits for this code would wait for itself. Shapes: `B` rows,
 `O` tokens of an environment's text, `A` actions of one turn.
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentrl_jax.errors import MAX_FOREIGN, shortened
-from agentrl_jax.rollout.host_environment import HostEnvironment, HostStep, HostTask
-from agentrl_jax.rollout.side_by_side import run_all
+from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
+from agentrl_jax.rollout.envs.side_by_side import run_all
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
 from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
@@ -77,7 +77,7 @@ class HostEpisodes:
     """Keeps the episodes of all rollouts and answers for them, a whole batch at a time. Safe in threads."""
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
-        """Starts without episodes; arguments as in `agentrl_jax.rollout.host.HostEnv`."""
+        """Starts without episodes; arguments as in `agentrl_jax.rollout.envs.host.HostEnv`."""
         self._tasks = tasks
         self._tokenizer = tokenizer
         self._deadline = deadline

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.batched_env import CompiledEnv, Task
-from agentrl_jax.rollout.host import HostEnv
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
+from agentrl_jax.rollout.envs.host import HostEnv
 from envs_jax.splits import SHARES, Split, distinct_levels, splits_of_levels
 
 DRAWS = 1024
