@@ -10,8 +10,8 @@ from worker import seconds
 
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.io.load import Pretrained
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.load import Pretrained
 
 PROMPT, CACHE, LENGTH = 128, 256, 512
 """Tokens of a prompt, positions of its cache, tokens of a row of the gradient."""

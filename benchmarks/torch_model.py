@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax_side import CACHE, LENGTH, PROMPT, Ours
 from worker import Worker, seconds
 
-from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
+from agentrl_jax.models.io.load import load_pretrained, save_pretrained
 
 SIZE = 2048
 BYTES = {"float32": 4, "bfloat16": 2}

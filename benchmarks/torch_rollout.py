@@ -27,8 +27,8 @@ from worker import Worker, seconds
 
 from agentrl_jax.config import Config, decode
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.load import save_pretrained
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv

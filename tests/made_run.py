@@ -9,9 +9,9 @@ import yaml
 
 from agentrl_jax.config import decode, save_resolved
 from agentrl_jax.models import decoder
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.load import save_pretrained
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.load import save_pretrained
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.setup import build
 from agentrl_jax.text import tokenizer as tokenizers

@@ -13,8 +13,8 @@ import numpy as np
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Params
+from agentrl_jax.models.io.load import load_pretrained
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.load import load_pretrained
 from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample
 from agentrl_jax.runs.run_folder import is_run, read_config

@@ -19,11 +19,11 @@ from agentrl_jax.learner import state
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.io.hf_config import PretrainedConfig
+from agentrl_jax.models.io.load import Pretrained, load_pretrained
+from agentrl_jax.models.io.stacked import Placement
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.hf_config import PretrainedConfig
-from agentrl_jax.models.weights.load import Pretrained, load_pretrained
-from agentrl_jax.models.weights.stacked import Placement
 from agentrl_jax.parallel import layout
 from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
-from agentrl_jax.models.weights.hf_config import PretrainedConfig
-from agentrl_jax.models.weights.load import Pretrained
+from agentrl_jax.models.io.hf_config import PretrainedConfig
+from agentrl_jax.models.io.load import Pretrained
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import Tokenizer

@@ -7,11 +7,11 @@ from pathlib import Path
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
+from agentrl_jax.models.io import peft_files, safetensors_out
+from agentrl_jax.models.io.hf_config import PretrainedConfig
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.load import load_pretrained, save_pretrained
 from agentrl_jax.models.lora import on_all_layers
-from agentrl_jax.models.weights import peft_files, safetensors_out
-from agentrl_jax.models.weights.hf_config import PretrainedConfig
-from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.runs.run_folder import is_run, read_config
 from agentrl_jax.setup import build

@@ -11,8 +11,8 @@ from typing import Any
 import tokenizers
 
 from agentrl_jax.errors import shortened
-from agentrl_jax.models.weights import tokenizer_files
-from agentrl_jax.models.weights.local_files import read_bytes
+from agentrl_jax.models.io import tokenizer_files
+from agentrl_jax.models.io.local_files import read_bytes
 from agentrl_jax.text import model_folder, tokenizer_file
 from agentrl_jax.text.chat_template import ChatTemplate
 from agentrl_jax.text.model_folder import Beside

@@ -13,9 +13,9 @@ from agentrl_jax.config import load_resolved
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate import chat
 from agentrl_jax.models import decoder
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.load import load_pretrained, save_pretrained
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
 from agentrl_jax.text import tokenizer as tokenizers
 from agentrl_jax.text.conversation import conversation_ids, following_ids
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl_jax.evaluate import chat
-from agentrl_jax.models.weights.load import SMOLLM2
+from agentrl_jax.models.io.load import SMOLLM2
 from agentrl_jax.text.conversation import conversation_ids
 
 pytestmark = pytest.mark.slow

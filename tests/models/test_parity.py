@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.models import decoder
-from agentrl_jax.models.weights.load import load_pretrained
+from agentrl_jax.models.io.load import load_pretrained
 
 HOME = Path(__file__).with_name("parity")
 sys.path.insert(0, str(HOME))

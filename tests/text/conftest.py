@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_jax.models.weights.config_fields import Fields
-from agentrl_jax.models.weights.gguf_format import open_gguf
-from agentrl_jax.models.weights.gguf_tokenizer import tokenizer_files
+from agentrl_jax.models.io.config_fields import Fields
+from agentrl_jax.models.io.gguf_format import open_gguf
+from agentrl_jax.models.io.gguf_tokenizer import tokenizer_files
 from agentrl_jax.text import grammar, tokenizer
 
 

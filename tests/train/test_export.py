@@ -13,8 +13,8 @@ import tiny_run
 
 from agentrl_jax.config import load_resolved
 from agentrl_jax.models import actor_critic, decoder, lora
-from agentrl_jax.models.weights.load import load_pretrained
-from agentrl_jax.models.weights.peft_files import load_adapter
+from agentrl_jax.models.io.load import load_pretrained
+from agentrl_jax.models.io.peft_files import load_adapter
 from agentrl_jax.setup.policy import load_policy
 from agentrl_jax.text import tokenizer as tokenizers
 

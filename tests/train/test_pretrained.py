@@ -9,9 +9,9 @@ import tiny_run
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.models import decoder
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.load import load_pretrained, save_pretrained
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.load import load_pretrained, save_pretrained
 from agentrl_jax.text import tokenizer as tokenizers
 
 SHAPE = DecoderConfig(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.models import decoder, lora
-from agentrl_jax.models.weights import load, peft_files
+from agentrl_jax.models.io import load, peft_files
 
 torch = pytest.importorskip("torch", reason="torch is not installed; it runs the models that ours are compared with")
 transformers = pytest.importorskip("transformers")
@@ -98,7 +98,7 @@ def test_logits_equal_both_ways(case, tokens, tmp_path):
 @pytest.mark.parametrize("case", CASES)
 def test_models_of_ours_are_read(case, tokens, tmp_path):
     """With a configuration that was written here, not kept from a file."""
-    from agentrl_jax.models.weights import hf_config_out
+    from agentrl_jax.models.io import hf_config_out
 
     random_model(case).save_pretrained(tmp_path / "theirs")
     loaded = load.load_pretrained(tmp_path / "theirs")

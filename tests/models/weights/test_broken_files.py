@@ -9,8 +9,8 @@ import struct
 import pytest
 from hf_models import config_of, tensors_of, write_folder
 
-from agentrl_jax.models.weights import load
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io import load
+from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.text import tokenizer
 
 CONFIG = config_of("qwen3", num_hidden_layers=1)

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peft_models import SETTINGS, adapter_tensors, write
 
-from agentrl_jax.models.weights import hf_config, load, peft_files
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io import hf_config, load, peft_files
+from agentrl_jax.models.io.errors import WeightsError
 
 CONFIG = config_of("qwen3", num_hidden_layers=1)
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder

@@ -7,10 +7,10 @@ import sys
 import pytest
 from hf_models import FAMILIES, LLAMA3, config_of
 
+from agentrl_jax.models.io import hf_config, hf_config_out
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.hf_config import parse_config
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
-from agentrl_jax.models.weights import hf_config, hf_config_out
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.hf_config import parse_config
 
 SMOLLM2 = {
     "architectures": ["LlamaForCausalLM"],

@@ -12,8 +12,8 @@ from peft_models import SETTINGS, adapter_tensors, write
 from safetensors.numpy import load_file
 
 from agentrl_jax.models import lora
-from agentrl_jax.models.weights import hf_config, peft_files
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io import hf_config, peft_files
+from agentrl_jax.models.io.errors import WeightsError
 
 DECODER = hf_config.parse_config(config_of("qwen2")).decoder
 

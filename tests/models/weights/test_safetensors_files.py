@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from agentrl_jax.models import decoder
-from agentrl_jax.models.weights import hf_config, load
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io import hf_config, load
+from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.text import model_folder
 
 
@@ -186,7 +186,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(path, *args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("agentrl_jax.models.weights.safetensors_out.save_file", full)
+    monkeypatch.setattr("agentrl_jax.models.io.safetensors_out.save_file", full)
     with pytest.raises(WeightsError, match=r"new: cannot be written \(No space left on device\)"):
         load.save_pretrained(tmp_path / "new", loaded.params, loaded.config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io.errors import WeightsError
 
 
 def shown(value: Any) -> str:

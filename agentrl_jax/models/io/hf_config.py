@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl_jax.models.io.config_fields import Fields, shown
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.local_files import read_json
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
-from agentrl_jax.models.weights.config_fields import Fields, shown
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.local_files import read_json
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from agentrl_jax.models.io.config_fields import Fields
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.local_files import member, read_json
+from agentrl_jax.models.io.names import HF_LAYER, PROJECTIONS, Leaf, check_shapes
+from agentrl_jax.models.io.safetensors_files import open_files
+from agentrl_jax.models.io.safetensors_out import file_tensor, flatten, whole_folder, write_files, write_tensors
+from agentrl_jax.models.io.stacked import Placement, load_leaves
 from agentrl_jax.models.lora import TARGETS, Adapter, LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.config_fields import Fields
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.local_files import member, read_json
-from agentrl_jax.models.weights.names import HF_LAYER, PROJECTIONS, Leaf, check_shapes
-from agentrl_jax.models.weights.safetensors_files import open_files
-from agentrl_jax.models.weights.safetensors_out import file_tensor, flatten, whole_folder, write_files, write_tensors
-from agentrl_jax.models.weights.stacked import Placement, load_leaves
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 

@@ -5,8 +5,8 @@ import json
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from agentrl_jax.models.weights.config_fields import Fields, shown
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io.config_fields import Fields, shown
+from agentrl_jax.models.io.errors import WeightsError
 
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 

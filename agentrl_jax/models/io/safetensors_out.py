@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.hf_config import PretrainedConfig
-from agentrl_jax.models.weights.hf_config_out import written_config
-from agentrl_jax.models.weights.local_files import member
-from agentrl_jax.models.weights.names import Leaf, check_shapes, leaves
-from agentrl_jax.models.weights.safetensors_files import INDEX
-from agentrl_jax.models.weights.stacked import numpy_dtype
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.hf_config import PretrainedConfig
+from agentrl_jax.models.io.hf_config_out import written_config
+from agentrl_jax.models.io.local_files import member
+from agentrl_jax.models.io.names import Leaf, check_shapes, leaves
+from agentrl_jax.models.io.safetensors_files import INDEX
+from agentrl_jax.models.io.stacked import numpy_dtype
 
 SHARD_BYTES = 4 * 2**30
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.models.decoder import Params
-from agentrl_jax.models.weights import gguf_file, safetensors_files, safetensors_out, tokenizer_files
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.hf_config import PretrainedConfig, read_config
-from agentrl_jax.models.weights.local_files import member
-from agentrl_jax.models.weights.stacked import Placement
+from agentrl_jax.models.io import gguf_file, safetensors_files, safetensors_out, tokenizer_files
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.hf_config import PretrainedConfig, read_config
+from agentrl_jax.models.io.local_files import member
+from agentrl_jax.models.io.stacked import Placement
 
 SMOLLM2 = "smollm2-135m"
 """Name of the model that comes as a Python package, for machines without network."""

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.models import layers
+from agentrl_jax.models.io.config_fields import Fields
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.gguf_format import GgufFile, open_gguf
+from agentrl_jax.models.io.gguf_tokenizer import tokenizer_files
+from agentrl_jax.models.io.hf_config import MOST, PretrainedConfig
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.names import check_shapes, leaves
+from agentrl_jax.models.io.stacked import Placement, load_leaves, numpy_dtype
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
-from agentrl_jax.models.weights.config_fields import Fields
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.gguf_format import GgufFile, open_gguf
-from agentrl_jax.models.weights.gguf_tokenizer import tokenizer_files
-from agentrl_jax.models.weights.hf_config import MOST, PretrainedConfig
-from agentrl_jax.models.weights.hf_config_out import describe
-from agentrl_jax.models.weights.names import check_shapes, leaves
-from agentrl_jax.models.weights.stacked import Placement, load_leaves, numpy_dtype
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.models.weights.config_fields import shown
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io.config_fields import shown
+from agentrl_jax.models.io.errors import WeightsError
 
 KINDS = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16")
 """Kinds of tensors that are supported."""

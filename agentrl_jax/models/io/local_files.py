@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.models.weights.errors import WeightsError
+from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.strict_json import parse_object
 
 JSON_BYTES = 64 * 2**20

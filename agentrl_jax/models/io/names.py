@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Literal
 
+from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.errors import WeightsError
 
 Style = Literal["hf", "gguf"]
 

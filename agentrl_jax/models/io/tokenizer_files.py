@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentrl_jax.models.weights.local_files import member, read_bytes
+from agentrl_jax.models.io.local_files import member, read_bytes
 
 NAMES = (
     "tokenizer.json",

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.names import Leaf
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.names import Leaf
 
 Placement = Sharding | Callable[[DecoderConfig, str, tuple[int, ...]], Sharding] | None
 """Where arrays go: one sharding; a function of the decoder, the array's path (`layers/query`) and its shape to one; or

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.hf_config import ARCHITECTURES, PretrainedConfig, parse_config
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.hf_config import ARCHITECTURES, PretrainedConfig, parse_config
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 

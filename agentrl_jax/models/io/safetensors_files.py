@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from agentrl_jax.models.io.config_fields import shown
+from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.local_files import member, parse_json, read_json
+from agentrl_jax.models.io.names import TIED_HEAD, check_shapes, leaves
+from agentrl_jax.models.io.stacked import Placement, load_leaves, numpy_dtype
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.models.weights.config_fields import shown
-from agentrl_jax.models.weights.errors import WeightsError
-from agentrl_jax.models.weights.local_files import member, parse_json, read_json
-from agentrl_jax.models.weights.names import TIED_HEAD, check_shapes, leaves
-from agentrl_jax.models.weights.stacked import Placement, load_leaves, numpy_dtype
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _HEADER_BYTES = 16 * 2**20
