@@ -23,7 +23,7 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup import policy as run_policy
 from agentrl_jax.setup.policy import RunPolicy
 from agentrl_jax.setup.programs import Programs
-from agentrl_jax.train.loop import train
+from agentrl_jax.train.run import train
 from envs_jax.splits import Split
 
 __all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "train"]

@@ -184,7 +184,7 @@ def _train_by(config: Config) -> None:
     for index, task in enumerate(() if config.served else config.tasks):
         with as_user_error(f"tasks.{index}"):
             make(task.env, **task.options)
-    from agentrl_jax.train.loop import train
+    from agentrl_jax.train.run import train
 
     train(config)
 

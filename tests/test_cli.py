@@ -124,7 +124,7 @@ def test_a_mistake_in_a_configuration(run, tmp_path, text, words, parts):
 
 def test_train_hands_the_configuration_to_the_loop(run, replace, tmp_path):
     seen = []
-    replace("agentrl_jax.train.loop", "train", seen.append)
+    replace("agentrl_jax.train.run", "train", seen.append)
     (tmp_path / "a.yaml").write_text("seed: 4\ntasks: [{env: Bandit, groups: 4}]")
     assert run("train", str(tmp_path / "a.yaml"), "--train.iterations", "3")[0] == 0
     (config,) = seen
@@ -140,10 +140,10 @@ def test_errors_and_interrupts_of_the_loop(run, replace, tmp_path):
         raise KeyboardInterrupt
 
     (tmp_path / "a.yaml").write_text("")
-    replace("agentrl_jax.train.loop", "train", fail)
+    replace("agentrl_jax.train.run", "train", fail)
     code, _, err = run("train", str(tmp_path / "a.yaml"))
     assert "holds a run with another configuration" in one_line(code, err)
-    replace("agentrl_jax.train.loop", "train", interrupt)
+    replace("agentrl_jax.train.run", "train", interrupt)
     code, _, err = run("train", str(tmp_path / "a.yaml"))
     assert (code, err.count("\n")) == (130, 1)
 
