@@ -59,5 +59,5 @@ setup(
         "sciworld": ["scienceworld==1.2.3"],
         "wandb": ["wandb>=0.20"],
     },
-    entry_points={"console_scripts": ["agentrl=agentrl_jax.cli:main"]},
+    entry_points={"console_scripts": ["agentrl=agentrl_jax.cli.main:main"]},
 )

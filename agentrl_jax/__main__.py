@@ -1,5 +1,5 @@
 """`python -m agentrl_jax` is the command `agentrl`."""
 
-from agentrl_jax.cli import main
+from agentrl_jax.cli.main import main
 
 main()

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from agentrl_jax import cli
+from agentrl_jax.cli import main as cli
 from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
 

@@ -13,7 +13,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from agentrl_jax import cli
+from agentrl_jax.cli import main as cli
 
 LEVELS = """
 ######

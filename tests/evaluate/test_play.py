@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from agentrl_jax import cli
+from agentrl_jax.cli import main as cli
 from agentrl_jax.evaluate.play import play, with_tags
 from agentrl_jax.text.grammar import ResponseGrammar
 

@@ -9,7 +9,8 @@ import tiny_run
 import yaml
 from damage import ODD, damaged, ends_in_one_line, with_odd_values
 
-from agentrl_jax import cli, safe_yaml
+from agentrl_jax import safe_yaml
+from agentrl_jax.cli import main as cli
 from agentrl_jax.config import Config, load_config, save_resolved, to_dict
 from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import MAX_ERROR, UserError

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from agentrl_jax import cli
+from agentrl_jax.cli import main as cli
 from agentrl_jax.setup.programs import Programs
 
 

@@ -4,7 +4,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from agentrl_jax.commands import Serve
+from agentrl_jax.cli.commands import Serve
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.protocol import wire_of

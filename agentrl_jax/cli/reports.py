@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax import stopping
-from agentrl_jax.command_checks import known, readable
-from agentrl_jax.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
+from agentrl_jax.cli.checks import known, readable
+from agentrl_jax.cli.commands import Bench, Compare, Diagnose, Envs, Eval, Presets
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
 

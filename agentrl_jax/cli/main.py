@@ -16,9 +16,23 @@ from typing import Any, NoReturn
 import tyro
 from rich.console import Console
 
-from agentrl_jax import command_reports, stopping
-from agentrl_jax.command_checks import as_user_error, known, readable
-from agentrl_jax.commands import Bench, Chat, Compare, Diagnose, Envs, Eval, Export, Plan, Play, Presets, Serve, Train
+from agentrl_jax import stopping
+from agentrl_jax.cli import reports as command_reports
+from agentrl_jax.cli.checks import as_user_error, known, readable
+from agentrl_jax.cli.commands import (
+    Bench,
+    Chat,
+    Compare,
+    Diagnose,
+    Envs,
+    Eval,
+    Export,
+    Plan,
+    Play,
+    Presets,
+    Serve,
+    Train,
+)
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.config.listing import listing
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
