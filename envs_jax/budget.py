@@ -63,3 +63,8 @@ class Baselines(NamedTuple):
     optimal: np.ndarray
     optimal_is: str = EXACT
     null: np.ndarray | None = None
+
+
+def optimal_label(kind: str, name: str = "optimal") -> str:
+    """Returns the name of the line of optimal play, with what it is (`Baselines.optimal_is`) where it is not exact."""
+    return name if kind == EXACT else f"{name} ({kind})"

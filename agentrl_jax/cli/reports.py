@@ -115,9 +115,8 @@ def evaluate(command: Eval) -> None:
         known(command.env, "--env")
     readable(command.levels)
     from agentrl_jax.evaluate.eval_set import evaluate_run
-    from agentrl_jax.evaluate.lines import optimal_label
     from agentrl_jax.runs.live import levels_line
-    from envs_jax.budget import EXACT
+    from envs_jax.budget import EXACT, optimal_label
 
     result = evaluate_run(
         command.run,

@@ -18,7 +18,7 @@ from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.sizes import check_sizes
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.lines import episode_budget, null_success
-from agentrl_jax.evaluate.seen import learned_levels, level_ids, seen_levels
+from agentrl_jax.evaluate.seen import learned_levels, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
@@ -26,7 +26,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
-from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
+from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory, level_ids
 from agentrl_jax.runs.run_folder import read_config, read_levels, read_metrics
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import load_policy

@@ -8,12 +8,13 @@ import numpy as np
 from agentrl_jax.config import Config
 from agentrl_jax.evaluate.eval_set import EvalSet, Params
 from agentrl_jax.evaluate.lines import pool
-from agentrl_jax.evaluate.seen import level_ids, seen_levels
+from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.returns import Penalties
+from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup.programs import RolloutProgram
 from envs_jax.budget import Baselines
 from envs_jax.splits import Split

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.config import PromptConfig
-from envs_jax.budget import EXACT, Baselines, Budget
+from envs_jax.budget import Baselines, Budget
 from envs_jax.environment import TextEnvironment
 
 
@@ -37,11 +37,6 @@ def null_success(env: TextEnvironment, params: Any, levels: np.ndarray) -> np.nd
     if levels.size:
         return np.asarray(jax.jit(jax.vmap(given))(levels), np.float64)
     return np.asarray(jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(0), len(levels))), np.float64)
-
-
-def optimal_label(kind: str, name: str = "optimal") -> str:
-    """Returns the name of the line of optimal play, with what it is (`Baselines.optimal_is`) where it is not exact."""
-    return name if kind == EXACT else f"{name} ({kind})"
 
 
 def pool(parts: Sequence[Baselines | None]) -> Baselines | None:

@@ -13,22 +13,12 @@ import numpy as np
 
 from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
-from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.rollout.trajectory import hexadecimal
 from envs_jax import registry
 from envs_jax.splits import grid_images
 
 LEARNED = ("imitation", "rl")
 """Stages whose levels change parameters."""
-
-
-def level_ids(trajectory: Trajectory) -> list[str]:
-    """The hash of the first state of every episode that was played, as 16 hexadecimal digits."""
-    return hexadecimal(np.asarray(trajectory.turn.state_hash[:, 0])[np.asarray(trajectory.num_turns) > 0])
-
-
-def hexadecimal(hashes: np.ndarray) -> list[str]:
-    """Hashes u32[n, 2] as text."""
-    return [f"{first:08x}{second:08x}" for first, second in hashes.tolist()]
 
 
 def learned_levels(rows: Iterable[Mapping[str, Any]], metrics: Iterable[Mapping[str, Any]]) -> set[str] | None:

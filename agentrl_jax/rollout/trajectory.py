@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from agentrl_jax.algos.masked import Mean
@@ -210,3 +211,13 @@ class RolloutStats(struct.PyTreeNode):
     environment_steps: jax.Array
     rounds: jax.Array
     measured: dict[str, Mean] = struct.field(default_factory=dict)
+
+
+def level_ids(trajectory: Trajectory) -> list[str]:
+    """The hash of the first state of every episode that was played, as 16 hexadecimal digits."""
+    return hexadecimal(np.asarray(trajectory.turn.state_hash[:, 0])[np.asarray(trajectory.num_turns) > 0])
+
+
+def hexadecimal(hashes: np.ndarray) -> list[str]:
+    """Hashes u32[n, 2] as text."""
+    return [f"{first:08x}{second:08x}" for first, second in hashes.tolist()]

@@ -62,7 +62,7 @@ def plot_curves(
         path: the PNG to write.
         random: success of random play, drawn as a line in the first panel.
         optimal: success of optimal play, drawn likewise.
-        optimal_name: name of that line, see `lines.optimal_label`.
+        optimal_name: name of that line, see `budget.optimal_label`.
         title: heading of the figure.
         subplots: what to draw; panels without any data are left out, except for the first.
     """

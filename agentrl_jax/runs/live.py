@@ -11,14 +11,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from agentrl_jax.evaluate.lines import optimal_label
-from envs_jax.budget import EXACT
+from envs_jax.budget import EXACT, optimal_label
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Progress:
+class IterationView:
     """The numbers of one iteration that the live view shows."""
 
     iteration: int
@@ -37,6 +36,20 @@ class Progress:
     """Sampled tokens per second of the iteration."""
     bad_updates: int = 0
     """Updates skipped so far."""
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], tokens_per_second: float, bad_updates: int) -> "IterationView":
+        """What a row of metrics.jsonl says."""
+        return cls(
+            iteration=row["iteration"],
+            success=row["train/success"],
+            mean_return=row["train/return"],
+            in_group_std=row["rollout/in_group_std"],
+            entropy=row["actor/entropy"],
+            logprob_gap=row["rollout/logprob_gap_mean"],
+            tokens_per_second=tokens_per_second,
+            bad_updates=bad_updates,
+        )
 
 
 class LiveView:
@@ -73,7 +86,7 @@ class LiveView:
         """Prints a line that stays: a phase that begins, a validation, a skipped update."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: IterationView) -> None:
         """Shows an iteration that has just ended."""
         now = self._clock()
         if self._start is None:  # the first iteration of this process compiles: it says nothing about the others
@@ -86,7 +99,7 @@ class LiveView:
         else:
             self._console.print(self._line(progress, left), highlight=False, soft_wrap=True)
 
-    def _fields(self, progress: Progress, left: float | None) -> list[tuple[str, str]]:
+    def _fields(self, progress: IterationView, left: float | None) -> list[tuple[str, str]]:
         fields = [
             ("success", f"{progress.success:6.1%}"),
             ("return", f"{progress.mean_return:+.2f}"),
@@ -98,12 +111,12 @@ class LiveView:
         ]
         return [*fields, ("skipped updates", str(progress.bad_updates))] if progress.bad_updates else fields
 
-    def _line(self, progress: Progress, left: float | None) -> str:
+    def _line(self, progress: IterationView, left: float | None) -> str:
         width = len(str(self._total))
         shown = "  ".join(f"{name} {value}" for name, value in self._fields(progress, left))
         return f"iteration {progress.iteration:>{width}}/{self._total}  {shown}"
 
-    def _panel(self, progress: Progress, left: float | None) -> Group:
+    def _panel(self, progress: IterationView, left: float | None) -> Group:
         head = Table.grid(padding=(0, 2), expand=False)
         head.add_row(
             Text(self._title, style="bold"),

@@ -251,5 +251,10 @@ def played_metrics(stats: RolloutStats) -> dict[str, Any]:
     return {name: float(mean.value) for name, mean in measured.items()}
 
 
+def host_metrics(metrics: Any) -> dict[str, Any]:
+    """Metrics of an update on the host, as Python numbers and lists; one transfer for all of them."""
+    return {name: value.tolist() for name, value in jax.device_get(metrics).items()}
+
+
 def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
     return math.prod(mesh.shape[axis] for axis in axes)

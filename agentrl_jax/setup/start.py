@@ -5,13 +5,13 @@ import optax
 
 from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
-from agentrl_jax.evaluate.seen import level_ids
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.rollout.packing import Sequences, pack_trajectories
+from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import run_keys
 from agentrl_jax.setup.demonstrations import demonstrations
 from agentrl_jax.setup.service_demonstrations import service_demonstrations

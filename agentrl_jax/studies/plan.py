@@ -25,6 +25,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
+from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
 
 TOKEN_LOOP = 2
 """Loops around what is done for every token of a rollout: turns, tokens."""
@@ -129,10 +130,7 @@ def make_plan(
     programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
     made = _Parts(config, mesh, programs, whole, batched_env, tokenizer)
 
-    report(f"compiling the rollout for {mesh.size} devices")
-    rollout, trajectory = made.rollout()
-    report(f"compiling the update for {mesh.size} devices")
-    update = made.update(trajectory)
+    rollout, update = made.iteration(report)
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, whole), made.state.merged_params())
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, whole.decoder), policy)
     rows = made.engine.slots or made.episodes // programs.replicas
@@ -201,34 +199,52 @@ class _Parts:
         """Bytes of a part of the state on one device."""
         return _bytes_each(tree, self.programs.placement(tree, self.model.decoder))
 
-    def rollout(self) -> tuple[ProgramPlan, Any]:
-        """The program, and the shapes of its trajectory."""
-        program = self.programs.rollout("rollout", self.model, self.batched_env, self.engine)
+    def iteration(self, report: Callable[[str], None]) -> tuple[ProgramPlan, ProgramPlan]:
+        """Rollout and update of one iteration, compiled from the shapes of what they are given."""
+        config, group_size = self.config, self.config.rollout.group_size
         rows = Spec(self.programs.rollout_rules.row_axes)
-        params = self._placed(self.policy())
-        ids = self._at(jax.eval_shape(lambda: build.training_ids(self.config)), rows)
-        settings = jax.eval_shape(
-            lambda: build.rollout_settings(
-                self.config, self.batched_env, self.episodes, self.config.rollout.temperature
-            )
-        )
-        settings = self._at(settings, Spec()).replace(temperature=self._at(settings.temperature, rows))
-        arguments = (params, self._key(), ids, settings)
-        trajectory = self._at(jax.eval_shape(program, *arguments)[0], rows)
-        return _compiled(program, *arguments), trajectory
+        play = self.programs.rollout("rollout", self.model, self.batched_env, self.engine)
+        learn = self.programs.update(self.model, build.learner_config(config), self.tx, self.engine)
+        found: list[ProgramPlan] = []
+        shapes: list[Any] = []
 
-    def update(self, trajectory: Any) -> ProgramPlan:
-        program = self.programs.update(self.model, build.learner_config(self.config), self.tx, self.engine)
-        temperature = self._at(jax.ShapeDtypeStruct((self.episodes,), jnp.float32), Spec())
-        settings = self._at(jax.eval_shape(lambda: build.update_settings(self.config, 1.0)), Spec())
-        arguments = [self._placed(self.state), trajectory, temperature, self._key(), settings]
-        if self.config.algo.advantage.kind == "remax":
-            group_size = self.config.rollout.group_size
-            greedy = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((len(x) // group_size, *x.shape[1:]), x.dtype), trajectory
-            )
-            arguments.append(self._at(greedy, Spec(self.programs.rollout_rules.row_axes)))
-        return _compiled(program, *arguments)
+        def rollout(params, *arguments):
+            report(f"compiling the rollout for {self.mesh.size} devices")
+            arguments = ({name: tree for name, tree in params.items() if name != "critic"}, *arguments)
+            found.append(_compiled(play, *arguments))
+            trajectory, stats = jax.eval_shape(play, *arguments)
+            shapes.append(self._at(trajectory, rows))
+            ids = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), trajectory.ids)  # of which a group's are taken
+            return shapes[0].replace(ids=ids), stats
+
+        def greedy(params, key, ids, settings):
+            def of_groups(x):
+                return jax.ShapeDtypeStruct((len(x) // group_size, *x.shape[1:]), x.dtype)
+
+            return self._at(jax.tree.map(of_groups, shapes[0]), rows), None
+
+        def update(state, trajectory, temperature, *arguments):
+            report(f"compiling the update for {self.mesh.size} devices")
+            found.append(_compiled(learn, state, shapes[0], self._at(temperature, Spec()), *arguments))
+            return state, {}
+
+        settings = jax.eval_shape(
+            lambda: build.rollout_settings(config, self.batched_env, self.episodes, config.rollout.temperature)
+        )
+        temperature = self._at(settings.temperature, rows)
+        inputs = IterationInputs(
+            rollout_key=self._key(),
+            update_key=self._key(),
+            ids=self._at(jax.eval_shape(lambda: build.training_ids(config)), rows),
+            rollout=self._at(settings, Spec()).replace(temperature=temperature),
+            greedy=None,
+            update=self._at(jax.eval_shape(lambda: build.update_settings(config, 1.0)), Spec()),
+        )
+        remax = config.algo.advantage.kind == "remax"
+        iterate(
+            self._placed(self.state), inputs, IterationPrograms(rollout, update, greedy if remax else None, group_size)
+        )
+        return found[0], found[1]
 
     def _key(self) -> Any:
         return self._at(jax.eval_shape(lambda: jax.random.key(0)), Spec())

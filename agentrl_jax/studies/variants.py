@@ -20,18 +20,19 @@ from agentrl_jax.config.comparison import Comparison
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.held_out import HeldOut
-from agentrl_jax.evaluate.lines import optimal_label
-from agentrl_jax.evaluate.seen import hexadecimal
 from agentrl_jax.evaluate.summary import machine
 from agentrl_jax.learner.state import TrainState, init_state
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.envs.level_splits import level_splits
+from agentrl_jax.rollout.trajectory import RolloutSettings, hexadecimal
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.demonstrations import check_imitable
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.seeds import Seeds
 from agentrl_jax.train.horizon import Horizon
+from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
+from envs_jax.budget import optimal_label
 from envs_jax.splits import Split
 
 Record = dict[str, Any]
@@ -83,7 +84,7 @@ class Variants:
         )
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
-        """(policies, (keys, horizons, ids), (base, settings)) -> trajectories, counters."""
+        """As `IterationPrograms.rollout` of all seeds; parameters but frozen ones, keys, ids and horizons are [S, ...]."""
         names = tuple(task.label for task in self.config.tasks)
         program = self.alone.rollout(
             f"rollout {rounds}", self.model, self.batched_env, engine, rounds=rounds, task_names=names
@@ -94,7 +95,13 @@ class Variants:
             trajectory, stats = program(_player(policy, frozen_params), key, ids, settings.replace(horizon=horizon))
             return trajectory, jax.tree.map(jnp.sum, stats)
 
-        return self.seeds.each(play)
+        over_seeds = self.seeds.each(play)
+
+        def rollout(params, keys, ids, settings):
+            shared = params.get("frozen"), settings.replace(horizon=None)
+            return over_seeds(params["policy"], (keys, settings.horizon, ids), shared)
+
+        return rollout
 
     def _begin(self) -> tuple[Any, Any]:
         """Policies [S, ...] that every variant starts from, and what is frozen of them."""
@@ -202,45 +209,53 @@ class Variants:
             )
             return state.replace(frozen_params=None), metrics
 
-        return states, self.seeds.each(learn, donate=True)
+        over_seeds = self.seeds.each(learn, donate=True)
+
+        def update(states, trajectories, temperature, keys, settings, *greedy):
+            frozen_params, mine = states.frozen_params, (trajectories, keys, greedy)
+            return over_seeds(states.replace(frozen_params=None), mine, (frozen_params, temperature, settings))
+
+        return states, update
 
     def _iterate(
         self, config: Config, iteration: int, states: TrainState, update: Any, horizons: list[Horizon]
     ) -> tuple[TrainState, dict[str, Any], np.ndarray]:
         """The states after an iteration, its metrics, and the hashes u32[S, Gr, 2] of the levels that were played."""
-        temperature = float(build.schedules(config)["temperature"](iteration))
+        group_size, split = config.rollout.group_size, self.splits.of(Split.TRAIN)
         turns = np.array([horizon.turns(iteration) for horizon in horizons], np.int32)
-        keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.ROLLOUT, iteration))(self.seeds.keys)
-        episodes, split = self.ids.group.shape[0], self.splits.of(Split.TRAIN)
-        settings = build.rollout_settings(
-            config, self.batched_env, episodes, temperature, iteration=iteration, split=split
+
+        def settings(episodes: int, temperature: float) -> RolloutSettings:
+            shared = build.rollout_settings(
+                config, self.batched_env, episodes, temperature, iteration=iteration, split=split
+            )
+            return shared.replace(horizon=turns)
+
+        def keys(purpose: int) -> jax.Array:
+            return jax.vmap(lambda key: run_keys.of_iteration(key, purpose, iteration))(self.seeds.keys)
+
+        episodes, remax = self.ids.group.shape[0], config.algo.advantage.kind == "remax"
+        inputs = IterationInputs(
+            rollout_key=keys(run_keys.ROLLOUT),
+            update_key=keys(run_keys.UPDATE),
+            ids=jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids),
+            rollout=settings(episodes, float(build.schedules(config)["temperature"](iteration))),
+            greedy=settings(episodes // group_size, 0.0) if remax else None,
+            update=build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration),
         )
-        policies = states.params["policy"]
         rollout = self.rollouts[config.algo.dynamic_sampling]
-        ids = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(turns), *x.shape)), self.ids)
-        trajectories, stats = rollout(policies, (keys, turns, ids), (self.frozen_params, settings))
-        hashes = np.asarray(trajectories.turn.state_hash[:, :: config.rollout.group_size, 0])
-        steps = stats.environment_steps
-        greedy: tuple[Any, ...] = ()
-        if config.algo.advantage.kind == "remax":
-            # Those of the trajectories: resampling may have put groups on other levels.
-            ids = jax.tree.map(lambda x: x[:, :: config.rollout.group_size], trajectories.ids)
-            alone = build.rollout_settings(config, self.batched_env, ids.group.shape[1], 0.0, split=split)
-            of_groups, more = self.greedy(policies, (keys, turns, ids), (self.frozen_params, alone))
-            greedy, steps = (of_groups,), steps + more.environment_steps
-        keys = jax.vmap(lambda key: run_keys.of_iteration(key, run_keys.UPDATE, iteration))(self.seeds.keys)
-        numbers = build.update_settings(config, float(build.learning_rates(config)(iteration)), iteration)
-        states, metrics = update(
-            states, (trajectories, keys, greedy), (self.frozen_params, settings.temperature, numbers)
-        )
+        programs = IterationPrograms(rollout, update, self.greedy if remax else None, group_size)
+        states, played, metrics = iterate(states.replace(frozen_params=self.frozen_params), inputs, programs)
+        steps = played.stats.environment_steps
+        if played.greedy_stats is not None:
+            steps += played.greedy_stats.environment_steps
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
-        row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(stats.rounds)}
+        row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(played.stats.rounds)}
         row["rollout/horizon"] = turns
         # What resampling kept is no fair sample of the policy's episodes.
-        row |= {key: np.asarray(mean.value) for key, mean in jax.device_get(stats.measured).items()}
+        row |= {key: np.asarray(mean.value) for key, mean in jax.device_get(played.stats.measured).items()}
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
-        return states, row, hashes
+        return states, row, np.asarray(played.trajectory.turn.state_hash[:, ::group_size, 0])
 
     def _single(self, policy: Any, _: None, shared: Any) -> tuple[jax.Array, jax.Array]:
         """Success bool[n] and hashes of the levels u32[n, 2] of the same episodes for every seed."""

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from agentrl_jax.runs.live import LiveView, Progress, duration, final_table, sparkline
+from agentrl_jax.runs.live import IterationView, LiveView, duration, final_table, sparkline
 
 
 def progress(iteration, **changes):
@@ -15,7 +15,7 @@ def progress(iteration, **changes):
         "tokens_per_second": 12345.6,
         **changes,
     }
-    return Progress(iteration=iteration, **numbers)
+    return IterationView(iteration=iteration, **numbers)
 
 
 def show(terminal, iterations, **changes):

@@ -1,0 +1,93 @@
+"""Everything that a run is made of before its first step: environments, model, compiled programs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from agentrl_jax.config import Config, validate
+from agentrl_jax.learner import prompt_information
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.rollout.envs.batched_env import CompiledEnv, shared_prefix_len
+from agentrl_jax.rollout.envs.level_splits import level_splits
+from agentrl_jax.setup import build
+from agentrl_jax.setup.demonstrations import check_imitable
+from agentrl_jax.setup.programs import Programs
+from agentrl_jax.setup.service_tasks import Services, batched_envs
+
+IMITATION_CHUNK = 25
+"""Most gradient steps of imitation per dispatch and per row of metrics."""
+
+
+class RunParts:
+    """The parts of a run. Nothing is compiled or started yet, and no file is written.
+
+    Attributes:
+        config: the run's.
+        key: key[] that all others follow from, see `run_keys`.
+        programs: makes and counts the compiled programs.
+        pretrained: the model that the run goes on from; None for a fresh decoder.
+        tokenizer: of the model.
+        services: where the tasks are; None for compiled ones.
+        train_env, eval_env: what training and held-out episodes are played in; compiled tasks have one for both.
+        train_splits, eval_splits: how their levels are divided.
+        model: shapes of policy and critic.
+        tx: the optimizer.
+        rollout, update, greedy: programs of an iteration, see `iteration.IterationPrograms`.
+        evaluation: rollout of single held-out episodes.
+        prompt_information: measures whether responses depend on their prompts; None where the run does not.
+        imitation_chunks: dispatches of imitation.
+    """
+
+    def __init__(self, config: Config, folder: Callable[[], Path]):
+        """Builds them.
+
+        Args:
+            config: the run.
+            folder: tells where the logs of servers go, once one is started.
+
+        Raises:
+            UserError: a part of the configuration is of no use.
+        """
+        mesh = make_mesh(config.devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+        validate(config.replace(devices=mesh.size))
+        self.config = config
+        self.key = jax.random.key(config.seed)
+        self.programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
+        self.pretrained = build.load_model(config.model, self.programs.parameter)
+        self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
+        self.services = Services(config, folder) if config.served else None
+        if self.services is not None:
+            self.services.refuse_seen()
+        self.train_env, self.eval_env = batched_envs(config, self.tokenizer, self.services)
+        self.train_splits = level_splits(self.train_env)
+        self.eval_splits = self.train_splits if self.eval_env is self.train_env else level_splits(self.eval_env)
+        prefix = shared_prefix_len(self.train_env)
+        self.model = build.build_model(config, self.tokenizer, self.pretrained, shared_prefix_len=prefix)
+        self.tx = build.build_optimizer(config)
+
+        engine = build.engine_config(
+            config, self.tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
+        )
+        build.check_positions(
+            self.pretrained.config if self.pretrained else None,
+            self.train_env,
+            engine,
+            bootstrap=config.algo.advantage.bootstrap_truncated,
+        )
+        single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
+        names = tuple(task.label for task in config.tasks)
+        self.rollout = self.programs.rollout(
+            "rollout", self.model, self.train_env, engine, rounds=config.algo.dynamic_sampling, task_names=names
+        )
+        self.update = self.programs.update(self.model, build.learner_config(config), self.tx, engine)
+        remax = config.algo.advantage.kind == "remax"
+        self.greedy = self.programs.rollout("baseline", self.model, self.train_env, single) if remax else None
+        self.evaluation = self.programs.rollout("evaluation", self.model, self.eval_env, single)
+        self.prompt_information = None
+        if config.train.mutual_information_every:
+            measured = prompt_information.for_run(config, self.tokenizer)
+            self.prompt_information = self.programs.mutual_information(self.model, measured)
+        self.imitation_chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
+        if self.imitation_chunks and isinstance(self.train_env, CompiledEnv):
+            check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation.plans)

@@ -1,0 +1,47 @@
+"""The imitation stage of a run: cross-entropy on demonstrations, chunk by chunk, with checkpoints."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax.errors import refusals
+from agentrl_jax.learner.state import TrainState
+from agentrl_jax.setup import run_keys, start
+from agentrl_jax.setup.parts import IMITATION_CHUNK, RunParts
+from agentrl_jax.setup.programs import host_metrics
+from agentrl_jax.train import guards
+from agentrl_jax.train.progress import RunProgress
+
+
+def imitate(state: TrainState, parts: RunParts, progress: RunProgress) -> TrainState:
+    """Takes the gradient steps of imitation that are left, and returns the state after them.
+
+    Raises:
+        UserError: there are no demonstrations of the kind that the run wants, or too many steps in a row were skipped.
+    """
+    config, view, chunks = parts.config.imitation, progress.view, parts.imitation_chunks
+    with refusals():
+        rows, levels = start.demonstration_rows(
+            parts.config, parts.train_env, parts.train_splits, parts.tokenizer, parts.services, parts.key
+        )
+    view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
+    if not int(state.imitation_step):
+        progress.folder.log_levels(0, "imitation", levels)
+    program = parts.programs.imitation(parts.model, parts.tx, batch=config.batch)
+    rates = jnp.float32(config.lr), jnp.float32(parts.config.optim.max_grad_norm)
+    key = jax.random.fold_in(parts.key, run_keys.IMITATION)
+    while (done := int(state.imitation_step)) < config.steps:
+        began = time.monotonic()
+        steps = min(IMITATION_CHUNK, config.steps - done)
+        state, metrics = program(state, rows, key, jnp.int32(steps), *rates)
+        metrics = host_metrics(metrics)
+        step = done // IMITATION_CHUNK + 1
+        progress.totals.skipped_updates += int(metrics["imitation/skipped"])
+        progress.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
+        view.note(f"imitation {int(state.imitation_step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}")
+        skipped = int(metrics["imitation/skipped_in_a_row"])
+        guards.check_skipped(skipped, parts.config.train.max_bad_updates, "imitation.lr", progress.kept())
+        if step % parts.config.train.checkpoint_every == 0 and step < chunks and not int(state.bad_updates):
+            progress.save(step, state)
+    return state

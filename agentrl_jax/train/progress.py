@@ -1,0 +1,142 @@
+"""How far a run is, besides its training state: what its checkpoints keep, and how it goes on from one."""
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+
+from agentrl_jax.learner.state import TrainState
+from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
+from agentrl_jax.runs.live import LiveView
+from agentrl_jax.runs.run_folder import RunFolder
+from agentrl_jax.runs.totals import Totals
+from agentrl_jax.setup import build, run_keys
+from agentrl_jax.setup.parts import RunParts
+from agentrl_jax.train.collapse_monitor import CollapseMonitor
+from agentrl_jax.train.horizon import Horizon
+from agentrl_jax.train.roll_back import RollBacks
+
+
+class RunProgress:
+    """Folder, checkpoints and everything about a run that changes while it goes on.
+
+    Attributes:
+        folder: of the run.
+        checkpoints: in it.
+        roll_backs: so far.
+        totals: what has been spent.
+        horizon: turns by iteration.
+        imitation_outcomes: success on the held-out levels before learning; empty until it has been measured.
+        monitor: alarms of collapse.
+    """
+
+    def __init__(self, parts: RunParts, folder: RunFolder, checkpoints: Checkpoints, view: LiveView):
+        """The beginning of a run; `restore` goes on from a checkpoint."""
+        self.parts, self.folder, self.checkpoints, self.view = parts, folder, checkpoints, view
+        self.roll_backs = RollBacks(folder.path / "roll_backs")
+        self.totals = Totals()
+        self.horizon = Horizon(parts.config)
+        self.imitation_outcomes: dict[str, list[bool]] = {}
+        self.monitor: CollapseMonitor
+        self._started, self._before = time.monotonic(), 0.0
+
+    def restore(self, frozen_params: Any = None) -> TrainState:
+        """The state of the newest checkpoint that is good, or a fresh one.
+
+        Args:
+            frozen_params: the frozen part of the state, if it is there; else it is loaded.
+
+        Raises:
+            CheckpointError: a checkpoint or its record is damaged.
+        """
+        parts, config = self.parts, self.parts.config
+        initial = build.initial_state(config, parts.model, parts.pretrained, self.placement)
+        key = jax.random.fold_in(parts.key, run_keys.INIT)
+        step = self.roll_backs.newest_step(self.checkpoints)
+        for line in self.folder.truncate(-1 if step is None else step):
+            self.view.note(line)
+        self.monitor = CollapseMonitor(config.train.on_collapse != "go_on", self.folder.metrics(), self.view.note)
+        if step is None:
+            return initial(key)
+        self._read(step)
+        self.view.note(f"going on from the checkpoint of step {step}")
+        known = len(self.folder.metrics())
+        if known < step:
+            self.view.note(f"metrics.jsonl has {known} of the {step} rows before it; the others are lost")
+        shapes = jax.eval_shape(initial, key)
+        like = jax.tree.map(
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, self.placement(shapes)
+        )
+        state = self.checkpoints.restore(step, like.replace(frozen_params=None))
+        if like.frozen_params is None:
+            return state
+        return state.replace(frozen_params=initial(key).frozen_params if frozen_params is None else frozen_params)
+
+    def _read(self, step: int) -> None:
+        """Takes over what the checkpoint of a step says of the run."""
+        meta = self.checkpoints.meta(step)
+        since = self.roll_backs.records[meta.get("roll_backs", 0) :]
+        try:
+            self.totals = Totals(**(since[-1] if since else meta)["totals"])
+            self.imitation_outcomes = {how: list(meta["imitation_outcomes"][how]) for how in meta["imitation_outcomes"]}
+            self.horizon.restore(meta.get("horizon", self.horizon.saved()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self.checkpoints.path / str(step)}: the record of step {step} is not that of a run ({error}); put "
+                f"back a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint"
+            ) from error
+        if self.roll_backs.count > self.parts.config.train.max_roll_backs:
+            self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]
+        self._before = self.totals.seconds
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Writes a checkpoint under a step of `metrics.jsonl`."""
+        self.totals.seconds = self.seconds()
+        meta = {
+            "totals": dataclasses.asdict(self.totals),
+            "imitation_outcomes": self.imitation_outcomes,
+            "horizon": self.horizon.saved(),
+            "roll_backs": self.roll_backs.count,
+        }
+        self.checkpoints.save(step, state.replace(frozen_params=None), meta)
+
+    def roll_back(self, state: TrainState) -> TrainState:
+        """The state of the last checkpoint before the collapse began; the present one where there is none."""
+        finding, iteration, chunks = self.monitor.finding, int(state.iteration), self.parts.imitation_chunks
+        assert finding.began is not None
+        before = [step for step in self.checkpoints.steps() if chunks <= step < chunks + finding.began]
+        if self.monitor.solved or not before:
+            why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
+            self.view.note(f"{finding.alarm.name} ends the run: {why}")
+            self.save(chunks + iteration, state)
+            return state
+        self.totals.seconds = self.seconds()
+        record = {
+            "alarm": finding.alarm.name,
+            "iteration": iteration,
+            "began": finding.began,
+            "step": before[-1],
+            "totals": dataclasses.asdict(self.totals),
+            "rows": [row for row in self.folder.metrics() if row["step"] > before[-1]],
+        }
+        self.roll_backs.add(record)
+        self.view.note(
+            f"iteration {iteration}: {finding.alarm.name} since {finding.began}, back to iteration "
+            f"{before[-1] - chunks} (roll-back {self.roll_backs.count} of {self.parts.config.train.max_roll_backs})"
+        )
+        self._started = time.monotonic()
+        return self.restore(state.frozen_params)
+
+    def placement(self, shapes: Any) -> Any:
+        """The sharding of every leaf of a state."""
+        return self.parts.programs.placement(shapes, self.parts.model.decoder)
+
+    def seconds(self) -> float:
+        """Wall time of the run so far, over all of its processes."""
+        return self._before + time.monotonic() - self._started
+
+    def kept(self) -> str:
+        """What there is to go back to, for messages."""
+        step = self.checkpoints.latest_step()
+        return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"
