@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from agentrl_jax.services.responses import Reader
+from agentrl_jax.services.action_parsing import Reader
 
 
 @dataclasses.dataclass(frozen=True)

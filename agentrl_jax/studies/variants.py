@@ -84,7 +84,7 @@ class Variants:
         )
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
-        """As `IterationPrograms.rollout` of all seeds; parameters but frozen ones, keys, ids and horizons are [S, ...]."""
+        """As `IterationPrograms.rollout`, of all seeds: trained parameters, keys, ids and horizons are [S, ...]."""
         names = tuple(task.label for task in self.config.tasks)
         program = self.alone.rollout(
             f"rollout {rounds}", self.model, self.batched_env, engine, rounds=rounds, task_names=names

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats, tx
+from scipy import optimize, stats
 
 from agentrl_jax.evaluate.statistics import crossed_interval, mean_interval, paired_interval, success_interval
 
@@ -17,8 +17,8 @@ def wilson_by_search(successes, n):
         return (successes / n - rate) ** 2 - Z**2 * rate * (1 - rate) / n
 
     observed = successes / n
-    low = 0.0 if successes == 0 else tx.brentq(statistic, 0.0, observed - 1e-9)
-    high = 1.0 if successes == n else tx.brentq(statistic, observed + 1e-9, 1.0)
+    low = 0.0 if successes == 0 else optimize.brentq(statistic, 0.0, observed - 1e-9)
+    high = 1.0 if successes == n else optimize.brentq(statistic, observed + 1e-9, 1.0)
     return low, high
 
 

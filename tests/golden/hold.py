@@ -30,7 +30,11 @@ GONE: tuple[str, ...] = (r"^\d+\.(rule\..*|lam|turn_gamma|step_weight|objective)
 """Names, as regular expressions, that have left since golden.json was written or that come with other names since, each
 in the commit that changed it. How an estimator of the bench is described is held no longer: it is none of its numbers.
 """
-RENAMED: tuple[tuple[str, str], ...] = ()
+RENAMED: tuple[tuple[str, str], ...] = (
+    ("reply_tokens", "response_tokens"),
+    ("_reply_", "_response_"),
+    (r"\bmembers$", "group_size"),
+)
 """How names have changed since then: a regular expression in the name of golden.json, and what stands there today."""
 
 CLOCK = ("time/", "env/wait_share", "seconds", "machine", "programs", "python", "jax", "cpu", "cores")
@@ -104,7 +108,7 @@ def trained(config: str, *overrides: str, flags: str = "") -> dict[str, str]:
 def replies() -> dict[str, str]:
     """SmolLM2's greedy replies to two messages."""
     from agentrl_jax.evaluate import chat
-    from agentrl_jax.models.weights.load import SMOLLM2
+    from agentrl_jax.models.io.load import SMOLLM2
 
     speaker = chat.speaker(SMOLLM2)
     found = {}
@@ -116,7 +120,7 @@ def replies() -> dict[str, str]:
 
 def estimators() -> dict[str, str]:
     """Each row of `agentrl bench estimators` for groups of two."""
-    report = json.loads(run_command("bench", "estimators", "--members", "2", "--format", "json"))
+    report = json.loads(run_command("bench", "estimators", "--group_size", "2", "--format", "json"))
     return {name: digest(value) for name, value in leaves(_plain(report))}
 
 

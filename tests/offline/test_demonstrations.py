@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
-from agentrl_jax.evaluate.seen import level_ids, seen_levels
+from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
+from agentrl_jax.rollout.trajectory import level_ids
 from agentrl_jax.setup import build
 from agentrl_jax.setup.demonstrations import check_imitable, demonstrations
 from agentrl_jax.text.tokenizer import load_small

@@ -3,8 +3,7 @@
 import threading
 import time
 
-from agentrl_jax.services.responses import ParsedAction
-
+from agentrl_jax.services.action_parsing import ParsedAction
 from agentrl_jax.services.environment import ItemError, Service, StepResult
 
 ITEMS = 100

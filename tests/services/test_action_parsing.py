@@ -6,7 +6,8 @@ import sys
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from agentrl_jax.services.responses import (
+
+from agentrl_jax.services.action_parsing import (
     MANY_ACTIONS,
     READERS,
     ParsedAction,
@@ -162,7 +163,7 @@ def test_a_megabyte_of_one_thing_is_read_in_linear_time(name, piece):
 def test_reading_responses_loads_no_jax_and_no_web_library():
     code = (
         "import sys\n"
-        "import agentrl_jax.services.responses, agentrl_jax.services.items\n"
+        "import agentrl_jax.services.action_parsing, agentrl_jax.services.items\n"
         "sys.exit(', '.join({'jax', 'httpx', 'fastapi'} & set(sys.modules)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,10 +15,9 @@ gguf = pytest.importorskip("gguf", reason="gguf is not installed; it writes and 
 from gguf_models import write_gguf  # noqa: E402
 
 from agentrl_jax.models import decoder  # noqa: E402
-from agentrl_jax.models.io import gguf_format
+from agentrl_jax.models.io import gguf_format, load  # noqa: E402
 from agentrl_jax.models.io.errors import WeightsError  # noqa: E402
 from agentrl_jax.models.shape import Llama3Scaling  # noqa: E402
-from agentrl_jax.models.weights import load  # noqa: E402
 from agentrl_jax.text import tokenizer  # noqa: E402
 
 Kind = gguf.GGMLQuantizationType
