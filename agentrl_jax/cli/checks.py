@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from agentrl_jax.errors import UserError
 
@@ -29,3 +30,16 @@ def readable(levels: str | None) -> None:
     if levels is not None and not Path(levels).is_file():
         what = "that is no file" if Path(levels).exists() else "there is no such file"
         raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
+
+
+def check_download(command: Any) -> None:
+    """Refuses options of a download where nothing would be downloaded."""
+    from agentrl_jax.runs.run_folder import is_run
+
+    if command.revision and not command.online:
+        raise UserError(f"--revision is {command.revision!r}, but nothing is downloaded without --online; add it")
+    if command.online and is_run(command.model):
+        raise UserError(
+            f"{command.model}: is a run, whose configuration says where its model comes from (model.online); leave out "
+            "--online"
+        )

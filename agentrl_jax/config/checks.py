@@ -10,7 +10,7 @@ from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.schema import Config, ModelConfig
 from agentrl_jax.config.sizes import check_sizes
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
-from agentrl_jax.services.catalog import TEXT_SERVICES
+from agentrl_jax.service_names import TEXT_SERVICES
 
 _SHAPE = (
     "layers",

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.fields import AboveZero, Count, Decay, NonNegative, Positive, Section, Seed, Share, Size
-from agentrl_jax.services.catalog import TEXT_SERVICES
+from agentrl_jax.service_names import TEXT_SERVICES
 
 
 class TaskConfig(Section):

@@ -3,15 +3,12 @@
 import difflib
 import importlib
 
+from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.environment import Service
 from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, service_elsewhere
 
-TEXT_SERVICES = {
-    "textcraft": "agentrl_jax.services.environments.textcraft.env",
-    "sciworld": "agentrl_jax.services.environments.sciworld",
-    "maze": "agentrl_jax.services.environments.maze",
-    "wordle": "agentrl_jax.services.environments.wordle",
-}
+_MODULES = {name: f"agentrl_jax.services.environments.{name}" for name in TEXT_SERVICES}
+_MODULES["textcraft"] += ".env"
 """Modules of the environments in Python, which are imported when they are asked for."""
 
 NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
@@ -25,7 +22,7 @@ def get_service(name: str) -> Service:
         ValueError: there is no such environment, or what it needs is not installed.
     """
     if name in TEXT_SERVICES:
-        return importlib.import_module(TEXT_SERVICES[name]).SERVICE
+        return importlib.import_module(_MODULES[name]).SERVICE
     if name in INSTRUCTIONS:
         return service_elsewhere(name)
     from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not

@@ -25,7 +25,7 @@ from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import wire_of
-from agentrl_jax.services.server.command import read_token
+from agentrl_jax.services.server.access import read_token
 from agentrl_jax.services.shadow_env import located
 from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import PlainResponse

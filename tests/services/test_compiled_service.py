@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from agentrl_jax.services.catalog import TEXT_SERVICES, get_service
+from agentrl_jax.service_names import TEXT_SERVICES
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.protocol import ROUTES
 from envs_jax import registry
 

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.protocol import COMPILED
+from agentrl_jax.services.server.access import served_hosts
 from agentrl_jax.services.server.app import create_app
-from agentrl_jax.services.server.command import served_hosts
 from agentrl_jax.services.server.limits import Limits
 
 AS_JSON = {"Content-Type": "application/json"}

@@ -1,0 +1,49 @@
+"""`agentrl compare`: trains several learning rules from the same starts and reports what each reached."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax import stopping
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare:
+    """Train several learning rules from the same starts with several seeds each, and report what each reached."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the run, its variants and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
+    out: str = ""
+    """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants that it holds are
+    not played again."""
+    only: tuple[str, ...] = ()
+    """Variants to play now; the report has all that have been played."""
+
+
+def run(command: Compare) -> None:
+    """Plays the variants of a comparison and writes its report."""
+    from agentrl_jax.config.comparison import load_comparison
+    from agentrl_jax.studies import comparison_report as reports
+    from agentrl_jax.studies.compare import compare
+
+    comparison = load_comparison(command.file)
+    stem = Path(command.file).stem
+    out = Path(command.out or Path("runs") / stem)
+    console = Console()
+    with stopping.ends_with(lambda: "the same command goes on with the variant it was at"):
+        records = compare(comparison, out, only=command.only, console=console)
+    reports.draw(records, out / "curves.png", stem)
+    (out / "report.md").write_text(reports.page(records, comparison.pairs, stem, "curves.png"), encoding="utf-8")
+    table = Table(title="Success on held-out levels, sampled", title_justify="left")
+    for name in ("variant", "start", "end", "low", "high", "gain"):
+        table.add_column(name, justify="left" if name == "variant" else "right")
+    for found in reports.findings(records):
+        end = found.sampled
+        rates = (f"{rate:.1%}" for rate in (found.start["mean"], end["mean"], end["low"], end["high"]))
+        table.add_row(found.name, *rates, f"{100 * found.gain['mean']:+.1f}")
+    console.print(table)
+    console.print(f"report: {out / 'report.md'}", highlight=False)

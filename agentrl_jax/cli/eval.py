@@ -1,0 +1,124 @@
+"""`agentrl eval`: the success of a run, or of a scripted player, on held-out levels."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.cli.checks import known, readable
+from agentrl_jax.errors import UserError
+from agentrl_jax.services.catalog import NAMES
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy; or a player by script."""
+
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
+    """Folder of the run, e.g. runs/demo; left out with --policy."""
+    env: str | None = None
+    """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
+    maze, wordle, or an environment's tag."""
+    policy: Literal["oracle", "random"] | None = None
+    """Scripted player to evaluate instead of a run, in the service --env."""
+    items: str | None = None
+    """Items for a scripted player: numbers such as 0-99, or an item file; default: --episodes (200) drawn by --seed."""
+    turns: int | None = None
+    """Most turns of its episodes; default: what is usual."""
+    url: str = "local"
+    """Address of the server that it plays on; local: in this process."""
+    token_file: str = ""
+    """File with the token that this server asks for."""
+    workers: int = 4
+    """Episodes that it plays at once."""
+    levels: str | None = None
+    """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two."""
+    episodes: int | None = None
+    """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
+    temperature: float | None = None
+    """Sampling temperature; default: evaluation.temperature of the run."""
+    seed: int | None = None
+    """Seed of levels and sampling; default: evaluation.seed of the run."""
+    json: bool = False
+    """Print one JSON object with success.{mean,low,high,n} instead of a table."""
+
+
+def run(command: Eval) -> None:
+    """Prints the success of a run, or of a scripted player."""
+    if command.policy is not None:
+        _eval_scripted(command)
+        return
+    if command.run is None:
+        raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
+    if command.env is not None and command.env not in NAMES:
+        known(command.env, "--env")
+    readable(command.levels)
+    from agentrl_jax.evaluate.eval_set import evaluate_run
+    from agentrl_jax.runs.live import levels_line
+    from envs_jax.budget import EXACT, optimal_label
+
+    result = evaluate_run(
+        command.run,
+        env=command.env,
+        levels=command.levels,
+        episodes=command.episodes,
+        temperature=command.temperature,
+        seed=command.seed,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    titles = {
+        "success": "agent, sampled",
+        "success_greedy": "agent, greedy",
+        "null": "null play",
+        "random": "random play",
+        "optimal": optimal_label(result.get("optimal_is", EXACT), "optimal play"),
+    }
+    table = Table(title="Success", title_justify="left")
+    for name in ("", "mean", "low", "high", "levels"):
+        table.add_column(name, justify="right" if name else "left")
+    for key, title in titles.items():
+        if key in result:
+            table.add_row(title, *_rates(result[key]))
+    for kind, part in result.get("categories", {}).items():
+        for key, interval in part.items():
+            table.add_row(f"{kind}: {titles[key]}", *_rates(interval))
+    Console().print(table)
+    Console().print(levels_line(result["env"], result["seen"]), highlight=False)
+
+
+def _rates(interval: Mapping[str, Any]) -> tuple[str, ...]:
+    return (*(f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")), str(interval["n"]))
+
+
+def _eval_scripted(command: Eval) -> None:
+    if command.run is not None or command.env is None or command.policy is None:
+        raise UserError("--policy evaluates a scripted player: give --env ENV and no run")
+    for name in ("episodes", "turns", "workers"):
+        if (getattr(command, name) or 1) < 1:
+            raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+    from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
+
+    result = evaluate_scripted(
+        command.env,
+        command.policy,
+        items=command.items,
+        episodes=command.episodes or 200,
+        turns=command.turns,
+        url=command.url,
+        token_file=command.token_file,
+        seed=command.seed or 0,
+        workers=command.workers,
+        report=lambda line: print(line, file=sys.stderr),
+    )
+    if command.json:
+        print(json.dumps(result, allow_nan=False))
+        return
+    Console().print(as_table(result))

@@ -1,0 +1,61 @@
+"""`agentrl plan`: memory and collectives of a run on devices that need not be there."""
+
+import dataclasses
+import json
+import sys
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from agentrl_jax.config import load_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Compile a run for devices that need not be there, and print the memory and the collectives that it takes.
+
+    Any key of the configuration can be given behind the file, as in `agentrl train`.
+    """
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration."""
+    topology: str = "local"
+    """TPU slice such as v5e:4x4 or v5p:4x4x8 (needs the package libtpu), or local for the devices of this machine."""
+    shape: str | None = None
+    """Published model, e.g. qwen2.5-7b, of which only the shape is needed, instead of the configuration's."""
+    json: bool = False
+    """Print one JSON object, in bytes, instead of tables."""
+
+
+def run(command: Plan, overrides: list[str]) -> None:
+    """Prints the plan of a configuration, changed by the `overrides`."""
+    config = load_config(command.file, [*overrides, "--devices", "0"])  # those of the topology
+    from agentrl_jax.errors import refusals
+    from agentrl_jax.parallel.topology import described_devices
+    from agentrl_jax.studies.plan import make_plan
+    from agentrl_jax.studies.plan_report import as_json, as_table
+
+    with refusals():
+        devices, memory = described_devices(command.topology)
+        plan = make_plan(config, devices, command.shape, report=lambda line: print(line, file=sys.stderr))
+    if command.json:
+        print(json.dumps(as_json(plan, memory), allow_nan=False))
+    else:
+        Console().print(as_table(plan, memory))
+
+
+def own_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words of `agentrl plan` itself, and those that change its configuration."""
+    own, others = words[:2], words[2:]
+    rest: list[str] = []
+    options = {field.name: field.type is bool for field in dataclasses.fields(Plan) if field.name != "file"}
+    while others:
+        word = others.pop(0)
+        name = word.lstrip("-").partition("=")[0]
+        group = own if name in options else rest
+        group.append(word)
+        takes_a_value = "=" not in word and not options.get(name, False)
+        if takes_a_value and others:
+            group.append(others.pop(0))
+    return own, rest

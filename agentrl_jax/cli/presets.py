@@ -1,0 +1,56 @@
+"""`agentrl presets`: the learning rules that have a name."""
+
+import dataclasses
+import json
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from agentrl_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Presets:
+    """Print the learning rules that have a name: every value, and where it comes from."""
+
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
+    """One of them; left out: a line for each."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def run(command: Presets) -> None:
+    """Prints the learning rules that have a name, or one of them."""
+    from agentrl_jax.config.load import decode, leaves, to_dict
+    from agentrl_jax.config.presets import NAMES, read_preset
+
+    if command.name is None:
+        about = {name: read_preset(name).about for name in NAMES}
+        if command.json:
+            print(json.dumps(about))
+            return
+        table = Table(title="Presets", title_justify="left", show_header=False)
+        for name, line in about.items():
+            table.add_row(name, line)
+        Console().print(table)
+        return
+    if command.name not in NAMES:
+        raise UserError(f"{command.name!r} is no preset; known are {', '.join(NAMES)}")
+    preset = read_preset(command.name)
+    algo = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
+    values = {key: value for key, value in leaves(algo, lists=False) if key != "preset"}
+    # A part of which a preset gives the kind alone stands under its own name there. What it sets comes first.
+    sources = {key if key in values else f"{key}.kind": source for key, source in preset.sources.items()}
+    rows = [*sources, *(key for key in values if key not in sources)]
+    if command.json:
+        print(json.dumps({key: {"value": values[key], "source": sources.get(key, "default")} for key in rows}))
+        return
+    table = Table(title=f"{command.name}: {preset.about}", title_justify="left")
+    for title in ("algo.", "value", "source"):
+        table.add_column(title, overflow="fold")
+    for key in rows:
+        source = sources.get(key, "default")
+        table.add_row(key, json.dumps(values[key]), source, style=None if key in sources else "dim")
+    Console().print(table)

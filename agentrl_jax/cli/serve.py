@@ -1,0 +1,100 @@
+"""`agentrl serve`: an environment over HTTP, by the protocol of AgentGym."""
+
+import dataclasses
+import secrets
+from typing import Annotated, Literal
+
+import tyro
+
+from agentrl_jax.errors import UserError, refusals
+
+
+@dataclasses.dataclass(frozen=True)
+class Serve:
+    """Serve an environment over HTTP, by the protocol of AgentGym, until a signal comes."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """textcraft, sciworld, maze, wordle, or an environment's tag, e.g. FrozenLake; `agentrl envs` lists tags."""
+    host: str = "127.0.0.1"
+    """Address to listen on. 0.0.0.0 lets other machines in: then give a token too."""
+    port: int = 8000
+    """Its port; 0 for any that is free."""
+    max_instances: int = 256
+    """Instances that may be open at once. When all are, a new one replaces one that is finished, or else the one that
+    was idle longest, see reclaim_after; without one the new one is refused with status 503."""
+    reclaim_after: float = 300.0
+    """Seconds without a request after which an unfinished instance may be replaced by a new one; 0 for never."""
+    idle_timeout: float = 3600.0
+    """Seconds without a request after which an instance is closed; 0 for never."""
+    request_timeout: float = 300.0
+    """Seconds that a request may take; its instance is given up then."""
+    max_body: int = 1024 * 1024
+    """Largest body of a request, in bytes."""
+    max_action: int = 65536
+    """Longest action, in characters; longer ones are refused with status 422."""
+    max_connections: int = 512
+    """Connections that may be open at once; those that are idle are closed for new ones."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further host names that clients may reach this server by, beside the address it listens on."""
+    workers: int = 64
+    """Requests that are worked on at once."""
+    token_file: str = ""
+    """File with a token that every request has to bear (Authorization: Bearer TOKEN); empty for none."""
+    compat: Literal["none", "upstream"] = "none"
+    """upstream: repeat what AgentGym's own servers get wrong, for parity with published runs."""
+    announce: bool = False
+    """For a parent process: print the address as a line of JSON when it listens, and end when standard input closes."""
+
+
+HANDLES = 2**30
+"""The first handle of a server is drawn below this; all that follow fit 31 bits."""
+
+
+def run(command: Serve) -> None:
+    """Serves until a signal comes.
+
+    Raises:
+        UserError: an option is of no use, the environment is unknown or lacks something, or the port is taken.
+    """
+    from agentrl_jax.services.catalog import get_service
+    from agentrl_jax.services.protocol import wire_of
+    from agentrl_jax.services.server.access import read_token, served_hosts
+    from agentrl_jax.services.server.app import create_app
+    from agentrl_jax.services.server.limits import Limits
+    from agentrl_jax.services.server.run import serve
+
+    for name in ("max_instances", "request_timeout", "max_body", "max_action", "max_connections", "workers"):
+        if not getattr(command, name) > 0:
+            raise UserError(f"--{name} is {getattr(command, name)}, expected a number above 0")
+    for name in ("idle_timeout", "reclaim_after"):
+        if not getattr(command, name) >= 0:
+            raise UserError(f"--{name} is {getattr(command, name)}, expected 0 for never, or seconds")
+    if not 0 <= command.port < 2**16:
+        raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
+    token = read_token(command.token_file)
+    with refusals():
+        service = get_service(command.env)
+        service.make(False).close()  # what is missing is told now, not to the first client
+    upstream = command.compat == "upstream"
+    limits = Limits(
+        instances=command.max_instances,
+        idle_timeout=command.idle_timeout,
+        seconds=command.request_timeout,
+        body_bytes=command.max_body,
+        action_chars=command.max_action,
+        reclaim_after=command.reclaim_after,
+        hosts=served_hosts(command.host, command.allowed_hosts),
+        any_address=command.host in ("0.0.0.0", "::"),
+        workers=command.workers,
+        token=token,
+        first_handle=0 if upstream else secrets.randbelow(HANDLES),
+    )
+    app = create_app(service, wire_of(service.name), limits, upstream=upstream)
+    serve(
+        app,
+        host=command.host,
+        port=command.port,
+        token=token,
+        connections=command.max_connections,
+        announce=command.announce,
+    )

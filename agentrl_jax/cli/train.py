@@ -1,0 +1,68 @@
+"""`agentrl train`: trains an agent, or goes on with a run that was stopped."""
+
+import dataclasses
+import os
+from typing import Annotated
+
+import tyro
+
+from agentrl_jax import stopping
+from agentrl_jax.cli.checks import as_user_error
+from agentrl_jax.config import Config, load_config
+from agentrl_jax.config.listing import listing
+from agentrl_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an agent, or go on with a run that was stopped."""
+
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
+    """YAML file with the configuration."""
+
+
+_HELP = """Train an agent: agentrl train FILE.yaml [--key value ...]
+
+FILE.yaml holds any of the keys below (experiments/ has examples); keys given here win over the file. A run that was
+stopped goes on from its last checkpoint when the same command is given again. With a file, --help shows its values."""
+
+
+def run(words: list[str]) -> None:
+    """Trains by the words behind `agentrl train`, or shows every key with its value.
+
+    Raises:
+        UserError: the configuration is refused, or the run is.
+    """
+    file = words[0] if not words[0].startswith("-") else None
+    if "--help" in words or "-h" in words:
+        default = load_config(file, [word for word in words[1:] if word not in ("--help", "-h")]) if file else Config()
+        print(f"{_HELP}\n{listing(default)}")
+        return
+    if file is None:
+        raise UserError(
+            f"{words[0]!r} stands where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
+        )
+    config = load_config(file, words[1:])
+    with stopping.ends_with(lambda: _kept(config.run_dir)):
+        _train(config)
+
+
+def _kept(run: str) -> str:
+    """What is left of a run that is stopped."""
+    from agentrl_jax.runs.checkpoint import complete_steps
+
+    steps = complete_steps(os.path.join(run, "checkpoints"))
+    if not steps:
+        return "there is no checkpoint yet; the same command begins again"
+    return f"the checkpoint of step {steps[-1]} is kept; the same command goes on from it"
+
+
+def _train(config: Config) -> None:
+    from envs_jax.registry import make
+
+    for index, task in enumerate(() if config.served else config.tasks):
+        with as_user_error(f"tasks.{index}"):
+            make(task.env, **task.options)
+    from agentrl_jax.train.run import train
+
+    train(config)

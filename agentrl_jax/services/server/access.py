@@ -1,0 +1,39 @@
+"""Who may reach a server: host names and tokens."""
+
+import socket
+from pathlib import Path
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.services.server.limits import LOOPBACK
+from agentrl_jax.services.server.run import is_loopback
+
+
+def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that requests may give as Host: of loopback where that is listened on, the bound one, and those allowed.
+
+    Raises:
+        UserError: an allowed host is no bare name or address.
+    """
+    for name in allowed:
+        if not name or any(letter in name for letter in "/*@, ") or name.count(":") == 1:
+            raise UserError(f"--allowed_hosts holds {name!r}, expected names or addresses without port, e.g. gpu7.lan")
+    every = host in ("0.0.0.0", "::")
+    own = {host.lower(), *(LOOPBACK if every or is_loopback(host) else ()), *([socket.gethostname()] if every else ())}
+    return tuple(sorted({*(name.lower() for name in own), *(name.lower().strip("[]") for name in allowed)}))
+
+
+def read_token(file: str) -> str:
+    """The token in a file; empty where none is named.
+
+    Raises:
+        UserError: the file cannot be read or holds no token.
+    """
+    if not file:
+        return ""
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); give a file that holds a token") from error
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise UserError(f"{file}: holds no token; expected one line of printable ASCII characters without blanks")
+    return token
