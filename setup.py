@@ -15,6 +15,7 @@ setup(
         "flax>=0.12.8,<0.13",
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
+        "psutil>=6",
         "gymnax>=1.0.1,<2",
         "six",  # gymnax imports it without asking for it
         "chex>=0.1.92",

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,16 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if error.filename is None:
             error.filename = str(path)
+        raise
+
+
+def try_writing(path: str | os.PathLike[str]) -> None:
+    """Raises, with the name of the path, the `OSError` that writing into a folder or on to a file would end by."""
+    try:
+        with tempfile.TemporaryFile(dir=path) if os.path.isdir(path) else open(path, "ab"):
+            pass
+    except OSError as error:
+        error.filename = str(path)  # that of a folder is of the file in it
         raise
 
 

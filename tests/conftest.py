@@ -29,7 +29,7 @@ hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
 
-WITH_FINISHED_RUN = ("test_eval_set.py", "test_seen.py", "test_loop.py", "test_resume.py")
+WITH_FINISHED_RUN = ("test_eval_set.py", "test_seen.py", "test_loop.py", "test_resume.py", "test_unwritable.py")
 """Files whose tests ask for `finished`, which costs each process that makes it the time of a whole run."""
 
 

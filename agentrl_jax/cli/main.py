@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # boards hold symbols that some terminals cannot show
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises too
+    if argv is None:
+        sys.unraisablehook = _unraisable
     try:
         _run(words)
     except UserError as error:
@@ -58,7 +60,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             again = _GOES_ON.get(words[0] if words else "", "; give the command again")
             print(f"agentrl: {file}: the disk is full; nothing is lost: make room{again}", file=sys.stderr)
             sys.exit(2)
-        print(f"agentrl: {shortened(error, 500)}; give a path that can be used, on a disk with room", file=sys.stderr)
+        where, why = shortened(error.filename or "a file"), error.strerror or shortened(error)
+        print(
+            f"agentrl: {where}: cannot be used ({why}), expected a path that can be read and written; give another "
+            "one, on a disk with room",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except Exception as error:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
@@ -67,6 +74,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         print(f"agentrl: {what}; lower the number of groups, the batch or the size of the model", file=sys.stderr)
         sys.exit(2)
     sys.exit(0)
+
+
+def _unraisable(told: "sys.UnraisableHookArgs") -> None:
+    """Where a checkpoint cannot be written, TensorStore still calls back into the event loop that Orbax has closed."""
+    if not (isinstance(told.exc_value, RuntimeError) and str(told.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(told)
 
 
 def _run(words: list[str]) -> None:

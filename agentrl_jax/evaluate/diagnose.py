@@ -53,7 +53,7 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
         that was raised its name, metric, iterations and values.
 
     Raises:
-        UserError: the folder is no run, it has no iteration yet, or the figure's folder is not there.
+        UserError: the folder is no run, it has no iteration yet, or the figure cannot be written.
     """
     read_config(run)  # refuses what is no run
     rows = _iterations(run)
@@ -63,7 +63,12 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
     if figure is not None:
         if not Path(figure).absolute().parent.is_dir():
             raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
-        plot_curves(rows, figure, title=Path(run).name, subplots=_known(rows))
+        try:
+            plot_curves(rows, figure, title=Path(run).name, subplots=_known(rows))
+        except OSError as error:
+            raise UserError(
+                f"{figure}: the figure cannot be written ({error.strerror}); name a file elsewhere with --figure"
+            ) from error
     return judge(rows, findings)
 
 
@@ -119,8 +124,6 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of reinforcement learning, refused where a line is no row or a metric that is read here is no number."""
     try:
         found = read_rows(Path(run) / "metrics.jsonl")
-    except FileNotFoundError:
-        return []
     except OSError as error:
         raise UserError(f"{run}: metrics.jsonl cannot be read ({shortened(error)}); put back the whole file") from error
     if found.bad:

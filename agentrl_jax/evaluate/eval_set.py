@@ -27,9 +27,9 @@ from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory, level_ids
-from agentrl_jax.runs.run_folder import read_config, read_levels, read_metrics
+from agentrl_jax.runs.run_folder import read_config, read_rows
 from agentrl_jax.setup import build
-from agentrl_jax.setup.policy import load_policy
+from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from envs_jax import registry
@@ -163,6 +163,9 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Evaluates the newest checkpoint of a run.
 
+    Rows of its records that cannot be read are told of and no reason to refuse: the success is that of the checkpoint,
+    and only the count of levels that were learned from needs the records. It is None where they have a gap.
+
     Args:
         run: folder of the run.
         env: tag of another environment than that of the run's first task; options and levels of the run's task with
@@ -196,14 +199,33 @@ def evaluate_run(
         raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
     with contextlib.ExitStack() as stack:
         with refusals():
-            iteration, params, eval_set = _panel_of_run(run, config, env, levels, stack)
-        learned = learned_levels(read_levels(run), read_metrics(run))
-        return _evaluated(iteration, params, eval_set, episodes, temperature, seed, levels is not None, learned, report)
+            policy, eval_set = _panel_of_run(run, config, env, levels, stack)
+        learned = _learned(Path(run), policy.step, report)
+        return _evaluated(policy, eval_set, episodes, temperature, seed, levels is not None, learned, report)
+
+
+def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
+    """The levels that the checkpoint of a step has learned from, see `learned_levels`; gaps of the record are told."""
+    levels, metrics = (read_rows(run / name) for name in ("levels.jsonl", "metrics.jsonl"))
+    learned = learned_levels([row for _, row in levels.rows], [row for _, row in metrics.rows], step)
+    bad = [
+        f"{len(found.bad)} row{'s' * (len(found.bad) > 1)} of {name} cannot be read (the first is line {found.bad[0]})"
+        for name, found in (("levels.jsonl", levels), ("metrics.jsonl", metrics))
+        if found.bad
+    ]
+    if learned is None:
+        gap = " and ".join(bad) or f"metrics.jsonl or levels.jsonl lacks rows of the {step} steps up to the checkpoint"
+        report(
+            f"{run}: {gap}, so how many levels were learned from is not known (seen_levels is null); put back the "
+            "whole file to have that count"
+        )
+    elif bad:
+        report(f"{run}: {' and '.join(bad)}; nothing that is told here needs them")
+    return learned
 
 
 def _evaluated(
-    iteration: int,
-    params: Params,
+    policy: RunPolicy,
     eval_set: EvalSet,
     episodes: int | None,
     temperature: float | None,
@@ -221,12 +243,12 @@ def _evaluated(
     )
     task = eval_set.config.tasks[0]
     temperature = temperature or config.evaluation.temperature
-    report(f"{episodes} levels of {task.env}, iteration {iteration}")
-    sampled = eval_set.play(params, episodes, temperature)
-    greedy = eval_set.play(params, episodes, 0.0)
+    report(f"{episodes} levels of {task.env}, iteration {policy.iteration}")
+    sampled = eval_set.play(policy.params, episodes, temperature)
+    greedy = eval_set.play(policy.params, episodes, 0.0)
     result = {
         "env": task.env,
-        "iteration": iteration,
+        "iteration": policy.iteration,
         "episodes": episodes,
         "seed": eval_set.seed,
         "temperature": temperature,
@@ -257,8 +279,8 @@ def _evaluated(
 
 def _panel_of_run(
     run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None, stack: contextlib.ExitStack
-) -> tuple[int, dict[str, Any], EvalSet]:
-    """Iteration and policy of a run's newest checkpoint, and the panel that `evaluate_run` describes.
+) -> tuple[RunPolicy, EvalSet]:
+    """The policy of a run's newest checkpoint, and the panel that `evaluate_run` describes.
 
     What has to be closed when it has been played is put on the stack.
     """
@@ -292,4 +314,4 @@ def _panel_of_run(
         seed=config.evaluation.seed,
         kinds=None if services is None else services.kinds([batched_env.levels(0)]),
     )
-    return policy.iteration, policy.params, eval_set
+    return policy, eval_set

@@ -21,19 +21,25 @@ LEARNED = ("imitation", "rl")
 """Stages whose levels change parameters."""
 
 
-def learned_levels(rows: Iterable[Mapping[str, Any]], metrics: Iterable[Mapping[str, Any]]) -> set[str] | None:
+def learned_levels(
+    rows: Iterable[Mapping[str, Any]], metrics: Iterable[Mapping[str, Any]], last: int
+) -> set[str] | None:
     """The levels that a run has learned from, of all its tasks.
 
     Args:
         rows: those of levels.jsonl.
         metrics: those of metrics.jsonl.
+        last: step up to which the run counts, as that of its checkpoint.
 
     Returns:
-        Their ids; None where a batch that was learned from has no row in levels.jsonl.
+        Their ids; None where a step has no row in metrics.jsonl, or its batch none in levels.jsonl: a count of what is
+        left would be too small.
     """
-    learned = [row for row in rows if row["stage"] in LEARNED]
+    learned = [row for row in rows if row["stage"] in LEARNED and row["step"] <= last]
+    done = [row for row in metrics if row["step"] <= last]
     known = {row["step"] if row["stage"] == "rl" else row["stage"] for row in learned}
-    if not {row["step"] if row["stage"] == "rl" else row["stage"] for row in metrics} <= known:
+    needed = {row["step"] if row["stage"] == "rl" else row["stage"] for row in done}
+    if not needed <= known or not set(range(1, last + 1)) <= {row["step"] for row in done}:
         return None
     return {level for row in learned for level in row["levels"]}
 

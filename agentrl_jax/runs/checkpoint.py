@@ -75,7 +75,9 @@ class Checkpoints:
         else:
             for rest in self.path.glob(f"*{_REMOVED}"):
                 shutil.rmtree(rest)
-            options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True)
+            # Folders that other threads make, and fail to, leave Orbax's other threads waiting for them for 20 minutes.
+            at_once = ocp.AsyncOptions(create_directories_asynchronously=False)
+            options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True, async_options=at_once)
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
@@ -294,7 +296,7 @@ class Checkpoints:
         what = "the disk is full" if full else f"{type(error).__name__}: {reason[:200]}"
         return CheckpointError(
             f"{self.path / str(step)}: the checkpoint cannot be written ({what}; {free / 1e6:,.1f} MB are free{size}); "
-            f"{rest}: make room, and the same command goes on"
+            f"{rest}: make {'room' if full else 'the folder writable'}, and the same command goes on"
         )
 
 

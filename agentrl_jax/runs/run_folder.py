@@ -14,6 +14,7 @@ Rows carry the step they belong to as `step`. A row of step k is written before 
 run that was killed finds every row up to its last checkpoint and cuts off those behind it.
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import itertools
@@ -32,7 +33,7 @@ from tensorboardX.summary import scalar
 
 from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
-from agentrl_jax.io import atomic_write, naming
+from agentrl_jax.io import FULL, atomic_write, naming, try_writing
 
 _CONFIG = "config.yaml"
 _HISTORY = "config.history.jsonl"
@@ -84,7 +85,8 @@ class RunFolder:
             self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (held open for as long as the run)
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be used as run folder ({error.strerror}); give another one with --run_dir"
+                f"{self.path}: cannot be used as run folder ({error.strerror}), expected one that can be written; give "
+                "another one with --run_dir"
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process
@@ -95,6 +97,7 @@ class RunFolder:
                 "folder with --run_dir"
             ) from None
         try:
+            self._refuse_unwritable()
             self._claim(config)
         except BaseException:
             self._lock.close()
@@ -102,6 +105,20 @@ class RunFolder:
         self._files: dict[str, IO[str]] = {}
         self._events: EventsWriter | None = None
         self._purge: int | None = None
+
+    def _refuse_unwritable(self) -> None:
+        """A part of the folder that cannot be written would show only when iterations have been played for nothing."""
+        parts = [self.checkpoints, *(self.path / name for name in ("tensorboard", "roll_backs", *RECORDS))]
+        for part in [self.path, *(part for part in parts if part.exists())]:
+            try:
+                try_writing(part)
+            except OSError as error:
+                if error.errno in FULL:
+                    raise
+                raise UserError(
+                    f"{part}: cannot be written ({error.strerror}), expected a run folder in which everything can be; "
+                    "make it writable, or give another folder with --run_dir"
+                ) from error
 
     def _claim(self, config: Config) -> None:
         file = self.path / _CONFIG
@@ -167,13 +184,14 @@ class RunFolder:
         """
         plain = {key: _plain(value) for key, value in row.items()}
         self._append("metrics.jsonl", [plain])
-        if self._events is None:
-            self._events = self._open_events()
-        for key, value in plain.items():
-            if key != "step" and isinstance(value, int | float):
-                event = Event(wall_time=time.time(), step=plain["step"], summary=scalar(key, value))
-                self._events.write_event(event)
-        self._events.flush()
+        with naming(self.path / "tensorboard"):
+            if self._events is None:
+                self._events = self._open_events()
+            for key, value in plain.items():
+                if key != "step" and isinstance(value, int | float):
+                    event = Event(wall_time=time.time(), step=plain["step"], summary=scalar(key, value))
+                    self._events.write_event(event)
+            self._events.flush()
 
     def _open_events(self) -> EventsWriter:
         # Not SummaryWriter, whose queue a kill would lose although the checkpoint behind those rows is published.
@@ -271,16 +289,20 @@ class RunFolder:
 
     def close(self) -> None:
         """Closes the files and lets other processes in."""
-        self._close_files()
-        self._lock.close()
+        try:
+            self._close_files()
+        finally:
+            self._lock.close()
 
     def _close_files(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        with contextlib.ExitStack() as stack:  # closing writes what could not be written before, and fails again
+            for name, file in self._files.items():
+                stack.enter_context(naming(self.path / name))
+                stack.callback(file.close)
+            if self._events is not None:
+                stack.enter_context(naming(self.path / "tensorboard"))
+                stack.callback(self._events.close)
+            self._files, self._events = {}, None
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -296,14 +318,12 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl in the folder of a run so far; a run that goes on may be read too."""
-    file = Path(path) / "metrics.jsonl"
-    return [row for _, row in read_rows(file).rows] if file.exists() else []
+    return [row for _, row in read_rows(Path(path) / "metrics.jsonl").rows]
 
 
 def read_levels(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of levels.jsonl in the folder of a run so far."""
-    file = Path(path) / "levels.jsonl"
-    return [row for _, row in read_rows(file).rows] if file.exists() else []
+    return [row for _, row in read_rows(Path(path) / "levels.jsonl").rows]
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -337,12 +357,12 @@ class Records:
 
 
 def read_rows(file: Path) -> Records:
-    """Reads one of `RECORDS`.
+    """Reads one of `RECORDS`; one that is not there holds nothing.
 
     A row is a JSON object in UTF-8 with a whole number as `step`; one of metrics.jsonl has its `stage` too, and of
     learning its `iteration`; one of levels.jsonl has its `stage` and `levels`, a list of text.
     """
-    lines = file.read_bytes().split(b"\n")
+    lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
     rows, bad = [], []
     for number, line in enumerate(lines[:-1], start=1):
         try:

@@ -11,7 +11,8 @@ Handle, reward, score and done are checked where they are there: ALFWorld, Maze 
 of the whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
 - /observation: a text.
 
-An object with an `error` that is not null is a refusal on every route, whatever else it holds.
+An object with an `error` that is not null is a refusal on every route, whatever else it holds. Every answer has the
+status 200; the client refuses a body that comes with another one before it is read.
 """
 
 from collections.abc import Mapping

@@ -216,6 +216,8 @@ class ServiceClient:
             raise ItemError(f"{where}: {shown}")
         if status >= 400:
             raise (Lost if status in (404, 500) else ServiceError)(f"{where}: status {status}: {shown}")
+        if status != 200:  # a redirect or a proxy's word: whatever the body says, it is no answer of an environment
+            raise Lost(f"{where}: status {status}, expected 200: {shown}")
         try:
             found = parse(content, where)
         except ValueError as error:

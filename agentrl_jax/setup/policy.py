@@ -25,6 +25,7 @@ class RunPolicy:
 
     Attributes:
         iteration: of its checkpoint.
+        step: of its checkpoint, which counts chunks of imitation too.
         model: its shape.
         params: its parameters, as `TrainState.whole` has them.
         tokenizer: its tokenizer.
@@ -33,6 +34,7 @@ class RunPolicy:
     """
 
     iteration: int
+    step: int
     model: ActorCritic
     params: dict[str, Any] = dataclasses.field(repr=False)
     tokenizer: Tokenizer
@@ -56,13 +58,13 @@ def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
     files = build.tokenizer_files(config.model, pretrained)
     tokenizer = build.load_tokenizer(config.model, pretrained)
     model = build.build_model(config, tokenizer, pretrained)
-    iteration, params = _newest(config, run, model, pretrained)
-    return RunPolicy(iteration, model, params, tokenizer, files, pretrained.config if pretrained else None)
+    iteration, step, params = _newest(config, run, model, pretrained)
+    return RunPolicy(iteration, step, model, params, tokenizer, files, pretrained.config if pretrained else None)
 
 
 def _newest(
     config: Config, run: str | os.PathLike[str], model: ActorCritic, pretrained: Pretrained | None
-) -> tuple[int, dict[str, Any]]:
+) -> tuple[int, int, dict[str, Any]]:
     folder = Path(run) / "checkpoints"
     if not folder.is_dir():
         raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
@@ -76,4 +78,4 @@ def _newest(
     state = state.replace(
         frozen_params=start(jax.random.key(0)).frozen_params if like.frozen_params is not None else None
     )
-    return int(state.iteration), jax.tree.map(jnp.asarray, state.merged_params())
+    return int(state.iteration), step, jax.tree.map(jnp.asarray, state.merged_params())

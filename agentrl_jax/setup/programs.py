@@ -34,6 +34,7 @@ from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
+from agentrl_jax.setup.memory import Measured
 
 RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
 
@@ -231,7 +232,7 @@ class Programs:
 
     def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:
         self.compiled[name] = jax.jit(function, **options)
-        return self.compiled[name]
+        return Measured(name, self.compiled[name])
 
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:

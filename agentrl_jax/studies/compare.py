@@ -13,7 +13,7 @@ from rich.console import Console
 from agentrl_jax.config import decode
 from agentrl_jax.config.comparison import Comparison, check_same
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.io import atomic_write
+from agentrl_jax.io import FULL, atomic_write, try_writing
 from agentrl_jax.studies.variants import Record, Variants
 
 
@@ -34,10 +34,20 @@ def compare(
         Records of the variants that have been played, in the order of the file.
 
     Raises:
-        UserError: a variant of the folder was played with another configuration, or a part of it is of no use.
+        UserError: the folder cannot be written, a variant of it was played with another configuration, or a part of the
+            comparison is of no use.
     """
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try_writing(folder)  # a variant is only written when it has been played to its end
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror}), expected a folder for the variants; give another one "
+            "with --out"
+        ) from error
     unknown = [name for name in only if name not in comparison.variants]
     if unknown:
         raise UserError(

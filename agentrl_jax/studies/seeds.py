@@ -11,6 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as Spec
 
+from agentrl_jax.setup.memory import Measured
+
 _AXIS = "seed"
 
 
@@ -58,4 +60,4 @@ class Seeds:
                 out_specs=Spec(_AXIS),
                 check_vma=False,
             )
-        return jax.jit(over, donate_argnums=(0,) if donate else ())
+        return Measured("of all seeds", jax.jit(over, donate_argnums=(0,) if donate else ()))

@@ -264,7 +264,8 @@ class _Run:
         before, imitated = progress.imitation_outcomes, self.parts.imitation_chunks > 0
         self.view.note(f"evaluating on {sum(held_out.levels)} levels")
         evaluated = held_out.outcomes(state.merged_params())
-        learned = learned_levels(self.folder.levels(), self.folder.metrics())
+        last = self.parts.imitation_chunks + int(state.iteration)
+        learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
         seen, baselines = held_out.seen(learned, evaluated.levels), held_out.baselines()
         kinds = None if services is None else services.kinds(held_out.levels)
         tables = (

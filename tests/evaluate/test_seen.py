@@ -32,10 +32,21 @@ def task(**options):
 
 
 def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():
-    assert learned_levels(ROWS, METRICS) == {"a", "b", "e"}
-    assert learned_levels(ROWS[1:], METRICS) is None
-    assert learned_levels(ROWS[:2], METRICS) is None
-    assert learned_levels([], []) == set()
+    assert learned_levels(ROWS, METRICS, 2) == {"a", "b", "e"}
+    assert learned_levels(ROWS[1:], METRICS, 2) is None
+    assert learned_levels(ROWS[:2], METRICS, 2) is None
+    assert learned_levels([], [], 0) == set()
+
+
+def test_a_batch_that_both_records_lost_is_a_gap_too():
+    """Else its levels would silently not be counted."""
+    assert learned_levels(ROWS[:2], METRICS[:1], 2) is None
+    assert learned_levels(ROWS, METRICS[1:], 2) is None
+
+
+def test_rows_behind_the_checkpoint_do_not_count():
+    assert learned_levels(ROWS, METRICS, 1) == {"a", "b"}
+    assert learned_levels(ROWS[:2], METRICS, 1) == {"a", "b"}
 
 
 def test_levels_that_were_learned_from_are_counted_also_turned_and_mirrored():
@@ -85,11 +96,39 @@ def test_a_run_tells_what_it_learned_from(finished, tmp_path):
     assert summary["seen_levels"] == 2
     rows = [json.loads(line) for line in (finished.folder / "levels.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in rows] == ["imitation", "test", "rl", "rl", "rl", "rl"]
+
+
+UNKNOWN = "so how many levels were learned from is not known (seen_levels is null)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "said"),
+    [
+        ({"levels.jsonl": [3, 5]}, False, f"2 rows of levels.jsonl cannot be read (the first is line 3), {UNKNOWN}"),
+        ({"metrics.jsonl": [4]}, False, f"1 row of metrics.jsonl cannot be read (the first is line 4), {UNKNOWN}"),
+        ({"levels.jsonl": [4], "metrics.jsonl": [5]}, False, "1 row of levels.jsonl cannot be read (the first is"),
+        ({"levels.jsonl": [2]}, True, "1 row of levels.jsonl cannot be read (the first is line 2); nothing that is"),
+        ({"levels.jsonl": []}, False, "metrics.jsonl or levels.jsonl lacks rows of the 7 steps up to the checkpoint"),
+        ({}, True, None),
+    ],
+)
+def test_an_evaluation_says_which_rows_it_could_not_read(finished, tmp_path, lines, known, said):
+    """Line 2 of levels.jsonl is of the evaluation, from which nothing was learned."""
     copy = tmp_path / "copy"
     shutil.copytree(finished.folder, copy)
-    (copy / "levels.jsonl").unlink()
-    code, out, _ = tiny_run.command("eval", str(copy), "--json", "--episodes", "2")
-    assert (code, json.loads(out)["seen"]["seen_levels"]) == (0, None)
+    for name, numbers in lines.items():
+        rows = (copy / name).read_bytes().split(b"\n")
+        for number in numbers:
+            rows[number - 1] = rows[number - 1][:-9]
+        (copy / name).write_bytes(b"\n".join(rows))
+        if not numbers:
+            (copy / name).unlink()
+    code, out, err = tiny_run.command("eval", str(copy), "--json", "--episodes", "2")
+    assert code == 0, err
+    assert (json.loads(out)["seen"]["seen_levels"] is not None) == known
+    told = [line for line in err.splitlines() if str(copy) in line]
+    assert len(told) == (said is not None)
+    assert said is None or said in told[0]
 
 
 @pytest.mark.parametrize("env", ["FrozenLake", "CoordFrozenLake"])

@@ -207,6 +207,29 @@ def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
     assert answers[0].info["retries"] >= 1
 
 
+def test_sound_bodies_under_a_redirect_cost_an_instance_each(serve):
+    """A proxy that redirects the first and the third step, and lets their answers through."""
+    service, made = counting()
+    app, seen = create_app(service, COMPILED), []
+
+    async def redirecting(scope, receive, send):
+        async def changed(message):
+            if message["type"] == "http.response.start" and scope["path"] == "/step":
+                seen.append(scope["path"])
+                message = message | {"status": 302 if len(seen) in (1, 3) else 200}
+            await send(message)
+
+        await app(scope, receive, changed if scope["type"] == "http" else send)
+
+    with running(redirecting) as url:
+        pool = RemotePool(ServiceClient(url, COMPILED, seconds=5))
+        texts, steps = play(BridgedEnvironment(service, pool, BridgeConfig(items=ITEMS, seconds=20.0)))
+        pool.close()
+    assert texts == ["start 7", "8 a", "9 b", "10 end"]
+    assert sum(step.info["retries"] for step in steps) == 2
+    assert made.opened == 3
+
+
 def test_a_server_that_never_comes_back_ends_the_episode_in_time(serve):
     client = ServiceClient("http://127.0.0.1:9", COMPILED, seconds=60)
     service, _ = counting()

@@ -158,6 +158,18 @@ def test_what_no_step_answers_is_a_service_error(scripted, what):
         ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
 
 
+@pytest.mark.parametrize("status", [201, 202, 203, 206, 300, 301, 302, 303, 307, 308])
+def test_a_whole_answer_under_another_status_is_lost(scripted, status):
+    """As a bad body is, so that the episode is played again elsewhere; no address that it names is followed."""
+    server = scripted((status, {"id": 5}), (status, {**STEP, "id": 5}), (status, STEP), (200, STEP))
+    client = ServiceClient(server.url, COMPILED, seconds=5)
+    for ask in (client.create, lambda: client.reset(5, 0), lambda: client.step(5, "a")):
+        with pytest.raises(Lost, match=f"status {status}, expected 200"):
+            ask()
+    assert client.step(5, "a").done
+    assert len(server.seen) == 4
+
+
 def test_a_whole_answer_is_a_step(scripted):
     """What the defects above leave out or change is all that a step needs."""
     server = scripted((200, {**STEP, "error": None}))

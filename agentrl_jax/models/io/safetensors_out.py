@@ -83,7 +83,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         yield place
         place.replace(folder)
     except OSError as error:
-        raise WeightsError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
+        raise WeightsError(
+            f"{folder}: cannot be written ({error.strerror}), expected where a folder can be made; give another"
+        ) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -1,0 +1,56 @@
+"""A program that does not fit the free memory is refused when it has been compiled and before it is executed."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny_run
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.setup import memory
+from agentrl_jax.setup.memory import Measured
+
+
+@pytest.fixture
+def executed():
+    """A measured program of one megabyte of results, and the list of its executions."""
+    seen = []
+
+    def program(x):
+        jax.debug.callback(lambda: seen.append(1))
+        return jnp.zeros((250_000,)) + x
+
+    return Measured("update", jax.jit(program)), seen
+
+
+def test_a_program_that_does_not_fit_is_not_executed(executed, monkeypatch):
+    program, seen = executed
+    monkeypatch.setattr(memory, "free_bytes", lambda: 500_000)
+    message = r"update needs 0\.0 GB .* at most the 0\.0 GB that are free on each device; lower algo\.minibatches"
+    with pytest.raises(UserError, match=message):
+        program(1.0)
+    jax.effects_barrier()
+    assert not seen
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1_500_000)
+    program(1.0)
+    jax.effects_barrier()
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("free", [None, 0])
+def test_nothing_is_refused_where_it_is_not_known_or_the_program_is_a_part_of_another(executed, monkeypatch, free):
+    program, _ = executed
+    monkeypatch.setattr(memory, "free_bytes", lambda: free)
+    assert (program if free is None else jax.jit(program))(1.0)[0] == 1
+
+
+def test_what_is_free_here_is_what_the_system_has():
+    assert 0 < memory.free_bytes() * jax.local_device_count() <= memory.psutil.virtual_memory().total
+
+
+def test_a_run_that_does_not_fit_ends_by_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10_000)
+    file = tiny_run.write_config(tmp_path)
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("agentrl: the program imitation needs ")
+    assert "lower imitation.batch" in err
