@@ -168,7 +168,7 @@ def test_defaults_are_those_of_the_default_preset():
         ("model: &m [*m]", ["a part of itself"]),
         ("seed: " + "[" * 3000, ["nested too deeply"]),
         ("seed: 4294967296", ["seed is 4294967296", "below 4294967296"]),
-        ("model: {width: 100000000000}", ["model.embed_dim", "at most 1048576"]),
+        ("model: {embed_dim: 100000000000}", ["model.embed_dim", "at most 1048576"]),
         ("optim: {lr: 1.0e+39}", ["optim.lr", "at most 3e+38"]),
         ("seed: 1\nseed: 2", ["given twice"]),
         ("seed: !!python/object/apply:os.getcwd []", ["not valid YAML"]),

@@ -109,7 +109,7 @@ def test_groups_without_differences_teach_exactly_nothing(name, e):
     flat = e.replace(scores=np.full_like(e.scores, 0.1), turn_rewards=np.full_like(e.turn_rewards, 0.3))
     # Turns are alike only where equally many of them are still to come.
     flat = flat.replace(turn_rewards=flat.turn_rewards * (np.arange(TURNS) == 0), state=e.state * 0 + 1)
-    flat = flat.replace(turn_mask=e.played & (np.arange(TURNS) == 0))
+    flat = flat.replace(turn_mask=e.turn_mask & (np.arange(TURNS) == 0))
     first = np.asarray(e.turn) == 0
     assert not advantages(rule_of(name), flat)[first].any()
 
