@@ -41,7 +41,7 @@ def gae(
         final_value: f32[N] or 0, see above.
 
     Returns:
-        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
+        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
 
@@ -75,7 +75,7 @@ def turn_gae(
         rewards: f32[N, S]
         values: f32[N, S]
         mask: bool[N, S]
-        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` does not hold. Sampled tokens
+        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` is false. Sampled tokens
             after the last end form one more turn.
         gamma: discount per turn.
         lam: lambda over turns.
@@ -122,10 +122,10 @@ def bi_level_gae(
 ) -> tuple[jax.Array, jax.Array]:
     """GAE over turns, then inside each turn over its tokens (RAGEN's `bi_level_gae`).
 
-    GAE first runs over the turn ends alone, with discount `turn_gamma`. Its result replaces the turn's reward in a
-    token-level GAE that restarts at every turn end. The original takes every non-zero reward for a turn end; here turn
-    ends are given, so turns and episodes without reward need no special case. Tokens that were not sampled are not
-    steps. A reward inside a turn (for example a KL penalty) stays inside that turn.
+    GAE first runs over the turn ends alone, with discount `turn_gamma`. The returns found there replace the turns'
+    rewards in a token-level GAE that restarts at every turn end. The original takes every non-zero reward for a turn
+    end; here turn ends are given, so turns and episodes without reward need no special case. Tokens that were not
+    sampled are not steps. A reward inside a turn (for example a KL penalty) stays inside that turn.
 
     Args:
         rewards: f32[N, S]; a turn's reward is at its end.
@@ -138,7 +138,7 @@ def bi_level_gae(
         final_value: f32[N] or 0, see above.
 
     Returns:
-        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
+        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
 
@@ -177,7 +177,7 @@ def whiten(x: jax.Array, mask: jax.Array) -> jax.Array:
         mask: bool[N, S]
 
     Returns:
-        f32[N, S], 0 where `mask` does not hold.
+        f32[N, S], 0 where `mask` is false.
     """
     mean, variance = masked.moments(x, mask)
     return jnp.where(mask, (x - mean) * jax.lax.rsqrt(variance + _WHITEN_EPS), 0.0)

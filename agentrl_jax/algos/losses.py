@@ -290,10 +290,10 @@ def token_weights(
         mask: bool[N, S], of this microbatch.
         mode: one of the four.
         denominators: of the whole minibatch.
-        norm_length: in tokens, constant during a run (the length of a row); used by seq_mean_token_sum_norm only.
+        norm_length: in tokens, constant during a run (its longest row); used by seq_mean_token_sum_norm only.
 
     Returns:
-        f32[N, S], 0 where `mask` does not hold.
+        f32[N, S], 0 where `mask` is false.
     """
     rows = jnp.maximum(denominators.sequences, 1.0)
     divisor: jax.Array

@@ -127,7 +127,7 @@ def measure(
 
     Args:
         policy: the decoder of the policy.
-        reference: the decoder of the reference policy, or None to leave out the divergence from it.
+        reference: the decoder of the policy at the start of learning; None leaves out the divergence from it.
         trajectory: E episodes; the rows of a group are contiguous.
         temperature: f32[E].
         key: random key for sampling episodes and turns.
