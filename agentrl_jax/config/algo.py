@@ -174,7 +174,7 @@ class Gigpo(_OfEpisodes):
     history: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of earlier states that must also be the same, one level for each number up to this (HGPO); 0: GiGPO."""
     history_power: Annotated[NonNegative, TRACED] = 1.0
-    """The level with k earlier states has weight (k + 1) to this power."""
+    """The level with k earlier states has a weight proportional to (k + 1) to this power."""
 
     @model_validator(mode="after")
     def _check_history(self) -> Self:
