@@ -195,9 +195,9 @@ class Ppo(Section):
 
     kind: Literal["ppo"] = "ppo"
     clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 0.2
-    """The lower bound of the ratio is 1 - clip_low; 1: no lower bound."""
+    """Lowest ratio is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
-    """The upper bound of the ratio is 1 + clip_high."""
+    """Highest ratio is 1 + clip_high."""
     dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
     """Bound of the loss for negative advantages, as a multiple of the advantage; none: no bound."""
 
@@ -207,9 +207,9 @@ class Gspo(Section):
 
     kind: Literal["gspo"] = "gspo"
     clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 3e-4
-    """The lower bound of the ratio is 1 - clip_low."""
+    """Lowest ratio is 1 - clip_low."""
     clip_high: Annotated[NonNegative, TRACED] = 4e-4
-    """The upper bound of the ratio is 1 + clip_high."""
+    """Highest ratio is 1 + clip_high."""
     dual_clip: ClassVar[None] = None
 
 
@@ -218,9 +218,9 @@ class Cispo(Section):
 
     kind: Literal["cispo"] = "cispo"
     clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 1.0
-    """The lower bound of the weight is 1 - clip_low; 1: no lower bound."""
+    """Lowest weight is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
-    """The upper bound of the weight is 1 + clip_high."""
+    """Highest weight is 1 + clip_high."""
     dual_clip: ClassVar[None] = None
 
 
