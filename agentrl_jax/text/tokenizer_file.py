@@ -165,7 +165,7 @@ def _kinds(component: Any, children: str) -> set[str]:
 
 
 def _from_library(how: str, action: Callable[[], Any]) -> Any:
-    """Does something by the library, whose errors have no class of their own."""
+    """Calls the tokenizers library, which raises errors without a specific class."""
     try:
         return action()
     except (KeyboardInterrupt, SystemExit, MemoryError):
