@@ -245,7 +245,7 @@ class NoKl(Section):
 
 
 class _Penalty(Section):
-    """A penalty on the KL divergence from the reference model (the initial policy)."""
+    """A penalty on the KL divergence from the reference model (the policy at the start of learning)."""
 
     apply_to: Literal["loss", "reward"] = "loss"
     """Where the divergence is added; reward works with the estimator k1 only."""
@@ -264,7 +264,7 @@ class _Penalty(Section):
 
 
 class FixedKl(_Penalty):
-    """A penalty with a constant weight on the KL divergence from the reference model (the initial policy)."""
+    """A constant-weight penalty on the KL divergence from the reference model (the policy at the start of learning)."""
 
     adaptive: ClassVar[bool] = False
 
@@ -490,7 +490,7 @@ class UpdateRule(Section):
     objective: Objective = Ppo()
     """Loss of the policy."""
     kl: Kl = NoKl()
-    """Penalty on the KL divergence from the reference model (the initial policy)."""
+    """Penalty on the KL divergence from the reference model (the policy at the start of learning)."""
     filter: Filter = FractionFilter()
     """Which groups are trained on."""
     filter_group_size: Count = 0

@@ -23,7 +23,7 @@ from agentrl_jax.config.schema import Config, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
-"""Sections that a variant may change; all variants share initial parameters, levels and budget."""
+"""Sections that a variant may change; all variants share the starting point, levels and budget."""
 
 
 class _File(Section):

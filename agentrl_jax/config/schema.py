@@ -260,7 +260,7 @@ class TrainConfig(Section):
     """Maximum roll-backs after which training continues; the next one ends the run at that checkpoint."""
     mutual_information_every: Count = 0
     """Iterations between two measurements of the mutual information of responses and prompts (docs/guides/collapse.md)
-    and of the policy's distance from the initial policy, of which the run then keeps a copy; the first iteration is
+    and of the distance from the policy at the start of learning, of which the run keeps a copy; the first iteration is
     always measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Maximum responses of a measurement; each is scored under the prompts of all of them."""
