@@ -41,9 +41,9 @@ class _Refused(Exception):
 class TextCraft:
     """One episode: craft the goal from what can be gathered.
 
-    Item i is goal i modulo the number of goals (544), in the order of `Book.goals`, least depth first. Actions: `get N
-    THING`, `craft [N] THING using N THING, N THING`, `inventory`. The reward is 1 for crafting the goal, which ends the
-    episode, and 0 otherwise; there is no step limit.
+    Item i is goal i modulo the number of goals (544), in the order of `Book.goals`, least depth first. Actions:
+    `get N THING`, `craft [N] THING using N THING, N THING`, `inventory`. The reward is 1 for crafting the goal, which
+    ends the episode, and 0 otherwise; there is no step limit.
 
     Differences from AgentGym's server, all because its answers depend on the machine: goals are numbered in the sorted
     order of the recipe files, and commands and distractors are sampled from sorted lists by a generator of the
