@@ -126,7 +126,7 @@ class EvalSet:
         return found
 
     def baselines(self, episodes: int) -> Baselines | None:
-        """Random, null and optimal play on the same levels within the agent's limits; None if unknown."""
+        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
         task = self.batched_env.tasks[self.task]
         if isinstance(task, HostTask):
             return None if task.baselines is None else task.baselines(episodes)
@@ -179,7 +179,7 @@ def evaluate_run(
     Returns:
         env, iteration, episodes, seed, temperature; `seen`, from `seen.seen_levels`; `success` and `success_greedy`,
         each {mean, low, high, n}; `return` (raw, sampled); if known, `random`, `null` and `optimal`, exact on the same
-        levels within the agent's limits, and `optimal_is`, see `Baselines`; for a service with several categories of
+        levels within the agent's budget, and `optimal_is`, see `Baselines`; for a service with several categories of
         items, `categories` with both successes of each.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Baselines for an agent's success: random, null and optimal play within the agent's own limits.
+"""Baselines for an agent's success: random, null and optimal play within the agent's own budget.
 
 Shapes: `N` levels.
 """
