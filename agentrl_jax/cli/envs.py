@@ -1,4 +1,4 @@
-"""`agentrl envs`: the environments, with the success of random and of optimal play."""
+"""`agentrl envs`: lists the environments, with the success of random and of optimal play."""
 
 import dataclasses
 import json
@@ -16,8 +16,8 @@ class Envs:
     action."""
 
     levels: int = 512
-    """Levels per environment on which both are computed exactly, which takes a while unless levels and seed are left
-    as they are."""
+    """Levels per environment on which both are computed exactly; this takes a while unless levels and seed have their
+    defaults."""
     seed: int = 0
     """Seed of the levels."""
     json: bool = False
