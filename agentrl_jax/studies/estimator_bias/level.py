@@ -22,13 +22,13 @@ class Level:
     """The J trajectories of one level.
 
     Attributes:
+        t: the trajectories.
         logprob: f64[J, S] of their sampled tokens under the trained policy.
         behavior_logprob: f64[J, S] under the behavior policy.
         chance: f64[J], their probabilities under the behavior policy.
         gradient: f64[P] of the trained policy's expected return with respect to its parameters.
         values: f64[J, S] exact values of the trained policy.
         baselines: (probability, return) of the behavior policy's greedy episodes.
-        baselines: (probability, return) of the greedy episodes of the policy that draws.
     """
 
     def __init__(self, policy: TinyPolicy, behavior: np.ndarray, level: int):
