@@ -14,7 +14,7 @@ class Bench:
     what: Annotated[tyro.conf.Positional[Literal["estimators"]], tyro.conf.arg(metavar="estimators")]
     """What is measured."""
     group_size: tuple[int, ...] = (2, 3)
-    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds a case."""
+    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds per case."""
     policy: Literal["table", "one_layer"] = "table"
     """A table with one logit per context and token, or a hidden layer that shares parameters."""
     drift: Literal["none", "small", "large"] = "none"

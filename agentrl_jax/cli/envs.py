@@ -12,8 +12,7 @@ from agentrl_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Envs:
-    """List the environments with the success of random play and of optimal play that sees the state before every
-    action."""
+    """List the environments with the success of random play and of optimal play with one action per turn."""
 
     levels: int = 512
     """Levels per environment on which both are computed exactly; this takes a while unless levels and seed have their

@@ -13,7 +13,7 @@ from agentrl_jax.config import load_config
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Compile a run for devices that need not be there, and print the memory and the collectives that it takes.
+    """Compile a run for any devices, present or not, and print the memory and the collectives that it needs.
 
     Any key of the configuration can be given after the file, as in `agentrl train`.
     """

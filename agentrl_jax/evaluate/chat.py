@@ -192,7 +192,7 @@ def chat(
     online: bool,
     revision: str | None,
 ) -> None:
-    """Talks with a model until the input ends.
+    """Chats with a model until the input ends.
 
     Args:
         model: as `speaker` takes it.

@@ -204,7 +204,7 @@ class Checkpoints:
         folder = self.path / str(step)
         os.rename(
             folder, rest := folder.with_name(folder.name + _REMOVED)
-        )  # a kill leaves no half of it under its name
+        )  # so that a kill leaves no half-deleted checkpoint under its name
         shutil.rmtree(rest)
         self._checked.discard(step)
         self._manager.reload()

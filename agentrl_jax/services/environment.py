@@ -55,7 +55,7 @@ class ServiceEnvironment(Protocol):
 
 
 class ScriptedPolicy(Protocol):
-    """A scripted agent in one episode."""
+    """A scripted policy that plays one episode."""
 
     def act(self, observation: str) -> str:
         """The next action, given the last observation."""
