@@ -137,10 +137,10 @@ def check_read(routes, route, body, read):
 
 def play(server, name, routes, number, rng):
     """Asks `number` times each; returns how many answers were accepted and how many were refused."""
-    routes, counts = WIRE[name], {True: 0, False: 0}
-    client = ServiceClient(f"http://127.0.0.1:{server.server_address[1]}", routes, seconds=SECONDS, connections=1)
+    spec, counts = WIRE[name], {True: 0, False: 0}
+    client = ServiceClient(f"http://127.0.0.1:{server.server_address[1]}", spec, seconds=SECONDS, connections=1)
     for route in routes:
-        tree = sound(routes, route)
+        tree = sound(spec, route)
         plain = json.dumps(tree).encode()
         for each in range(number):
             body = plain
@@ -158,8 +158,8 @@ def play(server, name, routes, number, rng):
             counts[read is not None] += 1
             if each % 4 == 0:
                 assert read is not None, (name, route)
-            if read is not None and each % 8 != 3 and not (route == "reset" and routes.observes):
-                check_read(routes, route, body, read)
+            if read is not None and each % 8 != 3 and not (route == "reset" and spec.observes):
+                check_read(spec, route, body, read)
     client.close()
     return counts
 

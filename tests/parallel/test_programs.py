@@ -247,7 +247,7 @@ def test_devices_that_do_not_fit_are_refused():
     assert dict(make_mesh(8, fsdp=2, tensor=2).shape) == dict(zip(MESH_AXES, (2, 2, 2)))
 
 
-def test_a_strict_learner_refuses_parted_matrices():
+def test_a_replay_refuses_sharded_matrices():
     programs = Programs(make_mesh(2, tensor=2))
-    with pytest.raises(ValueError, match=r"strict on a mesh .*'tensor': 2.*; use 1"):
+    with pytest.raises(ValueError, match=r"replay on a mesh .*'tensor': 2.*; use 1"):
         programs.update(NO_GATHER, BASE.replace(mismatch=Replay()), optax.sgd(1.0))
