@@ -1,7 +1,8 @@
 """Every setting of the learning rule, and with which value it has to matter.
 
 `TRIED` holds a value of each setting that reaches the update, and what it takes to matter. `ELSEWHERE` names the
-others of the same parts of the tree, with the test that covers them. `IDLE_WITH` lists what is accepted though it does
+others of the same parts of the tree, with the test that covers them; `BUILT` holds a value of those whose test starts
+below the configuration, which has to change what is built of it. `IDLE_WITH` lists what is accepted though it does
 nothing, with the reason. A new field is in one of the tables, or tests/train/test_pairs.py fails.
 """
 
@@ -174,13 +175,16 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "algo.preset": ("names the values that a file leaves out", "test_config.py::test_presets_fill_what_is_not_given"),
     "algo.grad_accum_steps": (
         "memory alone, not the result",
-        "train/test_rules.py::test_parts_of_a_minibatch_change_nothing",
+        "train/test_learner.py::test_a_part_is_a_share_of_the_rows",
     ),
     "algo.length_buckets": (
         "time alone, not the result",
         "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
     ),
-    "algo.dynamic_sampling": ("rounds of a rollout", "rollout/test_resampling.py::test_places_are_filled_as_by_hand"),
+    "algo.dynamic_sampling": (
+        "rounds of a rollout",
+        "train/test_rule_runs.py::test_resampled_groups_have_greedy_episodes_of_their_own",
+    ),
     **dict.fromkeys(
         ("algo.horizon.kind", "algo.horizon.turns", "algo.horizon.every"),
         ("turns of a rollout", "algos/test_schedules.py::test_a_stage_lasts_as_long_as_it_says"),
@@ -197,13 +201,17 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "ends a run",
         "train/test_loop.py::test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run",
     ),
-    **dict.fromkeys(
-        ("rollout.slots", "rollout.prefill_threshold"),
-        ("time alone, not the trajectories", "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories"),
+    "rollout.slots": (
+        "time alone, not the trajectories",
+        "rollout/test_engine.py::test_refilled_slots_give_the_same_trajectories",
+    ),
+    "rollout.prefill_threshold": (
+        "time alone, not the trajectories",
+        "rollout/test_engine.py::test_a_lower_share_of_waiting_slots_reads_more_often",
     ),
     "rollout.prefill_chunk": (
         "time alone, not the trajectories",
-        "rollout/test_engine.py::test_observations_read_in_chunks_give_the_same_trajectories",
+        "rollout/test_engine.py::test_a_chunk_is_as_long_as_it_is_set",
     ),
     "rollout.context_tokens": (
         "length of a rollout",
@@ -211,7 +219,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "rollout.shared_noise": (
         "draws of a rollout, where the environment has any",
-        "rollout/test_engine.py::test_noise_is_per_member_or_shared",
+        "rollout/test_context.py::test_shared_noise_makes_equal_actions_equal",
     ),
     "prompt.style": ("text of a prompt", "text/test_prompt.py::test_compact_words"),
     "prompt.encoder": (
@@ -248,9 +256,13 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "train/test_loop.py::test_what_a_run_leaves_behind",
     ),
     "train.keep": ("what is kept of a run", "train/test_checkpoint.py::test_the_newest_are_kept_and_found"),
+    "train.validate_every": ("evaluation", "train/test_loop.py::test_validations_are_made_when_they_are_due"),
     **dict.fromkeys(
-        ("train.validate_every", "train.validation_episodes", "train.validation_temperature"),
-        ("evaluation", "train/test_loop.py::test_the_summary_counts_the_run"),
+        ("train.validation_episodes", "train.validation_temperature"),
+        (
+            "evaluation",
+            "train/test_loop.py::test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set",
+        ),
     ),
     "train.max_bad_updates": (
         "ends a run",
@@ -275,6 +287,37 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "train.trajectories": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
 }
 """Settings that do not reach the update: what they reach, and the test that covers them (under tests/)."""
+
+
+_STAGES = {"algo.horizon.kind": "stepwise", "algo.horizon.turns": (1, 2), "algo.horizon.every": 1}
+_ADAPTIVE = {"algo.horizon.kind": "adaptive", "algo.horizon.turns": (1, 2), "algo.horizon.every": 2}
+
+BUILT: tuple[Setting, ...] = (
+    *_algo("grad_accum_steps", 2),
+    *_algo("length_buckets", 2),
+    Setting("algo.horizon.kind", "adaptive", _STAGES),
+    Setting("algo.horizon.turns", (1,), _STAGES),
+    Setting("algo.horizon.every", 2, _STAGES),
+    Setting("algo.horizon.min_gain", 0.5, _ADAPTIVE),
+    Setting("algo.horizon.min_spread", 0.5, _ADAPTIVE),
+    Setting("rollout.slots", 4),
+    Setting("rollout.prefill_threshold", 0.5, {"rollout.slots": 4}),
+    Setting("rollout.prefill_chunk", 3),
+    Setting("rollout.context_tokens", 300),
+    Setting("rollout.shared_noise", True),
+    Setting("prompt.style", "ragen"),
+    Setting("prompt.encoder", "canonical"),
+    Setting("prompt.think", True),
+    Setting("prompt.forced_tag", False),
+    Setting("prompt.stop_at_answer", True),
+    Setting("prompt.separator", "|"),
+    Setting("prompt.max_actions_per_turn", 2),
+    Setting("prompt.max_actions", 7),
+    Setting("prompt.max_response_tokens", 9),
+    Setting("train.keep", 5),
+    Setting("train.mutual_information_pairs", 8),
+)
+"""Settings of `ELSEWHERE` whose test starts below the configuration, and with which value they change what is built."""
 
 
 IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (

@@ -35,7 +35,8 @@ rollout: {group_size: 4}
 algo: {preset: starpo_s, filter: {ratio: 0.5}}
 optim: {lr: 0.01}
 imitation: {levels: 2, steps: 75, batch: 4, lr: 0.03}
-train: {iterations: 4, checkpoint_every: 2, validate_every: 2, validation_episodes: 8, trajectories_every: 3}
+train: {iterations: 4, checkpoint_every: 2, validate_every: 2, validation_episodes: 8, trajectories_every: 3,
+  trajectories: 3}
 evaluation: {episodes: 12}
 """
 """Checkpoints of steps 2 (imitation), 3 (before learning), 5 and 7; the first task's levels come from a file."""

@@ -1,5 +1,7 @@
 """A trajectory is a function of its key: not of its slot, its neighbors, the batch, refills or devices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import toy_agent
 from toy_agent import GROUP_SIZE, TURNS
 
+from agentrl_jax.models import decoder
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -95,7 +98,19 @@ def test_refilled_slots_give_the_same_trajectories(compiled, policy, batch, pref
     program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, prefill_threshold=prefill_threshold))
     refilled, stats = program(policy, KEY, ids, toy_agent.settings(64))
     assert_same(refilled, trajectory)
-    assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
+    counters = total_stats(stats)
+    assert counters["sampled_tokens"] == np.sum(trajectory.response.length)
+    assert counters["slot_steps"] == 16 * counters["decode_steps"]
+
+
+def test_a_lower_share_of_waiting_slots_reads_more_often(compiled, policy, batch):
+    steps = {}
+    for share in (1.0, 0.3):
+        program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE, slots=16, prefill_threshold=share))
+        counters = total_stats(program(policy, KEY, batch[0], toy_agent.settings(64))[1])
+        steps[share] = counters["prefill_steps"], counters["decode_steps"]
+    assert steps[0.3][0] > steps[1.0][0]
+    assert steps[0.3][1] < steps[1.0][1]
 
 
 def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, policy, batch):
@@ -111,6 +126,23 @@ def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, 
     np.testing.assert_array_less(first, np.asarray(batch[1].response.length[:16, 0]) + 1)
     for row, length in enumerate(first):
         np.testing.assert_array_equal(whole.response.tokens[row, 0, :length], batch[1].response.tokens[row, 0, :length])
+
+
+def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
+    widths, extend = {0: set(), 3: set()}, decoder.forward_with_cache
+    ids = toy_agent.rows(batch[0], np.arange(16))
+    for chunk, seen in widths.items():
+
+        def read(params, model, cache, tokens, *rest, seen=seen):
+            seen.add(tokens.shape[1])
+            return extend(params, model, cache, tokens, *rest)
+
+        monkeypatch.setattr(decoder, "extend", read)
+        config = toy_agent.engine_config(chunk=chunk)
+        shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
+        jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))
+    assert toy_agent.BATCHED_ENV.observation_tokens in widths[0] - widths[3]
+    assert widths[3] - widths[0] == {3}
 
 
 @pytest.mark.parametrize("options", [{}, {"slots": 4}, {"context": "single_turn"}], ids=str)

@@ -174,6 +174,8 @@ def test_names_that_begin_alike_and_odd_separators(small, actions, separator):
         " look  ||look  around||look around </answer>",
     ]
     texts += ["look ||LOOK </answer>", "ab ||ab c ||ab </answer>"]
+    texts.append(two := separator.join(actions[:2]) + "</answer>")
+    assert parse_response(two.encode(), form).actions == tuple(range(len(actions[:2])))
     assert_equal_to_reference(small, form, table, [small.encode(text) for text in texts])
 
 

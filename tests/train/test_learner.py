@@ -96,6 +96,20 @@ def test_parts_equal_the_whole(learn, aggregation):
         np.testing.assert_allclose(in_parts[1][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
+def test_a_part_is_a_share_of_the_rows(learn, monkeypatch):
+    """What a larger `grad_accum_steps` is for: less is scored at once."""
+    rows = set()
+    score_tokens = actor_critic.score_tokens
+
+    def scored(params, model, tokens, *rest):
+        rows.add(tokens.shape[0])
+        return score_tokens(params, model, tokens, *rest)
+
+    monkeypatch.setattr(actor_critic, "score_tokens", scored)
+    learn(grad_accum_steps=8)
+    assert rows == {EPISODES // 8}
+
+
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_parts_of_their_own_length_equal_the_whole(learn, minibatches, monkeypatch):
     lengths = set()

@@ -11,7 +11,8 @@ import pytest
 import tiny_run
 import toy_agent
 
-from agentrl_jax.config import load_config
+from agentrl_jax.config import Config, TrainConfig, load_config
+from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup.programs import Programs
 
@@ -108,9 +109,35 @@ def test_the_summary_counts_the_run(finished):
     assert summary["success"]["random"]["mean"] < summary["success"]["optimal"]["mean"]
 
 
+def test_validations_are_made_when_they_are_due(finished):
+    """Every second iteration, of eight levels and the two of the first task's file."""
+    rows = tiny_run.metrics(finished.folder)
+    assert [(row["step"], row["validation/episodes"]) for row in rows if "validation/success" in row] == [
+        (5, 10),
+        (7, 10),
+    ]
+
+
+def test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set():
+    class Played(Exception):
+        pass
+
+    class Levels:
+        def number(self, wanted):
+            return wanted - 1
+
+        def play(self, params, episodes, temperature):
+            raise Played(episodes, temperature)
+
+    config = Config(train=TrainConfig(validation_episodes=7, validation_temperature=0.125))
+    with pytest.raises(Played) as found:
+        HeldOut(config, eval_sets=(), validations=(Levels(),)).validation({})
+    assert found.value.args == (6, 0.125)
+
+
 def test_trajectories_are_written_as_text(finished):
     rows = [json.loads(line) for line in (finished.folder / "trajectories.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [6] * 4 + [7] * 4
+    assert [row["step"] for row in rows] == [6] * 3 + [7] * 3
     assert {row["task"] for row in rows} == {"SimpleSokoban"}
     assert all(1 <= len(row["turns"]) <= 2 for row in rows)
     responses = [turn["response"] for row in rows for turn in row["turns"] if not turn["format_error"]]

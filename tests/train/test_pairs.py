@@ -7,9 +7,11 @@ import itertools
 import random
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 import two_updates
-from setting_table import BASE, ELSEWHERE, IDLE_WITH, TRIED, Setting, put
+from setting_table import BASE, BUILT, ELSEWHERE, IDLE_WITH, TRIED, Setting, put
 from two_updates import SMALLEST, Judge, difference, read
 
 from agentrl_jax.config import Config
@@ -17,7 +19,11 @@ from agentrl_jax.config.algo import Moving
 from agentrl_jax.config.load import every_key, leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.errors import UserError
+from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.setup import build
+from agentrl_jax.text.tokenizer import load_small
+from agentrl_jax.train.horizon import Horizon
+from agentrl_jax.train.roll_back import kept_checkpoints
 
 SECTIONS = ("algo.", "optim.", "prompt.", "rollout.", "train.")
 PAIRS = [pair for pair in itertools.combinations(TRIED, 2) if pair[0].name != pair[1].name]
@@ -62,6 +68,35 @@ def test_every_setting_is_in_a_table():
 def test_settings_that_do_not_reach_the_update_are_covered(name):
     file, test = ELSEWHERE[name][1].split("::")
     assert f"def {test}(" in (Path(__file__).parents[1] / file).read_text()
+
+
+def built(config: Config) -> list:
+    """All that is made of a configuration before anything is compiled, as plain data."""
+    tokenizer = load_small()
+    batched_env = build.build_world(config, tokenizer)
+    horizon = Horizon(config)
+    slots = config.rollout.slots
+    texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
+    arrays = [texts, build.rollout_settings(config, batched_env, 2, 1.0)]
+    return [
+        build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=slots),
+        build.learner_config(config),
+        [(np.shape(leaf), np.asarray(leaf).tolist()) for leaf in jax.tree.leaves(arrays)],
+        jax.tree.structure(texts),
+        batched_env.shared_noise,
+        [horizon.turns(iteration) for iteration in range(4)],
+        horizon.plan,
+        kept_checkpoints(config.train),
+        dependence.for_run(config, tokenizer).pairs,
+    ]
+
+
+@pytest.mark.parametrize("setting", BUILT, ids=str)
+def test_settings_whose_test_starts_below_the_configuration_arrive_there(setting):
+    changes = (setting.needs, setting.needs | {setting.name: setting.value})
+    plain, again, changed = (built(read(put(BASE, values))) for values in (changes[0], *changes))
+    assert plain == again
+    assert plain != changed
 
 
 def _is_traced(setting: Setting) -> bool:

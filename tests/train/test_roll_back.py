@@ -13,6 +13,7 @@ from agentrl_jax.train.roll_back import RollBacks, kept_checkpoints
 RULE = "{preset: starpo_s, filter: {ratio: 0.5}, horizon: {kind: stepwise, turns: [1, 2], every: 3}}"
 WORDS = (
     *("--train.on_collapse", "roll_back", "--train.max_roll_backs", "1", "--train.iterations", "6"),
+    *("--train.roll_back_factor", "0.25"),
     *("--imitation.levels", "0", "--imitation.steps", "0"),
 )
 SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True, "turns are long", "made up")
@@ -44,7 +45,7 @@ def test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills(file, 
     given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
     assert [row["iteration"] for row in given_up] == [3, 4, 5]
     assert [row["actor/lr"] for row in given_up] == [0.01] * 3
-    assert [row["actor/lr"] for row in again] == [0.005] * 3
+    assert [row["actor/lr"] for row in again] == [0.0025] * 3
     assert given_up[0]["rollout/logprob_mean"] != again[0]["rollout/logprob_mean"]
     # The second time is one more than allowed: the run ends with the good policy.
     assert [row["iteration"] for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"] == [1, 2]
