@@ -245,5 +245,5 @@ def test_devices_that_do_not_fit_are_refused():
 
 def test_a_strict_learner_refuses_parted_matrices():
     programs = Programs(make_mesh(2, tensor=2))
-    with pytest.raises(ValueError, match=r"strict on a mesh .*'tensor': 2.*; use 1"):
+    with pytest.raises(ValueError, match=r"replay on a mesh .*'tensor': 2.*; use 1"):
         programs.update(WHOLE, BASE.replace(mismatch=Replay()), optax.sgd(1.0))
