@@ -76,7 +76,18 @@ def test_finished_rows_are_frozen_whole(compiled, policy, batch):
     busy = play([*watched, *long[:4]])
     assert int(busy.stats.decode_steps) > int(calm.stats.decode_steps)
     assert not np.asarray(busy.active).any()
-    parts = ("batched_env", "sample_keys", "turn", "position", "active", "waiting", "response", "parser", "logits", "cache")
+    parts = (
+        "batched_env",
+        "sample_keys",
+        "turn",
+        "position",
+        "active",
+        "waiting",
+        "response",
+        "parser",
+        "logits",
+        "cache",
+    )
     for part in (*parts, "message", "trajectory", "ids", "episode"):
         mine, theirs = (toy_agent.rows(getattr(state, part), np.arange(4)) for state in (calm, busy))
         assert differing(mine, theirs) == [], part
