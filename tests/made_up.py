@@ -69,7 +69,7 @@ def fresh_state(model=MODEL, reference=False, tx=PLAIN):
 
 
 def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
-    """Episodes of one or two turns; the first have much longer responses than the last. Larger arrays only add padding."""
+    """Episodes of one or two turns; the first have much longer responses than the last. Larger arrays add padding."""
     draw = np.random.default_rng(seed)
     num_turns = draw.integers(1, TURNS + 1, EPISODES)
     played = np.arange(TURNS) < num_turns[:, None]

@@ -50,7 +50,7 @@ def test_responses_are_torchs(number, speaker):
 
 
 def test_a_message_that_begins_with_white_space(speaker, monkeypatch):
-    """Header and message are encoded separately, so the first tokens differ from torch's; given those, all are equal."""
+    """Header and message are encoded separately, so the first tokens differ from torch's; given those, all is equal."""
     (message,), (turn,) = CONVERSATIONS[SPACED]["messages"], CONVERSATIONS[SPACED]["turns"]
     ids = conversation_ids(speaker.tokenizer, [("user", message)])
     assert ids != turn["prompt"]

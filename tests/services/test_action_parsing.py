@@ -1,4 +1,4 @@
-"""Responses parsed as by AgentGym's clients: which text becomes the action, and which gets an answer without a server."""
+"""Responses parsed as by AgentGym's clients: which text becomes the action, and which is answered without a server."""
 
 import subprocess
 import sys

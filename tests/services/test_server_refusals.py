@@ -19,7 +19,7 @@ AS_JSON = {"Content-Type": "application/json"}
 
 
 class Odd(Counting):
-    """Gives the answers that the test sets."""
+    """Gives invalid answers on command."""
 
     def step(self, action):
         answers = {
