@@ -83,7 +83,7 @@ class GridEnvironment(TextEnvironment):
 
 
 def check_format(observation: str) -> None:
-    """Refuses an observation that is none of `FORMATS`; raises `ValueError`."""
+    """Raises a `ValueError` if an observation format is not in `FORMATS`."""
     if observation not in FORMATS:
         raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
 

@@ -194,7 +194,7 @@ def _place(draws: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.
 
 
 def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
-    """Breadth-first reverse play. Returns the best position; displacement 0 where there is none or none is wanted."""
+    """Breadth-first reverse play. Returns the best position; displacement 0 if there is none or `wanted` is false."""
     cells = jnp.arange(grid.size)
     target = start.targets[0]
     allowed = start.floor[:, None] & start.floor[None, :] & ~jnp.eye(grid.size, dtype=bool)
@@ -233,7 +233,7 @@ def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.A
 
 
 def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
-    """Depth-first reverse play. Returns the best position; displacement 0 where there is none or none is wanted."""
+    """Depth-first reverse play. Returns the best position; displacement 0 if there is none or `wanted` is false."""
     ahead, behind, distance = jnp.asarray(grid.ahead), jnp.asarray(grid.behind), jnp.asarray(grid.distance)
     floor = jnp.append(start.floor, False)
     levels = search_depth - 1

@@ -89,8 +89,8 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
     """Checks that a level, i8[H, W], can be played.
 
     Raises:
-        ValueError: it has a code outside 0..6, not exactly one player, no target, as many boxes as targets, or nothing
-            left to do. The message begins with `name`.
+        ValueError: it has a code outside 0..6, not exactly one player, no target, unequal numbers of boxes and targets,
+            or is already solved. The message begins with `name`.
     """
     level = np.asarray(level)
     if level.ndim != 2 or 0 in level.shape:
