@@ -1,13 +1,13 @@
 """Advantages of tokens: generalized advantage estimation over tokens, over turns, and over both.
 
 Shapes: `N` rows of `S` positions. Arrays are aligned with the token that is predicted: `values[n, j]` is the critic's
-value before token j is drawn, `rewards[n, j]` what is earned once it has been drawn, and `mask[n, j]` holds iff token j
-was sampled from the policy.
+value before token j is sampled, `rewards[n, j]` is the reward earned by sampling it, and `mask[n, j]` is true iff token
+j was sampled from the policy.
 
 Rewards count at sampled positions only: `agentrl_jax.algos.rewards.place_rewards` puts them there.
 
-After the last sampled token the value is 0, as the episode is over. Where it was only cut off, `final_value` f32[N]
-takes the place of that 0: the critic's value of the state that was reached (Pardo et al. 2018, arXiv 1712.00378).
+After the last sampled token the value is 0, because the episode has terminated. Where it was truncated, `final_value`
+f32[N] replaces that 0: the critic's value of the state that was reached (Pardo et al. 2018, arXiv 1712.00378).
 """
 
 import jax
@@ -29,8 +29,8 @@ def gae(
 ) -> tuple[jax.Array, jax.Array]:
     """Generalized advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
 
-    Tokens of observations and padding are no steps: value and advantage are carried across them, and rewards on them
-    are ignored.
+    Observation tokens and padding are not steps: value and advantage pass over them unchanged, and rewards on them are
+    ignored.
 
     Args:
         rewards: f32[N, S]
@@ -41,7 +41,7 @@ def gae(
         final_value: f32[N] or 0, see above.
 
     Returns:
-        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
+        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
 
@@ -69,26 +69,26 @@ def turn_gae(
 ) -> tuple[jax.Array, jax.Array]:
     """GAE whose steps are turns: all tokens of a turn share one advantage (VAGEN's `turn_wise_gae`, Turn-PPO).
 
-    The value of a turn is that before its first sampled token, and its reward is all that is earned in it.
+    The value of a turn is the value before its first sampled token; its reward is the sum of the rewards in it.
 
     Args:
         rewards: f32[N, S]
         values: f32[N, S]
         mask: bool[N, S]
-        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` does not hold. Sampled tokens
-            after the last end are a turn too.
+        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` is false. Sampled tokens
+            after the last end form one more turn.
         gamma: discount per turn.
         lam: lambda over turns.
         final_value: f32[N] or 0, see above.
 
     Returns:
-        Advantages f32[N, S] and returns f32[N, S], the advantage plus the value of the turn: the target of each of its
-        tokens. Both 0 where `mask` does not hold.
+        Advantages f32[N, S] and returns f32[N, S]: advantage plus value of the turn, the target for each of its tokens.
+        Both are 0 where `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
     rewards = jnp.where(mask, rewards, 0.0)
     ends = turn_end & mask
-    # A token opens a turn if no sampled token stands between it and the end before it.
+    # A token opens a turn if no sampled token comes between it and the previous turn end.
     turn = jnp.cumsum(ends, axis=1) - ends
     before = jnp.pad(jax.lax.cummax(jnp.where(mask, turn, -1), axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     opens = mask & (before < turn)
@@ -122,23 +122,23 @@ def bi_level_gae(
 ) -> tuple[jax.Array, jax.Array]:
     """GAE over turns, then inside each turn over its tokens (RAGEN's `bi_level_gae`).
 
-    The turn ends form a chain of their own with discount `turn_gamma`; the return found there takes the place of the
-    turn's reward in a token-level GAE that starts afresh at every turn end. Unlike the original, which takes every
-    non-zero reward for a turn end, turn ends are given, so that turns and episodes without reward are ordinary cases.
-    Tokens that were not sampled are no steps. A reward inside a turn (a KL penalty, say) stays inside that turn.
+    GAE first runs over the turn ends alone, with discount `turn_gamma`. The returns found there replace the turns'
+    rewards in a token-level GAE that restarts at every turn end. The original takes every non-zero reward for a turn
+    end; here turn ends are given, so turns and episodes without reward need no special case. Tokens that were not
+    sampled are not steps. A reward inside a turn (for example a KL penalty) stays inside that turn.
 
     Args:
-        rewards: f32[N, S]; a turn's reward lies on its end.
+        rewards: f32[N, S]; a turn's reward is at its end.
         values: f32[N, S]
         mask: bool[N, S]
-        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` does not hold.
+        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` is false.
         gamma: discount per token inside a turn.
         lam: lambda of both levels.
         turn_gamma: discount per turn.
         final_value: f32[N] or 0, see above.
 
     Returns:
-        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` does not hold.
+        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
 
@@ -169,14 +169,15 @@ def _on_mask(advantages: jax.Array, values: jax.Array, mask: jax.Array) -> tuple
 def whiten(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Shifts and scales `x` to mean 0 and variance 1 over the positions in `mask`, with Bessel's correction.
 
-    (x - mean) * rsqrt(variance + 1e-8), as in verl's masked whitening. Constants and single positions become exactly 0.
+    (x - mean) * rsqrt(variance + 1e-8), as in verl's masked whitening. Constant inputs and single positions give
+    exactly 0.
 
     Args:
         x: f32[N, S]
         mask: bool[N, S]
 
     Returns:
-        f32[N, S], 0 where `mask` does not hold.
+        f32[N, S], 0 where `mask` is false.
     """
     mean, variance = masked.moments(x, mask)
     return jnp.where(mask, (x - mean) * jax.lax.rsqrt(variance + _WHITEN_EPS), 0.0)

@@ -1,11 +1,12 @@
-"""Whether a series has fallen, told from noise by tests whose errors are known.
+"""Detects whether a series has fallen, with statistical tests that separate a fall from noise.
 
-At every value the stretches that end there, `shortest` to `longest` values long, are compared with a reference before
-them. A stretch counts if it is low enough to matter and two tests agree that chance did not make it so: Student's t
-test of the values, for which those of an unchanged run are independent whatever their spread (episodes of a group share
-their level, so that episodes are not); and an exact one, which holds where successes are too few for a t test. That is
-the binomial test of two counts of successes (Przyborowski and Wilenski 1940), or without counts Fisher's exact test of
-how many values are low.
+At every value, the windows that end there, `shortest` to `longest` values long, are compared with a reference before
+them. A window counts as fallen if it is low enough to matter and two tests reject chance:
+
+1. Student's t test of the values. It assumes that the values of an unchanged run are independent, whatever their
+   variance (single episodes are not: the episodes of a group share their level).
+2. An exact test, which is valid where successes are too few for a t test: the binomial test of two counts of successes
+   (Przyborowski and Wilenski 1940), or, without counts, Fisher's exact test of how many values are low.
 """
 
 import dataclasses
@@ -14,18 +15,18 @@ import numpy as np
 from scipy import stats
 
 FALSE_ALARMS = 3e-5
-"""Largest p-value of both tests. A run is tested at every iteration over several stretches, so this is far below the
-share of unchanged runs that raise an alarm; benchmarks/collapse_alarms.py measures that."""
+"""Largest p-value that both tests accept as a fall. A run is tested at every iteration over several windows, so this is
+far below the share of unchanged runs that raise an alarm; benchmarks/collapse_alarms.py measures that share."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Falls:
-    """What was found at each of n values.
+    """The fall found at each of n values.
 
     Attributes:
-        begins: i64[n] index of the first value of the stretch that shows the fall most clearly; -1 where none does.
-        means: f64[n] mean of that stretch; NaN where there is none.
-        references: f64[n] mean that it was compared with, likewise.
+        begins: i64[n] index of the first value of the window with the most significant fall; -1 where there is none.
+        means: f64[n] mean of that window; NaN where there is none.
+        references: f64[n] mean of the reference that it was compared with; NaN where there is none.
     """
 
     begins: np.ndarray
@@ -44,30 +45,30 @@ def falls(
     counts: np.ndarray | None = None,
     independent: bool = False,
 ) -> Falls:
-    """Finds the stretches of a series that have fallen.
+    """Finds the windows of a series that have fallen.
 
     Args:
         values: f64[n], none of them negative.
-        bound: a stretch has to have a mean below it; lower values count as low in Fisher's test.
-        share: a stretch has to have a mean below this share of its reference's, too.
-        start: the reference is the first so many values; None: all values before the stretch.
-        shortest: values of the shortest stretch.
-        longest: of the longest.
-        counts: f64[n] episodes behind each value where values are shares of episodes; None where they are not.
-        independent: these episodes are independent, so that the binomial test is all that is asked.
+        bound: the mean of a window must be below this; values below it count as low in Fisher's test.
+        share: the mean of a window must also be below this share of the reference's mean.
+        start: the reference is the first `start` values; None: all values before the window.
+        shortest: number of values in the shortest window.
+        longest: number of values in the longest window.
+        counts: f64[n] number of episodes behind each value, if values are shares of episodes; None otherwise.
+        independent: these episodes are independent, so the binomial test alone decides.
     """
     n = len(values)
     if not n:
         return Falls(np.zeros(0, int), np.zeros(0), np.zeros(0))
     ends = np.arange(n)[:, None]
     lengths = np.arange(shortest, longest + 1)[None, :]
-    firsts = ends - lengths + 1  # [n, L] index of the first value of each stretch
+    firsts = ends - lengths + 1  # [n, L] index of the first value of each window
     known = firsts >= (1 if start is None else start)
     firsts = np.where(known, firsts, 0)
     until = firsts if start is None else np.full_like(firsts, min(start, n))
 
     def within(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sums over the reference and over the stretch."""
+        """Sums over the reference and over the window."""
         total = np.concatenate([[0.0], np.cumsum(series)])
         return total[until], total[ends + 1] - total[firsts]
 
@@ -79,14 +80,14 @@ def falls(
     shifts = [size * (mean - values.mean()) ** 2 for size, mean in zip(sizes, means)]
     df = np.maximum(sizes[0] + sizes[1] - 2, 1)
     variance = np.maximum(squares[0] - shifts[0] + squares[1] - shifts[1], 0.0) / df
-    # A reference that is high by chance varies more than what follows: its own variance counts where it is larger.
+    # A reference that is high by chance varies more than what follows: use its variance where that is larger.
     of_reference = np.maximum(squares[0] - shifts[0], 0.0) / np.maximum(sizes[0] - 1, 1)
     if counts is not None:
         episodes = within(counts)
         solved = within(values * counts)
         total = np.maximum(episodes[0] + episodes[1], 1.0)
         rate = np.clip((solved[0] + solved[1]) / total, 0.0, 1.0)
-        # Values of independent episodes vary at least so much, however alike those that were drawn are.
+        # Lower bound: the variance of a share of independent episodes, even if the observed values are all alike.
         variance = np.maximum(variance, rate * (1 - rate) * (sizes[0] + sizes[1]) / total)
     errors = np.sqrt(np.maximum(variance, of_reference) / sizes[0] + variance / sizes[1]) + 1e-12
     t = np.where(low, (means[0] - means[1]) / errors, 0.0)

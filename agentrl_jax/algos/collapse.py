@@ -1,6 +1,6 @@
-"""Signs that a run collapses, read from its metrics: each with a definition, a unit and a source.
+"""Alarms for signs that a run collapses, computed from its metrics: each with a definition, a unit and a source.
 
-A run's rows are those of metrics.jsonl; rows without a metric (a validation that was not due) are passed over.
+The rows of a run are those of metrics.jsonl; rows without the metric (no validation in that iteration) are skipped.
 """
 
 import dataclasses
@@ -16,37 +16,36 @@ from agentrl_jax.algos import change
 Rule = Literal["lost", "filled", "falls", "rises", "drifts", "above", "spikes"]
 
 BASELINE = 10
-"""Values at the start whose mean is what later ones are compared with."""
+"""Number of values at the start of a run; later values are compared with their mean."""
 SOLVED = 0.9
-"""Success of training from which a run without spread is done, not collapsed."""
+"""Training success rate from which a run whose returns do not vary is solved, not collapsed."""
 _SPIKE_WINDOW = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-    """One sign.
+    """One alarm.
 
     Attributes:
         name: as in `alarm/NAME` of metrics.jsonl.
-        metric: what it watches.
-        unit: of the metric.
-        rule: lost: the mean of the last values, `patience` to `longest` of them, has fallen, and that is no chance, see
-            `change.falls`; below `limit` itself and half of all values before, or where `relative` below `limit` times
-            the mean of the first values. filled: the same of what the metric lacks to 1, which has to be less than
-            1 - `limit`. falls, rises: below or above `limit` times the mean of the first values. drifts: below
-            1 / limit or above limit times that. above: beyond `limit` itself. spikes: above `limit` times the median of
-            the twenty values before.
-        limit: see there.
-        patience: values in a row; of lost and filled, the fewest that are compared.
-        collapse: what it says by itself: learning has come to its end. The others are warnings.
-        about: in plain words.
-        source: where rule and numbers come from.
-        start: number of the first values, before which rules that need them raise nothing.
-        least_start: a mean of theirs up to this is noise, from which nothing falls.
-        longest: most values of a stretch; of lost and filled.
+        metric: the metric that is watched.
+        unit: unit of the metric.
+        rule: lost: the mean of the last `patience` to `longest` values has fallen significantly, see `change.falls`:
+            below `limit` and below half the mean of all values before, or, if `relative`, below `limit` times the mean
+            of the first values. filled: the same for 1 - metric, with the bound 1 - `limit`. falls, rises: below or
+            above `limit` times the mean of the first values. drifts: below 1 / limit or above limit times that mean.
+            above: above `limit` itself. spikes: above `limit` times the median of the twenty values before.
+        limit: see `rule`.
+        patience: number of consecutive values beyond the limit; for lost and filled, the length of the shortest window.
+        collapse: True: the alarm alone means that learning has ended. False: it is a warning.
+        about: explanation for people.
+        source: where the rule and its numbers come from.
+        start: number of first values that form the reference; rules that need them raise nothing earlier.
+        least_start: if the mean of the first values is at most this, it is noise and falls raises nothing.
+        longest: length of the longest window, for lost and filled.
         relative: see `rule`.
-        independent: these are independent of each other, as on fixed levels; groups share theirs.
-        episodes: metric with the number of episodes of which the metric is the share that succeeded, if it is one.
+        independent: the episodes are independent of each other, as on fixed levels; in groups they are not.
+        episodes: if the metric is a success rate, the metric with the number of episodes behind it.
     """
 
     name: str
@@ -215,13 +214,13 @@ class Finding:
     """What an alarm found in a run.
 
     Attributes:
-        alarm: which.
-        iterations: of the values, in order.
-        values: of the metric.
+        alarm: the alarm.
+        iterations: iterations of the values, ascending.
+        values: values of the metric.
         raised: iterations at which the alarm was raised.
-        began: iteration of the first bad value of the streak or stretch that first raised it; None if nothing did.
-        seen: what was beyond the limit when it was first raised, a value or the mean of a stretch; None likewise.
-        reference: what that was compared with; None likewise.
+        began: iteration of the first value of the streak or window that first raised it; None if never raised.
+        seen: the value, or the mean of the window, that first raised it; None if never raised.
+        reference: what `seen` was compared with; None if never raised.
     """
 
     alarm: Alarm
@@ -234,7 +233,7 @@ class Finding:
 
     @property
     def lasts(self) -> bool:
-        """Whether it is raised at the newest value."""
+        """Whether the alarm is raised at the newest value."""
         return bool(self.raised) and self.raised[-1] == self.iterations[-1]
 
 
@@ -262,7 +261,7 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
 def _lost(
     alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: tuple[int, ...], values: tuple[float, ...]
 ) -> Finding:
-    """What the rules lost and filled find in the values at these iterations."""
+    """The finding of the rules lost and filled for the values at these iterations."""
     series = np.asarray(values, np.float64)
     series = 1.0 - series if alarm.rule == "filled" else series
     bound = 1.0 - alarm.limit if alarm.rule == "filled" else alarm.limit
@@ -281,7 +280,7 @@ def _lost(
     )
     raised: list[int] = []
     first: tuple[int, float, float] | None = None
-    below = 0.0  # what an alarm lasts under: a reference that moves on would soon hold the fall itself
+    below = 0.0  # the alarm lasts while values stay below this; a moving reference would soon include the fall itself
     for index in range(len(series)):
         newest = float(series[max(0, index - alarm.patience + 1) : index + 1].mean())
         if found.begins[index] >= 0:
@@ -300,7 +299,7 @@ def _lost(
 
 
 def _counts(alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: Sequence[int]) -> np.ndarray | None:
-    """Episodes whose success each value tells, f64[n]; None where that is not known of all of them."""
+    """Number of episodes behind each value, f64[n]; None if it is not known for every value."""
     of = {
         row["iteration"]: row[alarm.episodes] - row.get("rollout/failed", 0)
         for row in rows
@@ -312,7 +311,7 @@ def _counts(alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: Sequenc
 
 
 def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float | None) -> float | None:
-    """What the value at `index` is compared with; None where there is nothing yet."""
+    """What the value at `index` is compared with; None if there is no reference yet."""
     if alarm.rule == "above":
         return alarm.limit
     if index < alarm.start or (alarm.rule == "falls" and start is not None and start <= alarm.least_start):
@@ -331,16 +330,16 @@ def _beyond(alarm: Alarm, value: float, reference: float) -> bool:
 
 
 def raised(rows: Sequence[Mapping[str, Any]]) -> tuple[Alarm, ...]:
-    """The alarms that are raised at the newest value of their metric, which has to be of the newest row."""
+    """The alarms raised at the newest value of their metric, if that value belongs to the newest row."""
     found = (examine(alarm, rows) for alarm in ALARMS)
     newest = rows[-1]["iteration"] if rows else None
     return tuple(f.alarm for f in found if f.lasts and f.raised[-1] == newest)
 
 
 def is_solved(rows: Sequence[Mapping[str, Any]], finding: Finding) -> bool:
-    """Whether a sign of collapse says instead that there is nothing left to learn: 90 % of the episodes succeed.
+    """Whether an alarm means that the task is solved rather than that the run collapsed: 90 % of the episodes succeed.
 
-    Success is the mean of the ten iterations up to the one that first raised the alarm.
+    The success rate is the mean over the ten iterations up to the one that first raised the alarm.
     """
     until = [
         row["train/success"]

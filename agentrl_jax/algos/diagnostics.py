@@ -1,7 +1,7 @@
-"""Metrics of an iteration (RAGEN's list), each over the positions it speaks of.
+"""Metrics of an iteration (RAGEN's list), each over its own mask.
 
-Every function returns scalars f32[]. Where there is nothing to measure the value is 0; the learner counts tokens and
-rows beside them.
+Every function returns scalars f32[]. A metric over an empty mask is 0; the learner reports the numbers of tokens and
+rows separately.
 """
 
 import jax
@@ -15,16 +15,16 @@ _VARIANCE_EPS = 1e-5
 
 
 def group_means(returns: jax.Array, valid: jax.Array) -> dict[str, Mean]:
-    """Spread of returns inside groups, the first sign of a collapse.
+    """Statistics of returns inside groups; a falling standard deviation is the first sign of a collapse.
 
     Args:
         returns: f32[Gr, M]
-        valid: bool[Gr, M] members that count; a group without any does not count either.
+        valid: bool[Gr, M] episodes that count; a group without any does not count either.
 
     Returns:
-        in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups, and, where groups have
-        several members, zero_std_share, the share of groups whose std is at most 1e-6: these teach a group-relative
-        learner nothing.
+        in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups. If M > 1, also
+        zero_std_share, the share of groups whose standard deviation is at most 1e-6: group-relative estimators learn
+        nothing from them.
     """
     std = center_and_std(returns, valid)[1]
     known = jnp.any(valid, axis=1)
@@ -45,11 +45,11 @@ def group_metrics(returns: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
 
 
 def repeated(code: jax.Array, valid: jax.Array) -> Mean:
-    """Share of members that said exactly what another member of their group said.
+    """Share of episodes whose responses equal those of another episode of their group exactly.
 
     Args:
-        code: u32[Gr, M, 2] hash of all that a member said.
-        valid: bool[Gr, M] members that count.
+        code: u32[Gr, M, 2] hash of all responses of an episode.
+        valid: bool[Gr, M] episodes that count.
     """
     both = valid[:, :, None] & valid[:, None] & ~jnp.eye(valid.shape[1], dtype=bool)
     alike = jnp.all(code[:, :, None] == code[:, None], axis=-1) & both
@@ -57,7 +57,7 @@ def repeated(code: jax.Array, valid: jax.Array) -> Mean:
 
 
 def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-    """mean, max and min of `x` f32[...] where `mask` bool[...] holds."""
+    """Mean, max and min of `x` f32[...] where `mask` bool[...] is true."""
     return {
         "mean": masked.moments(x, mask)[0],
         "max": masked.largest(x, mask),
@@ -68,7 +68,7 @@ def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
 def explained_variance(values: jax.Array, returns: jax.Array, mask: jax.Array) -> jax.Array:
     """1 - var(returns - values) / (var(returns) + 1e-5) over the mask.
 
-    1 is a perfect critic, 0 one that knows the mean only, below 0 one that is worse than that.
+    1 is a perfect critic, 0 one that predicts the mean only, below 0 one that is worse than that.
 
     Args:
         values: f32[N, S]

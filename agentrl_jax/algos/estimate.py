@@ -1,8 +1,7 @@
-"""From what a batch has earned to the advantage of each token: the estimators by their names.
+"""Computes the advantage of each token from the rewards of a batch, by the estimator that the configuration names.
 
-Shapes: `E` episodes of `T` turns and `S` positions, in `Gr` groups of `M` contiguous members. A learner may cut
-episodes into rows of single turns; estimators see every episode in one piece, so that what a turn is worth does not
-depend on how it is cut.
+Shapes: `E` episodes of `T` turns and `S` positions, in `Gr` groups of `M` contiguous episodes. The learner may cut
+episodes into rows of single turns; estimators always see whole episodes, so that advantages do not depend on the cut.
 """
 
 from typing import Any
@@ -16,21 +15,21 @@ from agentrl_jax.algos import gigpo as gigpo
 
 
 class AdvantageInputs(struct.PyTreeNode):
-    """What an estimator may read.
+    """Inputs of the advantage estimators.
 
     Attributes:
-        rewards: f32[E, S] what is earned once the token is drawn; only on sampled tokens.
-        values: f32[E, S] the critic's; anything where no estimator reads them.
+        rewards: f32[E, S] reward earned by sampling the token; only on sampled tokens.
+        values: f32[E, S] the critic's values; arbitrary if the estimator does not read them.
         mask: bool[E, S] sampled tokens.
         turn: i32[E, S] turn of the episode that a position belongs to.
         turn_end: bool[E, S] last sampled token of its turn.
         scores: f32[Gr, M] return of each episode.
         valid: bool[Gr, M] episodes that count.
-        baseline: f32[Gr] return of a greedy episode of the group; None where nothing reads it.
-        turn_rewards: f32[E, T].
+        baseline: f32[Gr] return of a greedy episode of the group; None if the estimator does not read it.
+        turn_rewards: f32[E, T] reward of each turn.
         state: u32[E, T, 2] anchor state of each turn, see `gigpo`.
-        turn_mask: bool[E, T].
-        final_value: f32[E] the critic's where an episode was cut off, see `advantages`; 0 for those that ended.
+        turn_mask: bool[E, T] turns that were played.
+        final_value: f32[E] the critic's value where an episode was truncated, see `advantages`; 0 where it terminated.
     """
 
     rewards: jax.Array
@@ -51,18 +50,18 @@ def estimate(evidence: AdvantageInputs, rule: Any, numbers: Any) -> tuple[jax.Ar
     """The advantage of every token, not whitened.
 
     Args:
-        evidence: what has been played.
-        rule: which estimator, a member of `config.algo.Advantage`. grpo, rloo, remax: see `groups`. gigpo: the
-            episode's group advantage plus `step_weight` times that of its turn, see `gigpo`. The others: see
+        evidence: the inputs.
+        rule: which estimator, one of the classes of `config.algo.Advantage`. grpo, rloo, remax: see `groups`. gigpo:
+            the episode's group advantage plus `step_weight` times the turn's advantage, see `gigpo`. The others: see
             `advantages`.
-        numbers: has the numbers of the rule, f32[] or float: the rule itself, or `train.settings.UpdateSettings`.
+        numbers: object with the numeric settings, f32[] or float: `rule` itself, or `learner.settings.UpdateSettings`.
 
     Returns:
-        Advantages f32[E, S] and the critic's targets f32[E, S], 0 for estimators without one; both 0 where `mask` does
-        not hold.
+        Advantages f32[E, S] and the critic's targets f32[E, S] (0 for estimators without a critic); both 0 where `mask`
+        is false.
 
     Raises:
-        ValueError: there is no estimator of that kind, or remax has no greedy episodes.
+        ValueError: there is no estimator of that kind, or remax was given no greedy episodes.
     """
     e, target = evidence, jnp.zeros_like(evidence.rewards)
     if rule.kind == "gae":

@@ -1,7 +1,7 @@
-"""Which episodes are trained on: StarPO-S's uncertainty filter, the rules of RAGEN v2, and members within groups.
+"""Selects the episodes to train on: StarPO-S's uncertainty filter, the rules of RAGEN v2, and choice within groups.
 
-Shapes: `Gr` groups of `M` members. Kept groups keep all their members; `within_groups` chooses among those. Rules that
-keep a number of groups which is known before (`top_groups`) allow a gather, the others give a mask.
+Shapes: `Gr` groups of `M` episodes. Kept groups keep all their episodes; `within_groups` chooses among those.
+`top_groups` keeps a fixed number of groups, so that it can return indices for a gather; the other rules return a mask.
 """
 
 from typing import Literal, assert_never
@@ -21,9 +21,9 @@ def group_scores(values: jax.Array, valid: jax.Array, kind: ScoreKind) -> jax.Ar
     """One score per group to rank by.
 
     Args:
-        values: f32[Gr, M], of each episode: for std and mean the raw return plus penalty, not normalized; for entropy
-            and entropy_std the mean entropy of its tokens; for length its sampled tokens.
-        valid: bool[Gr, M] members that count; a group without any scores 0.
+        values: f32[Gr, M], one per episode: for std and mean the raw return plus penalty, not normalized; for entropy
+            and entropy_std the mean entropy of its tokens; for length the number of its sampled tokens.
+        valid: bool[Gr, M] episodes that count; a group without any scores 0.
         kind: std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of
             returns, the uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean.
 
@@ -34,15 +34,15 @@ def group_scores(values: jax.Array, valid: jax.Array, kind: ScoreKind) -> jax.Ar
 
 
 def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
-    """The k groups with the largest (or smallest) scores, for a gather with static shapes.
+    """Indices of the k groups with the largest (or smallest) scores, for a gather with static shapes.
 
     Args:
         scores: f32[Gr]
-        k: groups to keep, static.
-        largest: rank from the largest score down, else from the smallest up.
+        k: number of groups to keep, static.
+        largest: keep the largest scores, else the smallest.
 
     Returns:
-        i32[k], indices in ascending order. Of equal scores the lower index is kept; NaN ranks behind every number.
+        i32[k], indices in ascending order. Of equal scores the lower index is kept; NaN ranks last.
 
     Raises:
         ValueError: k is not in 1..Gr.
@@ -65,24 +65,24 @@ def chosen_groups(
     """The groups that a rule of RAGEN v2 keeps.
 
     top_p: from the best group down until the scores add up to value * (sum of all) - eps. Only positive scores are
-    taken; a threshold that is not positive keeps nothing. A value of 1 or more keeps every group. top_p_softmax: the
-    fewest best groups whose softmax of scores reaches `value`, at least one; raw scores are the logits, so that small
-    ones are told apart little. top_k: the best max(1, floor(value)) groups. min_p: scores of at least value * (the
-    largest), or of at most (the smallest) / value.
+    kept; a threshold that is not positive keeps nothing. A value of 1 or more keeps every group. top_p_softmax: the
+    fewest best groups whose softmax of scores reaches `value`, at least one; the raw scores are the logits, so small
+    differences have little effect. top_k: the best max(1, floor(value)) groups. min_p: scores of at least
+    value * (the largest), or of at most (the smallest) / value.
 
     Args:
         scores: f32[Gr]; a NaN is never kept.
         rule: one of the four.
-        value: above 0, see the rules.
-        largest: the best groups have the largest scores; for top_p they always do.
-        include_zero: False leaves out groups with |score| <= 1e-10 before the rule is applied.
+        value: threshold, above 0; see the rules.
+        largest: the best groups have the largest scores, else the smallest; top_p requires True.
+        include_zero: False drops groups with |score| <= 1e-10 before the rule is applied.
         eps: slack of top_p, at least 0.
 
     Returns:
-        bool[Gr]; where nothing is kept, the caller skips the step and counts it.
+        bool[Gr]; if nothing is kept, the caller skips the step and counts it.
 
     Raises:
-        ValueError: top_p is asked for the smallest.
+        ValueError: `rule` is top_p and `largest` is False.
     """
     if rule == "top_p" and not largest:
         raise ValueError("the rule top_p covers a sum of scores from the largest down; use largest, or another rule")
@@ -111,18 +111,18 @@ def chosen_groups(
 
 
 def within_groups(scores: jax.Array, valid: jax.Array, keep: int) -> jax.Array:
-    """The `keep` members of each group whose scores vary most: some of the lowest and the rest from the highest.
+    """The `keep` episodes of each group with the largest variance of scores: some of the lowest and of the highest.
 
-    The best such split maximizes the variance of what is kept (Xu et al. 2025, PODS; RAGEN v2's
-    `within_group`). Of equal splits the one with the fewest lowest members is taken.
+    Among all splits into lowest and highest, the one that maximizes the variance of the kept scores is chosen (Xu et
+    al. 2025, PODS; RAGEN v2's `within_group`); of equal splits, the one with the fewest lowest episodes.
 
     Args:
         scores: f32[Gr, M]
-        valid: bool[Gr, M]; members that do not count are kept only where too few others are there.
-        keep: static, 1 to M.
+        valid: bool[Gr, M] episodes that count; the others are kept only if too few count.
+        keep: number of episodes to keep, static, 1 to M.
 
     Returns:
-        bool[Gr, M], `keep` true in each row.
+        bool[Gr, M], `keep` true values in each row.
 
     Raises:
         ValueError: `keep` is not in 1..M.
@@ -134,7 +134,7 @@ def within_groups(scores: jax.Array, valid: jax.Array, keep: int) -> jax.Array:
     rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(group_size))
     number = jnp.sum(valid, axis=1)[:, None, None]
     lowest = jnp.arange(keep + 1)[:, None]
-    # [Gr, splits, M]: the lowest members by rank, and the highest of those that count.
+    # [Gr, splits, M]: the lowest episodes by rank, and the highest of those that count.
     taken = (rank[:, None] < lowest) | ((rank[:, None] >= number - (keep - lowest)) & (rank[:, None] < number))
     counted = taken & valid[:, None]
     mean = jnp.sum(jnp.where(counted, scores[:, None], 0.0), axis=2) / jnp.maximum(jnp.sum(counted, axis=2), 1)

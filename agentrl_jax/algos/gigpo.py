@@ -1,7 +1,7 @@
-"""Advantages of turns, compared with other turns of the group that were taken in the same state.
+"""Advantages of turns relative to other turns of the group that were taken in the same state (GiGPO, HGPO).
 
-Shapes: `E` episodes, `T` turns. A state is known by 64 bits, u32[E, T, 2]: the environment's own hash, or that of what
-the model read (`hash_tokens`). Two different states that share them would be taken for one.
+Shapes: `E` episodes, `T` turns. A state is identified by a 64-bit hash, u32[E, T, 2]: the environment's hash, or that
+of the tokens that the model read (`hash_tokens`). Two states with equal hashes are treated as one.
 """
 
 import jax
@@ -14,7 +14,7 @@ _SALT = 0x9E3779B9
 
 
 def returns_to_go(rewards: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """Discounted return from each turn on, f32[E, T], of the rewards f32[E, T]; `gamma` is the discount per turn."""
+    """Discounted return f32[E, T] from each turn on, for turn rewards f32[E, T]; `gamma` is the discount per turn."""
 
     def step(later, reward):
         total = reward + gamma * later
@@ -24,7 +24,7 @@ def returns_to_go(rewards: jax.Array, gamma: jax.Array | float) -> jax.Array:
 
 
 def hash_tokens(tokens: jax.Array, counts: jax.Array) -> jax.Array:
-    """64 bits u32[..., 2] of those of the tokens i32[..., O] that count, bool[..., O], in their order."""
+    """64-bit hash u32[..., 2] of the tokens i32[..., O] for which `counts` bool[..., O] is true, in their order."""
 
     def step(code, now):
         token, is_one = now
@@ -36,17 +36,19 @@ def hash_tokens(tokens: jax.Array, counts: jax.Array) -> jax.Array:
 
 
 def with_history(state: jax.Array, steps: int) -> jax.Array:
-    """64 bits u32[E, T, 2] of each turn's state and the `steps` states before it, or fewer at the start of an episode.
+    """64-bit hash u32[E, T, 2] of each turn's state and up to `steps` states before it.
+
+    At the start of an episode there are fewer states before.
 
     Args:
         state: u32[E, T, 2]
-        steps: static, at least 0; 0 gives the states themselves.
+        steps: static, at least 0; 0 returns `state` unchanged.
     """
     if steps == 0:
         return state
     code = jnp.full_like(state, _SALT)
     for back in range(steps, -1, -1):
-        # Turns before the first one have a code of their own, so that a short history equals short histories only.
+        # Turns before the first get a distinct code, so that a short history equals only histories of its length.
         earlier = jnp.pad(state, ((0, 0), (back, 0), (0, 0)), constant_values=1)[:, : state.shape[1]]
         there = jnp.arange(state.shape[1])[:, None] >= back
         code = _mixed(_mixed(code, earlier), jnp.broadcast_to(there, state.shape).astype(jnp.uint32))
@@ -54,15 +56,15 @@ def with_history(state: jax.Array, steps: int) -> jax.Array:
 
 
 def same_state(state: jax.Array, group: jax.Array, counts: jax.Array) -> jax.Array:
-    """Numbers i32[E, T] that two turns share iff they are of one group, in one state, and both count.
+    """Segment ids: two turns have the same id iff they belong to the same group, have the same state, and both count.
 
     Args:
         state: u32[E, T, 2]
-        group: i32[E]
-        counts: bool[E, T]; turns that do not count share the number E T.
+        group: i32[E] group of each episode.
+        counts: bool[E, T] turns that count; all others get the id E * T.
 
     Returns:
-        i32[E, T] in [0, E T].
+        i32[E, T] in [0, E * T].
     """
     turns = state.shape[1]
     of_turns = (~counts, jnp.repeat(group[:, None], turns, axis=1), state[..., 0], state[..., 1])
@@ -86,22 +88,20 @@ def turn_advantages(
     history_power: jax.Array | float = 1.0,
     normalize_std: bool,
 ) -> jax.Array:
-    """Step-level advantages of GiGPO (Feng et al. 2025, arXiv 2505.10978), or of HGPO where `history` is above 0.
+    """Step-level advantages of GiGPO (Feng et al. 2025, arXiv 2505.10978), or of HGPO if `history` is above 0.
 
-    A turn's return is compared with those of the turns of its group in the same anchor state. HGPO (He et al. 2026,
-    arXiv 2602.22817) does so for the state alone, for the state with the one before, and so on to `history` of them,
-    and adds the results up with weights (k + 1)^history_power that sum to 1. A turn that is alone in its state has
-    nothing to be compared with there, which adds 0.
+    A turn's return is compared with the returns of its group's turns in the same anchor state. HGPO (He et al. 2026,
+    arXiv 2602.22817) does this for k = 0, ..., `history` earlier states that must agree too, and averages the results
+    with weights proportional to (k + 1)^history_power. A turn that is alone in its state contributes 0.
 
     Args:
-        returns: f32[E, T] of `returns_to_go`.
+        returns: f32[E, T], from `returns_to_go`.
         state: u32[E, T, 2]
         group: i32[E]
         counts: bool[E, T] turns that were played, in episodes that count.
-        history: static, most earlier states that have to agree.
-        history_power: 0 weighs all levels alike; the larger, the more the longest history counts.
-        normalize_std: divide by the standard deviation of the turns in the state; the mean alone is taken off
-            otherwise.
+        history: largest number of earlier states that must agree, static.
+        history_power: 0 weighs all levels equally; larger values favor longer histories.
+        normalize_std: divide by the standard deviation of the turns in the state; otherwise only subtract the mean.
 
     Returns:
         f32[E, T], 0 where a turn does not count.
@@ -116,9 +116,9 @@ def turn_advantages(
 
 
 def _mixed(code: jax.Array, value: jax.Array) -> jax.Array:
-    """Takes 64 bits `value` into 64 bits `code`, u32[..., 2] each (rounds of multiply and fold as in murmur3)."""
+    """Mixes a 64-bit `value` into a 64-bit `code`, u32[..., 2] each (multiply-and-xorshift rounds as in murmur3)."""
     factors = jnp.array(_FACTORS, jnp.uint32)
     code = (code ^ value.astype(jnp.uint32) * factors[::-1]) * factors
     code ^= code >> 15
-    # Each half takes a part of the other, so that the two are not hashes of 32 bits side by side.
+    # Each half is mixed with the other; otherwise this would be two independent 32-bit hashes.
     return (code + (code[..., ::-1] << 7)) * factors[::-1] ^ (code >> 13)

@@ -18,10 +18,11 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
 
     With d = logprob - ref_logprob: k1 = d (unbiased, any sign), k2 = d^2 / 2 (never negative), k3 = exp(-d) + d - 1
     (unbiased, never negative; d clamped to +-20 and the estimate to +-10, as verl's `low_var_kl`), abs = |d|. mse is
-    another name of k2, the one verl uses. Gradients reach `logprob` only.
+    verl's name for k2. Gradients reach `logprob` only.
 
-    As a loss on tokens of the policy itself, k2 has the gradient of the divergence; that of k1 does not depend on the
-    reference and is 0 in expectation (it is there for parity, as in the preset `starpo_grpo`); that of k3 is biased.
+    As a loss on tokens sampled from the policy itself, k2 has the gradient of the divergence. The gradient of k1 does
+    not depend on the reference and is 0 in expectation (k1 exists for parity, as in the preset `starpo_grpo`). The
+    gradient of k3 is biased.
 
     Args:
         logprob: f32[N, S]
@@ -32,7 +33,7 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
         f32[N, S]
 
     Raises:
-        ValueError: `kind` is none of the five; full needs whole distributions, see `full`.
+        ValueError: `kind` is none of the five; full needs the logits of whole distributions, see `full`.
     """
     difference = logprob - jax.lax.stop_gradient(ref_logprob)
     if kind == "k1":
@@ -48,9 +49,9 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
 
 
 def full(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
-    """KL(policy || reference) over the whole vocabulary, f32[...] at least 0, from logits f32[..., V] of both.
+    """KL(policy || reference) over the whole vocabulary, f32[...], at least 0, from the logits f32[..., V] of both.
 
-    Its gradient (none reaches `ref_logits`) is that of the divergence at the visited states, without sampling noise.
+    Its gradient is that of the divergence at the visited states, without sampling noise; none reaches `ref_logits`.
     """
     policy = jax.nn.log_softmax(logits)
     reference = jax.nn.log_softmax(jax.lax.stop_gradient(ref_logits))
@@ -76,17 +77,17 @@ def update(
     target: jax.Array | float,
     horizon: jax.Array | float,
 ) -> KLController:
-    """Moves the coefficient towards the one that holds the KL at `target` (Ziegler et al. 2019, section 2.2).
+    """Adapts the coefficient so that the KL stays near `target` (Ziegler et al. 2019, section 2.2).
 
-    coef * (1 + clip(kl / target - 1, -0.2, 0.2) * num_steps / horizon). The fixed controller is an infinite horizon. An
-    observation that is not finite (a batch without tokens) changes nothing.
+    coef * (1 + clip(kl / target - 1, -0.2, 0.2) * num_steps / horizon). An infinite horizon keeps the coefficient
+    fixed. An observation that is not finite (a batch without tokens) changes nothing.
 
     Args:
         state: the controller.
         observed_kl: f32[], mean KL of the batch.
-        num_steps: episodes seen since the last update; below 5 `horizon`, or the coefficient changes its sign.
-        target: the KL to hold, above 0.
-        horizon: episodes; the larger, the slower.
+        num_steps: episodes since the last update; must be below 5 * `horizon`, or the coefficient changes its sign.
+        target: the KL to keep, above 0.
+        horizon: in episodes; the larger, the slower the coefficient changes.
     """
     error = jnp.clip(observed_kl / target - 1.0, -_MAX_RELATIVE_ERROR, _MAX_RELATIVE_ERROR)
     factor = 1.0 + error * num_steps / horizon

@@ -1,8 +1,8 @@
 """Losses per token, and the weights that turn them into one number.
 
-Shapes: `N` rows of `S` positions, aligned with the token that is predicted. A loss per token is defined everywhere;
-`token_weights` is 0 where a token was not sampled, so that `sum(loss * weights)` is the loss and its gradient is zero
-there. The inputs have to be finite at every position, padding included.
+Shapes: `N` rows of `S` positions, aligned with the token that is predicted. A loss per token is defined at every
+position. `token_weights` is 0 at tokens that were not sampled, so `sum(loss * weights)` is the loss, with zero gradient
+at those tokens. Inputs must be finite at every position, padding included.
 """
 
 from typing import Literal, assert_never
@@ -21,23 +21,23 @@ MAX_LOG_RATIO = 20.0
 
 
 class PolicyStats(struct.PyTreeNode):
-    """What the policy loss saw, per token."""
+    """Statistics of the policy loss, per token."""
 
     log_ratio: jax.Array
     """f32[N, S], logarithm of the probability under the policy divided by that under the behavior policy, clamped."""
     clipped: jax.Array
-    """bool[N, S], the clip range is what decided the loss, so that the token has no gradient."""
+    """bool[N, S], the clip range determined the loss, so the token has no gradient."""
     clipped_low: jax.Array
-    """bool[N, S], the dual clip's bound is what decided the loss (verl's `pg_clipfrac_lower`)."""
+    """bool[N, S], the dual clip's bound determined the loss (verl's `pg_clipfrac_lower`)."""
 
     @property
     def ratio(self) -> jax.Array:
-        """f32[N, S] of the probabilities."""
+        """f32[N, S], ratio of the probabilities."""
         return jnp.exp(self.log_ratio)
 
 
 class Denominators(struct.PyTreeNode):
-    """What the loss of a whole minibatch is divided by; add those of its parts, on all devices, before use."""
+    """Divisors of the loss of a whole minibatch; sum those of all microbatches on all devices before use."""
 
     tokens: jax.Array
     """f32[], sampled tokens."""
@@ -60,8 +60,8 @@ def policy_loss(
     for A < 0 at most -A c (Ye et al. 2020, eq. 5). Gradients reach `logprob` only.
 
     Args:
-        logprob: f32[N, S], log-probability of the tokens under the policy that is trained.
-        old_logprob: f32[N, S], under the policy they were sampled from.
+        logprob: f32[N, S], log-probability of the tokens under the policy being trained.
+        old_logprob: f32[N, S], log-probability under the policy that sampled them.
         advantages: f32[N, S]
         clip_low: lowest ratio is 1 - clip_low.
         clip_high: highest ratio is 1 + clip_high.
@@ -92,10 +92,10 @@ def gspo_loss(
     clip_low: jax.Array | float,
     clip_high: jax.Array | float,
 ) -> tuple[jax.Array, PolicyStats]:
-    """Clipped surrogate with one ratio a row, the geometric mean of its tokens' ratios (Zheng et al. 2025, GSPO).
+    """Clipped surrogate with one ratio per row, the geometric mean of its tokens' ratios (Zheng et al. 2025, GSPO).
 
-    The gradient is that of GSPO-token in that paper, which is GSPO's own under `seq_mean_token_mean` and one
-    advantage a row. A row is a whole trajectory, or one turn of it where rows hold single turns.
+    The gradient is that of GSPO-token in that paper, which equals that of GSPO under `seq_mean_token_mean` with one
+    advantage per row. A row is a whole trajectory, or one turn of it if rows hold single turns.
 
     Args:
         logprob: f32[N, S], as for `policy_loss`.
@@ -125,7 +125,7 @@ def cispo_loss(
 ) -> tuple[jax.Array, PolicyStats]:
     """REINFORCE with clipped importance weights (MiniMax 2025, arXiv 2506.13585, CISPO): no token loses its gradient.
 
-    -A sg(clip(r, 1 - low, 1 + high)) log p. `clip_low` 1 is no lower bound, as in the paper.
+    -A sg(clip(r, 1 - low, 1 + high)) log p. With `clip_low` 1 there is no lower bound, as in the paper.
 
     Args:
         logprob: f32[N, S], as for `policy_loss`.
@@ -135,7 +135,7 @@ def cispo_loss(
         clip_high: highest weight is 1 + clip_high.
 
     Returns:
-        Loss per token f32[N, S] and PolicyStats, in which `clipped` is where a weight was clipped.
+        Loss per token f32[N, S] and PolicyStats; `clipped` marks clipped weights.
     """
     log_ratio = jnp.clip(jax.lax.stop_gradient(logprob - old_logprob), -MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = jnp.exp(log_ratio)
@@ -147,15 +147,15 @@ def cispo_loss(
 def policy_gradient_loss(
     logprob: jax.Array, old_logprob: jax.Array, advantages: jax.Array
 ) -> tuple[jax.Array, PolicyStats]:
-    """REINFORCE (Williams 1992): -A log p, without a ratio and without a clip; RLOO's and ReMax's loss.
+    """REINFORCE (Williams 1992): -A log p, without ratio or clip; the loss of RLOO and ReMax.
 
     Args:
         logprob: f32[N, S], as for `policy_loss`.
-        old_logprob: f32[N, S], for the statistics alone.
+        old_logprob: f32[N, S], used for the statistics only.
         advantages: f32[N, S]
 
     Returns:
-        Loss per token f32[N, S] and PolicyStats, in which nothing is clipped.
+        Loss per token f32[N, S] and PolicyStats, with nothing clipped.
     """
     log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     none = jnp.zeros(log_ratio.shape, bool)
@@ -174,10 +174,10 @@ def objective(
     clip_high: jax.Array | float,
     dual_clip: jax.Array | float | None,
 ) -> tuple[jax.Array, PolicyStats]:
-    """The policy loss of a name: `policy_loss` (ppo), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
+    """Dispatches to `policy_loss` (ppo), `gspo_loss`, `cispo_loss` or `policy_gradient_loss`.
 
     Args:
-        name: of the four; policy_gradient reads no bound.
+        name: one of the four; policy_gradient uses no bound.
         logprob: f32[N, S], as for `policy_loss`.
         old_logprob: f32[N, S]
         advantages: f32[N, S]
@@ -203,7 +203,7 @@ def objective(
 
 
 def sequence_log_ratio(logprob: jax.Array, old_logprob: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean log-ratio f32[N, 1] of each row's sampled tokens; 0 for a row without any."""
+    """Mean log-ratio f32[N, 1] of each row's sampled tokens; 0 for a row without sampled tokens."""
     total = jnp.sum(jnp.where(mask, logprob - old_logprob, 0.0), axis=1, keepdims=True)
     return total / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
 
@@ -217,22 +217,22 @@ def importance_weights(
     correction: Correction = "truncated",
     level: Granularity = "token",
 ) -> tuple[jax.Array, jax.Array]:
-    """Importance weights of the policy loss from behavior to training log-probabilities, without a gradient.
+    """Importance weights of the policy loss for the mismatch of rollout and learner; no gradient flows through them.
 
-    They correct for tokens that were drawn from a distribution which the learner computes differently; the ratio of
-    `policy_loss` is then that to the learner's own log-probabilities.
+    They correct for the rollout computing log-probabilities differently from the learner. The ratio of `policy_loss` is
+    then relative to the learner's log-probabilities.
 
     Args:
-        logprob: f32[N, S], by the learner, before the update.
-        behavior_logprob: f32[N, S], of the distribution the tokens were drawn from.
+        logprob: f32[N, S], computed by the learner, before the update.
+        behavior_logprob: f32[N, S], of the distribution that the tokens were sampled from.
         mask: bool[N, S] sampled tokens.
         cap: C, at least 1.
-        correction: truncated: min(r, C) (Yao et al. 2025, TIS). masked: r inside [1/C, C], 0 outside, so that the
-            token is not learned from (Zhao et al. 2025, IcePop; MIS).
-        level: r is the ratio of a token, or the geometric mean of those of its row.
+        correction: truncated: min(r, C) (Yao et al. 2025, TIS). masked: r inside [1/C, C], 0 outside, which excludes
+            the token (Zhao et al. 2025, IcePop; MIS).
+        level: token: r is the ratio of each token. sequence: r is the geometric mean of the ratios of its row.
 
     Returns:
-        Weights f32[N, S], and bool[N, S]: the weight was truncated or masked.
+        Weights f32[N, S], and bool[N, S], true where the weight was truncated or masked.
     """
     log_ratio = logprob - behavior_logprob
     if level == "sequence":
@@ -254,13 +254,13 @@ def value_loss(
     0.5 max((v - R)^2, (clip(v, v_old - c, v_old + c) - R)^2), with the target R. Gradients reach `values` only.
 
     Args:
-        values: f32[N, S], of the critic that is trained.
-        old_values: f32[N, S], of the critic that the advantages were computed with.
+        values: f32[N, S], from the critic being trained.
+        old_values: f32[N, S], from the critic that the advantages were computed with.
         returns: f32[N, S], targets, not whitened.
         clip: c > 0; None or infinity: no clip.
 
     Returns:
-        Loss per token f32[N, S], and bool[N, S]: the clipped value is what decided the loss.
+        Loss per token f32[N, S], and bool[N, S], true where the clipped value determined the loss.
     """
     old_values, returns = jax.lax.stop_gradient((old_values, returns))
     reach = jnp.inf if clip is None else clip
@@ -270,7 +270,7 @@ def value_loss(
 
 
 def count(mask: jax.Array) -> Denominators:
-    """Denominators of the rows in `mask` bool[N, S]; those of several parts are added leaf by leaf (or by `psum`)."""
+    """Denominators of the rows in `mask` bool[N, S]; add those of several microbatches leaf by leaf (or by `psum`)."""
     return Denominators(
         tokens=jnp.sum(mask, dtype=jnp.float32), sequences=jnp.sum(jnp.any(mask, axis=1), dtype=jnp.float32)
     )
@@ -279,21 +279,21 @@ def count(mask: jax.Array) -> Denominators:
 def token_weights(
     mask: jax.Array, mode: Aggregation, denominators: Denominators, *, norm_length: jax.Array | float
 ) -> jax.Array:
-    """Weights w such that sum(loss * w) over all parts of a minibatch is the minibatch's loss, however it is cut.
+    """Weights w such that sum(loss * w) over all microbatches is the minibatch's loss, however it is split.
 
-    token_mean: every sampled token counts the same. seq_mean_token_mean: every row counts the same, as does every token
-    inside a row. seq_mean_token_sum: the mean over rows of their sums. seq_mean_token_sum_norm: that divided by
-    `norm_length` (Liu et al. 2025, Dr. GRPO; verl's mode of that name leaves out the division by the number of rows).
-    Rows without sampled tokens do not count.
+    token_mean: every sampled token has the same weight. seq_mean_token_mean: every row has the same weight, as does
+    every token inside a row. seq_mean_token_sum: the mean over rows of their token sums. seq_mean_token_sum_norm: that
+    divided by `norm_length` (Liu et al. 2025, Dr. GRPO; verl's mode of that name does not divide by the number of
+    rows). Rows without sampled tokens do not count.
 
     Args:
-        mask: bool[N, S], the part at hand.
+        mask: bool[N, S], of this microbatch.
         mode: one of the four.
         denominators: of the whole minibatch.
-        norm_length: tokens, a constant of the run (its longest row); used by seq_mean_token_sum_norm only.
+        norm_length: in tokens, constant during a run (its longest row); used by seq_mean_token_sum_norm only.
 
     Returns:
-        f32[N, S], 0 where `mask` does not hold.
+        f32[N, S], 0 where `mask` is false.
     """
     rows = jnp.maximum(denominators.sequences, 1.0)
     divisor: jax.Array

@@ -1,6 +1,6 @@
-"""Sums and moments over the positions that a mask keeps.
+"""Sums and moments over the positions where a mask is true.
 
-Positions outside the mask may hold anything, infinities and NaN included.
+Values outside the mask are ignored and may be infinite or NaN.
 """
 
 from typing import Any, NamedTuple
@@ -10,54 +10,54 @@ import jax.numpy as jnp
 
 
 class Mean(NamedTuple):
-    """A mean as the sum f32[] and the number f32[] that it is made of; parts of a batch add up leaf by leaf."""
+    """A mean stored as sum f32[] and count f32[], so that means of several batches can be added leaf by leaf."""
 
     total: jax.Array
     number: jax.Array
 
     @property
     def value(self) -> jax.Array:
-        """f32[]; 0 where nothing was counted."""
+        """The mean, f32[]; 0 if the count is 0."""
         return self.total / jnp.maximum(self.number, 1.0)
 
 
 def mean(x: jax.Array, mask: jax.Array) -> Mean:
-    """That of `x` where `mask` holds: f32[...], bool[...]."""
+    """Mean of `x` f32[...] where `mask` bool[...] is true."""
     return Mean(total(x, mask), count(mask))
 
 
 def total(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Sum of `x` where `mask` holds: f32[...], bool[...] -> f32[]; 0 for an empty mask."""
+    """Sum f32[] of `x` f32[...] where `mask` bool[...] is true; 0 for an empty mask."""
     return jnp.sum(jnp.where(mask, x, 0.0))
 
 
 def count(mask: jax.Array) -> jax.Array:
-    """Number of positions where `mask` holds, f32[] (exact up to 2**24)."""
+    """Number of positions where `mask` is true, f32[] (exact up to 2**24)."""
     return total(jnp.ones(mask.shape, jnp.float32), mask)
 
 
 def smallest(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Least `x` where `mask` holds, f32[]; 0 for an empty mask."""
+    """Minimum f32[] of `x` where `mask` is true; 0 for an empty mask."""
     return jnp.where(jnp.any(mask), jnp.min(jnp.where(mask, x, jnp.inf)), 0.0)
 
 
 def largest(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Greatest `x` where `mask` holds, f32[]; 0 for an empty mask."""
+    """Maximum f32[] of `x` where `mask` is true; 0 for an empty mask."""
     return -smallest(-x, mask)
 
 
 def moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and unbiased variance (Bessel's n - 1) of `x` where `mask` holds.
+    """Mean and unbiased variance (Bessel's n - 1) of `x` where `mask` is true.
 
     Args:
         x: f32[...]
-        mask: bool[...], the shape of `x`.
+        mask: bool[...], same shape as `x`.
 
     Returns:
         Mean f32[] and variance f32[]; both 0 for an empty mask, variance 0 for a single position.
     """
     number = count(mask)
-    # Measured from the least value, a constant has a mean without rounding and a variance of exactly 0.
+    # Subtracting the minimum first gives constant inputs an exact mean and a variance of exactly 0.
     origin = smallest(x, mask)
     offset = total(x - origin, mask) / jnp.maximum(number, 1.0)
     squares = total(jnp.square(x - origin - offset), mask)
@@ -65,5 +65,5 @@ def moments(x: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def where(rows: jax.Array, new: Any, old: Any) -> Any:
-    """Takes the rows of `new` where `rows` bool[B], else those of `old`, over trees whose leaves are [B, ...]."""
+    """Rows of `new` where `rows` bool[B] is true, else of `old`; both are trees with leaves [B, ...]."""
     return jax.tree.map(lambda a, b: jnp.where(rows.reshape(rows.shape + (1,) * (a.ndim - 1)), a, b), new, old)

@@ -1,9 +1,9 @@
-"""How much of what is said depends on the prompt: mutual information and retrieval (RAGEN-2, arXiv 2604.06268).
+"""How much responses depend on the prompt: mutual information and retrieval (RAGEN-2, arXiv 2604.06268).
 
-Texts that vary, so that the entropy looks healthy, may still be one template that fits every prompt. To tell, each text
-z_i is scored under each prompt x_j. With H(Z) = I(X; Z) + H(Z | X), over prompts that are all equally likely, the mean
-of log p(z_i | x_i) - log mean_j p(z_i | x_j) estimates I(X; Z); it never exceeds the logarithm of the number of
-prompts, whatever I(X; Z) over all prompts is.
+Responses may vary, with a healthy entropy, and still follow one template that fits every prompt. To detect this, each
+text z_i is scored under each prompt x_j. With H(Z) = I(X; Z) + H(Z | X) and equally likely prompts, the mean of
+log p(z_i | x_i) - log mean_j p(z_i | x_j) estimates I(X; Z). The estimate never exceeds the logarithm of the number of
+prompts, even if the true I(X; Z) over all prompts is larger.
 
 Shapes: `N` texts, `J` prompts.
 """
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from agentrl_jax.algos import masked
 
 RETRIEVED = (1, 2, 4, 8)
-"""Numbers k of best prompts among which the own one is looked for."""
+"""Values of k for retrieval@k: whether a text's own prompt is among its k best."""
 
 _STD_FLOOR = 1e-3
 
@@ -30,28 +30,28 @@ _Number = TypeVar("_Number", float, jax.Array)
 def measure(
     scores: jax.Array, length: jax.Array, own: jax.Array, valid: jax.Array, prompt: jax.Array
 ) -> dict[str, jax.Array]:
-    """RAGEN-2's collapse metrics of N pairs of prompt and text.
+    """RAGEN-2's collapse metrics for N texts and J prompts.
 
-    The forms that end in _per_token divide each score by the length of its text first, so that long texts do not
-    outweigh short ones. They are proxies: the logarithm of a mean of such powers is no marginal probability.
+    The metrics that end in _per_token divide each score by the length of its text first, so that long texts do not
+    outweigh short ones. They are proxies: the logarithm of a mean of such powers is not a marginal probability.
 
     Args:
         scores: f32[N, J] log p(z_i | x_j) in nats, the sum over the tokens of z_i.
-        length: i32[N] tokens of each text.
+        length: i32[N] number of tokens of each text.
         own: i32[N] column of the prompt that the text answers.
-        valid: bool[N] texts that count. Others may hold anything; a prompt that no valid text answers does not count.
-        prompt: i32[J] identity: prompts with the same number are the same text. Each counts as a column of its own in
-            the marginal, but to find one of them is to find all.
+        valid: bool[N] texts that count. The others are ignored; a prompt that no valid text answers does not count.
+        prompt: i32[J] identity: prompts with the same number have the same text. Each is a separate column in the
+            marginal, but for retrieval any of them is a hit.
 
     Returns:
         f32[] each. In nats, with and without _per_token: mi, the mean of matched - marginal, where matched is the
         score under the own prompt and marginal = logsumexp_j l_ij - log J; conditional_entropy = -mean matched;
-        marginal_entropy = -mean marginal (RAGEN-2's reasoning entropy); marginal_std, the standard deviation of
-        marginal over the texts as a population. Without a unit, likewise: mi_zscore = `zscore`(mi, marginal_std).
+        marginal_entropy = -mean marginal (RAGEN-2's reasoning entropy); marginal_std, the population standard deviation
+        of marginal over the texts. Unitless, with and without _per_token: mi_zscore = `zscore`(mi, marginal_std).
         mi_bound, log J in nats. For each k of `RETRIEVED` below J: retrieval@k, the share of texts whose own prompt is
-        among the k with the highest scores, ties drawn by lot, in expectation; retrieval_chance@k, the same by lot
-        alone; retrieval_margin@k, the first minus the second. All these are not a number where fewer than two texts or
-        two prompts count. pairs and prompts: how many count.
+        among the k with the highest scores, in expectation over random tie-breaking; retrieval_chance@k, the same for
+        random scores; retrieval_margin@k, the first minus the second. All these are NaN if fewer than two texts or two
+        prompts count. pairs and prompts: how many count.
     """
     counted = jnp.zeros(prompt.shape, bool).at[own].max(valid)
     found = _information(scores, jnp.ones_like(length), own, valid, counted)
@@ -69,19 +69,18 @@ def zscore(mi: _Number, std: _Number) -> _Number:
 
 
 def smoothed(found: Mapping[str, float], before: Mapping[str, float | None]) -> dict[str, float]:
-    """RAGEN-2's smoothed z-scores: by a moving average of the standard deviation.
+    """RAGEN-2's smoothed z-scores, which use a moving average of the standard deviation.
 
-    The standard deviation of few texts is noisy, and the z-score with it. A measurement without a number leaves the
-    average as it is.
+    The standard deviation over few texts is noisy, which makes the z-score noisy. A NaN leaves the average unchanged.
 
     Args:
-        found: the metrics of a measurement on the host; names may begin and end as they like around those of `measure`.
-        before: those of the measurement before, with what this function added; None where there was no number, empty
-            for the first.
+        found: the metrics of one measurement, on the host; names are those of `measure` with any prefix and suffix.
+        before: metrics of the previous measurement, including those that this function added; None stands for NaN.
+            Empty for the first measurement.
 
     Returns:
-        For every marginal_std in `found` marginal_std_smoothed, 0.9 of its last value and 0.1 of the new one (the
-        first: the new one), in nats, and mi_zscore_smoothed, the `zscore` by it.
+        For every marginal_std in `found`: marginal_std_smoothed in nats, 0.9 * its last value + 0.1 * the new one (at
+        first the new one), and mi_zscore_smoothed, the `zscore` with it.
     """
     added: dict[str, float] = {}
     for name, new in found.items():
@@ -101,7 +100,7 @@ def _information(
 ) -> dict[str, jax.Array]:
     divisor = jnp.maximum(divisor, 1)
     matched = jnp.take_along_axis(scores, own[:, None], axis=1)
-    # The marginal relative to the own prompt: for a text that depends on none it is exactly 0.
+    # The marginal relative to the own prompt: exactly 0 for a text that does not depend on the prompt.
     others = jnp.where(counted, (scores - matched) / divisor[:, None], -jnp.inf)
     matched = matched[:, 0] / divisor
     highest = jnp.max(others, axis=1)
@@ -139,7 +138,7 @@ def _retrieval(
 
 
 def _found(draws: jax.Array, right: jax.Array, wrong: jax.Array, most: int) -> jax.Array:
-    """Probability f32[N] that `draws` i32[N] (at most `most`) without replacement meet one of the right ones."""
+    """Probability f32[N] that `draws` i32[N] (at most `most`) draws without replacement include a right one."""
     missed = jnp.ones(draws.shape, jnp.float32)
     for drawn in range(most):
         left = jnp.maximum(wrong - drawn, 0) / jnp.maximum(right + wrong - drawn, 1)

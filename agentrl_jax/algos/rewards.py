@@ -1,4 +1,4 @@
-"""Returns of episodes: normalization inside groups, and where in a row of tokens they are earned.
+"""Returns of episodes: normalization inside groups, and placement on the tokens of a row.
 
 Shapes: `E` episodes, `N` rows of `S` positions, `T` turns.
 """
@@ -15,15 +15,15 @@ _ASYMMETRIC_RANGE = (-1.0, 3.0)
 def normalize(scores: jax.Array, group: jax.Array, num_segments: int, method: Normalization) -> jax.Array:
     """Normalizes returns inside groups of any size (RAGEN's `reward_normalization`).
 
-    identity: as they are. mean: minus the group's mean. mean_std: also divided by (unbiased std + 1e-6), exactly 0
-    where the std is at most 1e-6. asym_clip: mean_std, clamped to [-1, 3]. An episode alone in its group becomes 0
-    under all but identity (RAGEN leaves the scores alone when *every* group has one member; choose identity for that).
+    identity: unchanged. mean: minus the group's mean. mean_std: also divided by (unbiased std + 1e-6), exactly 0 where
+    the std is at most 1e-6. asym_clip: mean_std, clamped to [-1, 3]. An episode alone in its group gets 0, except with
+    identity (RAGEN leaves scores unchanged when *every* group has one episode; choose identity for that).
 
     Args:
         scores: f32[E], return plus penalty.
-        group: i32[E] in [0, num_segments); equal numbers are one group. Which episodes are compared (those of a level,
-            of a task, or all) is decided by these numbers.
-        num_segments: static upper bound of the group numbers.
+        group: i32[E] in [0, num_segments), group id of each episode. The ids decide which episodes are compared (those
+            of a level, of a task, or all).
+        num_segments: static upper bound of the group ids.
         method: one of the four rules.
 
     Returns:
@@ -36,7 +36,7 @@ def normalize(scores: jax.Array, group: jax.Array, num_segments: int, method: No
         return jax.ops.segment_sum(x, group, num_segments)
 
     number = per_group(jnp.ones_like(scores))
-    # Measured from the least score of the group, equal scores are exactly 0 before anything is rounded.
+    # Subtracting the group's minimum first makes equal scores exactly 0 before anything is rounded.
     shifted = scores - jax.ops.segment_min(scores, group, num_segments)[group]
     centered = shifted - (per_group(shifted) / jnp.maximum(number, 1.0))[group]
     if method == "mean":
@@ -54,9 +54,9 @@ def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, pl
         turn_last: i32[N, T], position of each turn's last sampled token, -1 for a turn without one. Positions grow with
             the turn.
         length: S, static.
-        placement: episode: the sum of *all* T rewards at the row's last sampled token, also when some of the turns are
-            not part of the row; a row without any sampled token gets nothing. turn: each reward at its own turn's last
-            token; a turn without one gets nothing.
+        placement: episode: the sum of *all* T rewards at the row's last sampled token, even if some of the turns are
+            not in the row; a row without sampled tokens gets 0. turn: each reward at the last sampled token of its
+            turn; the reward of a turn without one is dropped.
 
     Returns:
         f32[N, S], zero elsewhere.
@@ -65,21 +65,21 @@ def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, pl
         turn_rewards = jnp.sum(turn_rewards, axis=1, keepdims=True)
         turn_last = jnp.max(turn_last, axis=1, keepdims=True)
     row = jnp.arange(turn_rewards.shape[0])[:, None]
-    # A negative index would count from the end; one past the end is dropped.
+    # A negative index would count from the end, so use one past the end, which is dropped.
     column = jnp.where(turn_last < 0, length, turn_last)
     return jnp.zeros((turn_rewards.shape[0], length), turn_rewards.dtype).at[row, column].add(turn_rewards, mode="drop")
 
 
 def overlong_share(length: jax.Array, limit: int, buffer: jax.Array | float) -> jax.Array:
-    """Share of the overlong penalty that each response pays (Yu et al. 2025, DAPO, section 3.4, eq. 13).
+    """Share of the overlong penalty for each response (Yu et al. 2025, DAPO, section 3.4, eq. 13).
 
-    0 up to (1 - buffer) limit tokens, 1 at the limit, a straight line between. A response that was cut off there has
-    the length of the limit and pays all of it. The paper speaks of single responses; here every turn's response is one.
+    0 up to (1 - buffer) * limit tokens, 1 at the limit, linear between. A response that was cut off at the limit gets
+    the full penalty. The paper has single responses; here the penalty applies to the response of every turn.
 
     Args:
-        length: i32[...] tokens of each response, at most `limit`.
-        limit: most tokens of a response.
-        buffer: share of the limit over which the penalty grows; 0: none is paid.
+        length: i32[...] number of tokens of each response, at most `limit`.
+        limit: largest number of tokens of a response.
+        buffer: share of the limit over which the penalty grows; 0: no penalty.
 
     Returns:
         f32[...] from 0 to 1.

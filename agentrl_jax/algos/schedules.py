@@ -1,7 +1,7 @@
-"""How many turns an iteration plays: ScalingInter-RL (arXiv 2509.08755, section 3.3) and its relatives.
+"""Schedules of the turns per episode: ScalingInter-RL (arXiv 2509.08755, section 3.3) and an adaptive variant.
 
-A horizon is a traced number, so that changing it compiles nothing. What moves besides it (learning rate, clip range,
-entropy coefficient, temperature) is an `optax.Schedule` of the iteration.
+The horizon is a traced number, so changing it does not recompile anything. Learning rate, clip range, entropy
+coefficient and temperature are scheduled by an `optax.Schedule` of the iteration instead.
 """
 
 import dataclasses
@@ -11,23 +11,23 @@ from agentrl_jax.config import algo as config
 
 
 def stepwise(iteration: int, horizons: tuple[int, ...], every: int) -> int:
-    """The horizon of an iteration, counted from 0: each of `horizons` for `every` iterations, the last one for ever.
+    """The horizon of an iteration (counted from 0): each of `horizons` for `every` iterations, then always the last.
 
-    It depends on the iteration alone, so that a resumed run goes on with the horizon it would have had (the original
-    keeps a counter, which is one off after a resume).
+    It depends on the iteration only, so a resumed run has the same horizons as one without interruption (the original
+    keeps a counter, which is off by one after a resume).
     """
     return horizons[min(iteration // every, len(horizons) - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveHorizon:
-    """State of an adaptive horizon, plain numbers for a checkpoint.
+    """State of an adaptive horizon: plain numbers that are saved in checkpoints.
 
     Attributes:
-        stage: index of the present horizon.
-        success: of the iterations of this stage, the latest two stretches.
-        spread: in-group standard deviation likewise.
-        first_spread: mean of the stage's first stretch; None before it is full.
+        stage: index of the current horizon.
+        success: success rates of the latest iterations of this stage, at most 2 * `every`.
+        spread: in-group standard deviations of the same iterations.
+        first_spread: mean of `spread` over the stage's first `every` iterations; None before these are complete.
     """
 
     stage: int = 0
@@ -38,9 +38,9 @@ class AdaptiveHorizon:
     def after(self, rule: config.AdaptiveHorizon, success: float, spread: float) -> "AdaptiveHorizon":
         """The state after an iteration with this success rate and in-group standard deviation.
 
-        The mean over the latest `every` iterations is compared with that over those before them, so that a stage lasts
-        at least twice as long. Measurements that are not finite (an iteration in which every environment broke) change
-        nothing.
+        The mean over the latest `every` iterations is compared with the mean over the `every` iterations before them,
+        so a stage lasts at least 2 * `every` iterations. Values that are not finite (an iteration in which every
+        environment failed) change nothing.
         """
         if not (math.isfinite(success) and math.isfinite(spread)):
             return self

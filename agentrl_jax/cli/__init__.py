@@ -1,0 +1,1 @@
+"""The command `agentrl`: a file for each of its commands; `main` only dispatches."""

@@ -9,23 +9,23 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """Measure estimators of the policy gradient against the exact one, on a task whose trajectories can be counted."""
+    """Measure estimators of the policy gradient against the exact one, on a task with enumerable trajectories."""
 
     what: Annotated[tyro.conf.Positional[Literal["estimators"]], tyro.conf.arg(metavar="estimators")]
     """What is measured."""
     group_size: tuple[int, ...] = (2, 3)
-    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds a case."""
+    """Sizes of the groups; all groups of 2 or 3 are summed over, which takes some seconds per case."""
     policy: Literal["table", "one_layer"] = "table"
-    """A free logit for everything the policy can see, or a hidden layer that shares parameters."""
+    """A table with one logit per context and token, or a hidden layer that shares parameters."""
     drift: Literal["none", "small", "large"] = "none"
-    """How far the policy that draws the groups is from the trained one; other than none, clips and importance weights
-    are what is measured."""
+    """Distance of the behavior policy, which samples the groups, from the trained policy; with small or large, clips
+    and importance weights are measured."""
     direction: int = 0
-    """Seed of the direction in which the policy that draws has moved."""
+    """Seed of the direction in which the behavior policy has drifted."""
     draws: int = 0
-    """Groups that are sampled instead, for larger groups; 0: all groups are summed over."""
+    """Groups to sample, for larger groups; 0: sum over all groups."""
     only: str = ""
-    """Only estimators whose names hold this text."""
+    """Only estimators whose names contain this text."""
     seed: int = 0
     """Seed of the sampling."""
     figure: str | None = None
@@ -35,11 +35,11 @@ class Bench:
 
 
 def run(command: Bench) -> None:
-    """Prints what estimators of the policy gradient are worth."""
+    """Prints how good estimators of the policy gradient are."""
     from agentrl_jax.errors import refusals
     from agentrl_jax.studies.estimator_bias.report import run
 
     options = dataclasses.asdict(command)
-    del options["what"]  # there is one thing to measure
+    del options["what"]  # the only choice so far
     with refusals():
         run(**options, report=lambda line: print(line, file=sys.stderr))

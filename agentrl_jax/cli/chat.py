@@ -1,4 +1,4 @@
-"""`agentrl chat`: talks with a model."""
+"""`agentrl chat`: chats with a model."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -11,23 +11,23 @@ from agentrl_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Chat:
-    """Talk with a pretrained model, or with the policy of a run that went on from one."""
+    """Chat with a pretrained model, or with the policy of a run that was trained from one."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """Folder of a run, folder with Hugging Face's files, a .gguf file, or smollm2-135m."""
     system: str = ""
     """System message; empty for the one that the model's chat template has, if any."""
     temperature: float = 0.0
-    """Sampling temperature; 0 takes the likeliest token."""
+    """Sampling temperature; 0 takes the most likely token."""
     max_tokens: int = 256
     """Longest response in tokens."""
     length: int = 2048
-    """Tokens of the whole conversation."""
+    """Most tokens of the whole conversation."""
     seed: int = 0
     """Seed of sampling."""
     thinking: Literal["auto", "on", "off"] = "auto"
-    """Think before responses, for chat templates that know both (Qwen3); auto: as the run was trained (prompt.think),
-    or as the template has it."""
+    """Think before responses, for chat templates that support both (Qwen3); auto: as the run was trained
+    (prompt.think), or the template's default."""
     online: bool = False
     """Download the model from the Hugging Face Hub if there is no such folder or file."""
     revision: str | None = None
@@ -35,7 +35,7 @@ class Chat:
 
 
 def run(command: Chat) -> None:
-    """Talks until the input ends."""
+    """Chats until the input ends."""
     if command.temperature < 0:
         raise UserError(f"--temperature is {command.temperature}, expected 0 or more")
     for name in ("max_tokens", "length"):

@@ -9,7 +9,7 @@ from agentrl_jax.errors import UserError
 
 
 def known(name: str, where: str) -> None:
-    """Refuses the tag of an environment that is not registered."""
+    """Refuses an unregistered environment tag."""
     from envs_jax.registry import spec
 
     with as_user_error(where):
@@ -18,7 +18,7 @@ def known(name: str, where: str) -> None:
 
 @contextlib.contextmanager
 def as_user_error(where: str) -> Iterator[None]:
-    """Passes on what the registry has against a name or an option as a message for the user."""
+    """Turns the registry's errors about a name or an option into messages for the user."""
     try:
         yield
     except ValueError as error:
@@ -26,14 +26,14 @@ def as_user_error(where: str) -> Iterator[None]:
 
 
 def readable(levels: str | None) -> None:
-    """Refuses a level file that is not there."""
+    """Refuses a missing level file."""
     if levels is not None and not Path(levels).is_file():
         what = "that is no file" if Path(levels).exists() else "there is no such file"
         raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
 
 
 def check_download(command: Any) -> None:
-    """Refuses options of a download where nothing would be downloaded."""
+    """Refuses download options if nothing would be downloaded."""
     from agentrl_jax.runs.run_folder import is_run
 
     if command.revision and not command.online:

@@ -18,14 +18,14 @@ class Compare:
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
     """YAML file with the run, its variants and the number of seeds; experiments/presets_frozen_lake.yaml is one."""
     out: str = ""
-    """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants that it holds are
-    not played again."""
+    """Folder for the variants, the report and its figure; default: runs/<name of the file>. Variants already in it are
+    not run again."""
     only: tuple[str, ...] = ()
-    """Variants to play now; the report has all that have been played."""
+    """Variants to run now; the report has all finished variants."""
 
 
 def run(command: Compare) -> None:
-    """Plays the variants of a comparison and writes its report."""
+    """Runs the variants of a comparison and writes its report."""
     from agentrl_jax.config.comparison import load_comparison
     from agentrl_jax.studies import comparison_report as reports
     from agentrl_jax.studies.compare import compare

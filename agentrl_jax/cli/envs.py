@@ -1,4 +1,4 @@
-"""`agentrl envs`: the environments, with the success of random and of optimal play."""
+"""`agentrl envs`: lists the environments, with the success of random and of optimal play."""
 
 import dataclasses
 import json
@@ -12,12 +12,11 @@ from agentrl_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Envs:
-    """List the environments with the success of random play and of optimal play that sees the state before every
-    action."""
+    """List the environments with the success of random play and of optimal play with one action per turn."""
 
     levels: int = 512
-    """Levels per environment on which both are computed exactly, which takes a while unless levels and seed are left
-    as they are."""
+    """Levels per environment on which both are computed exactly; this takes a while unless levels and seed have their
+    defaults."""
     seed: int = 0
     """Seed of the levels."""
     json: bool = False

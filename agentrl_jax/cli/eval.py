@@ -1,4 +1,4 @@
-"""`agentrl eval`: the success of a run, or of a scripted player, on held-out levels."""
+"""`agentrl eval`: the success of a run, or of a scripted policy, on held-out levels."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from agentrl_jax.services.catalog import NAMES
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy; or a player by script."""
+    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""
@@ -25,17 +25,17 @@ class Eval:
     """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
     maze, wordle, or an environment's tag."""
     policy: Literal["oracle", "random"] | None = None
-    """Scripted player to evaluate instead of a run, in the service --env."""
+    """Scripted policy to evaluate instead of a run, in the service --env."""
     items: str | None = None
-    """Items for a scripted player: numbers such as 0-99, or an item file; default: --episodes (200) drawn by --seed."""
+    """Items for a scripted policy: numbers such as 0-99, or an item file; default: --episodes (200) by --seed."""
     turns: int | None = None
-    """Most turns of its episodes; default: what is usual."""
+    """Limit of turns per episode of a scripted policy; default: the service's usual limit."""
     url: str = "local"
-    """Address of the server that it plays on; local: in this process."""
+    """Address of the server for a scripted policy; local: in this process."""
     token_file: str = ""
-    """File with the token that this server asks for."""
+    """File with the token of this server."""
     workers: int = 4
-    """Episodes that it plays at once."""
+    """Episodes that a scripted policy plays at once."""
     levels: str | None = None
     """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two."""
     episodes: int | None = None
@@ -49,7 +49,7 @@ class Eval:
 
 
 def run(command: Eval) -> None:
-    """Prints the success of a run, or of a scripted player."""
+    """Prints the success of a run, or of a scripted policy."""
     if command.policy is not None:
         _eval_scripted(command)
         return

@@ -1,4 +1,4 @@
-"""`agentrl export`: writes a policy as Hugging Face keeps it."""
+"""`agentrl export`: writes a policy in Hugging Face's format."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -10,14 +10,14 @@ from agentrl_jax.cli.checks import check_download
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write the policy of a run, or a pretrained model, as Hugging Face keeps it, for transformers, vLLM and others."""
+    """Write the policy of a run, or a pretrained model, in Hugging Face's format, for transformers, vLLM and others."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """Folder of a run, e.g. runs/demo, or a model as for `agentrl chat`."""
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
-    """New folder."""
+    """New folder to write."""
     adapter: bool = False
-    """Write only the adapter of a run that has one (model.lora), for PEFT; otherwise it is added to the weights."""
+    """Write only the adapter of a run that has one (model.lora), for PEFT; otherwise it is merged into the weights."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the weights; default: float32."""
     online: bool = False

@@ -1,6 +1,6 @@
 """The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, bench.
 
-Whatever the user can put right ends as one line on standard error and exit code 2.
+Errors that the user can fix end as one line on standard error and exit code 2.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ _GOES_ON = {
     "train": "; the same command goes on from the last checkpoint, if there is one",
     "compare": "; the same command goes on with the variant it was at",
 }
-"""What a command that was stopped does when it is given again."""
+"""What happens when an interrupted command is given again."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command and leaves with its exit code.
+    """Runs the command and exits with its exit code.
 
     Args:
-        argv: words after `agentrl`; those of the process if left out.
+        argv: words after `agentrl`; default: those of the process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdin is None:  # closed, as by <&-: nothing is to be read, and no file that is opened may take its number
+    if sys.stdin is None:  # closed, as by <&-: a file opened later must not take its number
         os.open(os.devnull, os.O_RDONLY)
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 (open for as long as the process)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # boards hold symbols that some terminals cannot show
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises too
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax also logs the errors that it raises
     if argv is None:
         sys.unraisablehook = _unraisable
     try:
@@ -48,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sentence = f"stopped{_GOES_ON.get(words[0] if words else '', '')}"
-        if argv is None:  # threads that still compute would make Python's teardown end by a fault
+        if argv is None:  # threads that still compute would crash Python's teardown
             stopping.end(sentence, 130)
         print(f"agentrl: {sentence}", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno in FULL:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _unraisable(told: "sys.UnraisableHookArgs") -> None:
-    """Where a checkpoint cannot be written, TensorStore still calls back into the event loop that Orbax has closed."""
+    """If a checkpoint cannot be written, TensorStore still calls back into the event loop that Orbax has closed."""
     if not (isinstance(told.exc_value, RuntimeError) and str(told.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(told)
 
@@ -103,7 +103,7 @@ def _run(words: list[str]) -> None:
 
 
 def _parse(words: list[str]) -> Any:
-    """Reads the command line; what tyro prints about a mistake is brought down to one line."""
+    """Parses the command line; tyro's error message is shortened to one line."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -134,4 +134,4 @@ _COMMANDS: dict[type, Callable[[Any], None]] = {
     diagnose.Diagnose: diagnose.run,
     bench.Bench: bench.run,
 }
-"""What each command does, in the order of `--help`; train and plan read their own words."""
+"""The function of each command, in the order of `--help`; train and plan parse their words themselves."""

@@ -1,4 +1,4 @@
-"""`agentrl plan`: memory and collectives of a run on devices that need not be there."""
+"""`agentrl plan`: memory and collectives of a run on any devices, present or not."""
 
 import dataclasses
 import json
@@ -13,9 +13,9 @@ from agentrl_jax.config import load_config
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Compile a run for devices that need not be there, and print the memory and the collectives that it takes.
+    """Compile a run for any devices, present or not, and print the memory and the collectives that it needs.
 
-    Any key of the configuration can be given behind the file, as in `agentrl train`.
+    Any key of the configuration can be given after the file, as in `agentrl train`.
     """
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
@@ -23,14 +23,14 @@ class Plan:
     topology: str = "local"
     """TPU slice such as v5e:4x4 or v5p:4x4x8 (needs the package libtpu), or local for the devices of this machine."""
     shape: str | None = None
-    """Published model, e.g. qwen2.5-7b, of which only the shape is needed, instead of the configuration's."""
+    """Published model, e.g. qwen2.5-7b, to use instead of the configuration's; only its shape is needed."""
     json: bool = False
     """Print one JSON object, in bytes, instead of tables."""
 
 
 def run(command: Plan, overrides: list[str]) -> None:
     """Prints the plan of a configuration, changed by the `overrides`."""
-    config = load_config(command.file, [*overrides, "--devices", "0"])  # those of the topology
+    config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
     from agentrl_jax.errors import refusals
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.studies.plan import make_plan
@@ -46,7 +46,7 @@ def run(command: Plan, overrides: list[str]) -> None:
 
 
 def own_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words of `agentrl plan` itself, and those that change its configuration."""
+    """Splits the words of the command line into those of `agentrl plan` and those that change its configuration."""
     own, others = words[:2], words[2:]
     rest: list[str] = []
     options = {field.name: field.type is bool for field in dataclasses.fields(Plan) if field.name != "file"}

@@ -1,4 +1,4 @@
-"""`agentrl play`: plays an environment by hand."""
+"""`agentrl play`: play an environment by hand."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -17,11 +17,11 @@ class Play:
     style: Literal["compact", "ragen"] = "ragen"
     """Prompt style."""
     think: bool = False
-    """Ask for a think block, as the agent would be asked."""
+    """Ask for a think block, as for the agent."""
     seed: int = 0
-    """Seed of the level and of chance."""
+    """Seed of the level and of the environment's randomness."""
     levels: str | None = None
-    """File with levels in text; the first one is played."""
+    """File with levels as text; the first one is played."""
 
 
 def run(command: Play) -> None:

@@ -1,4 +1,4 @@
-"""`agentrl presets`: the learning rules that have a name."""
+"""`agentrl presets`: the named learning rules."""
 
 import dataclasses
 import json
@@ -13,16 +13,16 @@ from agentrl_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Presets:
-    """Print the learning rules that have a name: every value, and where it comes from."""
+    """Print the named learning rules: every value, and its source."""
 
     name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
-    """One of them; left out: a line for each."""
+    """One of them; if left out, one line for each."""
     json: bool = False
     """Print JSON instead of a table."""
 
 
 def run(command: Presets) -> None:
-    """Prints the learning rules that have a name, or one of them."""
+    """Prints the named learning rules, or one of them."""
     from agentrl_jax.config.load import decode, leaves, to_dict
     from agentrl_jax.config.presets import NAMES, read_preset
 
@@ -41,7 +41,7 @@ def run(command: Presets) -> None:
     preset = read_preset(command.name)
     algo = to_dict(decode({"algo": {"preset": command.name}}))["algo"]
     values = {key: value for key, value in leaves(algo, lists=False) if key != "preset"}
-    # A part of which a preset gives the kind alone stands under its own name there. What it sets comes first.
+    # If a preset sets only the kind of a part, its source is under the part's name. Values that it sets come first.
     sources = {key if key in values else f"{key}.kind": source for key, source in preset.sources.items()}
     rows = [*sources, *(key for key in values if key not in sources)]
     if command.json:

@@ -1,4 +1,4 @@
-"""`agentrl serve`: an environment over HTTP, by the protocol of AgentGym."""
+"""`agentrl serve`: an environment over HTTP, with AgentGym's protocol."""
 
 import dataclasses
 import secrets
@@ -11,50 +11,50 @@ from agentrl_jax.errors import UserError, refusals
 
 @dataclasses.dataclass(frozen=True)
 class Serve:
-    """Serve an environment over HTTP, by the protocol of AgentGym, until a signal comes."""
+    """Serve an environment over HTTP, with AgentGym's protocol, until a signal arrives."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """textcraft, sciworld, maze, wordle, or an environment's tag, e.g. FrozenLake; `agentrl envs` lists tags."""
     host: str = "127.0.0.1"
-    """Address to listen on. 0.0.0.0 lets other machines in: then give a token too."""
+    """Address to listen on. 0.0.0.0 lets other machines in: then set a token too."""
     port: int = 8000
-    """Its port; 0 for any that is free."""
+    """Port to listen on; 0 for any free one."""
     max_instances: int = 256
-    """Instances that may be open at once. When all are, a new one replaces one that is finished, or else the one that
-    was idle longest, see reclaim_after; without one the new one is refused with status 503."""
+    """Most instances open at once. At the limit, a new one replaces a finished one, or else the one idle longest, see
+    reclaim_after; if there is none, the new one is refused with status 503."""
     reclaim_after: float = 300.0
     """Seconds without a request after which an unfinished instance may be replaced by a new one; 0 for never."""
     idle_timeout: float = 3600.0
     """Seconds without a request after which an instance is closed; 0 for never."""
     request_timeout: float = 300.0
-    """Seconds that a request may take; its instance is given up then."""
+    """Seconds that a request may take; then its instance is abandoned."""
     max_body: int = 1024 * 1024
     """Largest body of a request, in bytes."""
     max_action: int = 65536
     """Longest action, in characters; longer ones are refused with status 422."""
     max_connections: int = 512
-    """Connections that may be open at once; those that are idle are closed for new ones."""
+    """Most connections open at once; idle ones are closed for new ones."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further host names that clients may reach this server by, beside the address it listens on."""
+    """Further host names under which clients may reach this server, besides the address it listens on."""
     workers: int = 64
-    """Requests that are worked on at once."""
+    """Most requests processed at once."""
     token_file: str = ""
-    """File with a token that every request has to bear (Authorization: Bearer TOKEN); empty for none."""
+    """File with the bearer token that every request needs (Authorization: Bearer TOKEN); empty for none."""
     compat: Literal["none", "upstream"] = "none"
-    """upstream: repeat what AgentGym's own servers get wrong, for parity with published runs."""
+    """upstream: reproduce the bugs of AgentGym's own servers, for parity with published runs."""
     announce: bool = False
     """For a parent process: print the address as a line of JSON when it listens, and end when standard input closes."""
 
 
 HANDLES = 2**30
-"""The first handle of a server is drawn below this; all that follow fit 31 bits."""
+"""Upper bound of a server's first handle, which is random; all that follow fit into 31 bits."""
 
 
 def run(command: Serve) -> None:
-    """Serves until a signal comes.
+    """Serves until a signal arrives.
 
     Raises:
-        UserError: an option is of no use, the environment is unknown or lacks something, or the port is taken.
+        UserError: an option is invalid, the environment is unknown or lacks something, or the port is in use.
     """
     from agentrl_jax.services.catalog import get_service
     from agentrl_jax.services.protocol import wire_of
@@ -74,7 +74,7 @@ def run(command: Serve) -> None:
     token = read_token(command.token_file)
     with refusals():
         service = get_service(command.env)
-        service.make(False).close()  # what is missing is told now, not to the first client
+        service.make(False).close()  # reports now what is missing, not to the first client
     upstream = command.compat == "upstream"
     limits = Limits(
         instances=command.max_instances,

@@ -1,4 +1,4 @@
-"""`agentrl train`: trains an agent, or goes on with a run that was stopped."""
+"""`agentrl train`: trains an agent, or resumes a run that was stopped."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from agentrl_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train an agent, or go on with a run that was stopped."""
+    """Train an agent, or resume a run that was stopped."""
 
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE.yaml")]
     """YAML file with the configuration."""
@@ -28,10 +28,10 @@ stopped goes on from its last checkpoint when the same command is given again. W
 
 
 def run(words: list[str]) -> None:
-    """Trains by the words behind `agentrl train`, or shows every key with its value.
+    """Trains with the words after `agentrl train`, or shows every key with its value.
 
     Raises:
-        UserError: the configuration is refused, or the run is.
+        UserError: the configuration or the run is refused.
     """
     file = words[0] if not words[0].startswith("-") else None
     if "--help" in words or "-h" in words:
@@ -48,7 +48,7 @@ def run(words: list[str]) -> None:
 
 
 def _kept(run: str) -> str:
-    """What is left of a run that is stopped."""
+    """Describes what is left of a stopped run."""
     from agentrl_jax.runs.checkpoint import complete_steps
 
     steps = complete_steps(os.path.join(run, "checkpoints"))

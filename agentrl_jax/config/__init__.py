@@ -2,8 +2,8 @@
 
     config = load_config("experiments/demo.yaml", ["--algo.objective.clip_high", "0.28"])
 
-Values are taken in this order: the command line, the YAML file, the preset named by `algo.preset` (for `algo` only),
-the defaults in `schema` and `algo`.
+Precedence of values, highest first: the command line, the YAML file, the preset named by `algo.preset` (for `algo`
+only), the defaults in `schema` and `algo`.
 """
 
 from agentrl_jax.config.algo import AlgoConfig

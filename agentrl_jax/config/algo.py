@@ -1,7 +1,7 @@
-"""The learning rule. What has variants with numbers of their own is a union, told apart by `kind`.
+"""The learning rule. Options with different parameters are unions, discriminated by `kind`.
 
-A number that nothing would read can so not be written. A file may give the kind alone (`advantage: grpo`); keys that it
-leaves out come from the preset where the kind is the preset's, else from the defaults below.
+So a parameter that nothing would read cannot be set. A file may give the kind alone (`advantage: grpo`); keys that it
+leaves out come from the preset if the preset has the same kind, else from the defaults below.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -31,25 +31,25 @@ Moving = Literal["clip_low", "clip_high", "entropy_coef", "kl_coef", "value_coef
 
 
 class _Advantage(Section):
-    """What every estimator has."""
+    """Fields of all advantage estimators."""
 
     has_critic: ClassVar[bool] = False
-    """Reads a critic's values, so that a critic is trained."""
+    """Uses a critic's values, so a critic is trained."""
     per_episode: ClassVar[bool] = False
-    """Compares returns of whole episodes, so that it does not see where in an episode a reward is earned."""
+    """Compares returns of whole episodes and ignores where in an episode a reward is earned."""
     per_group: ClassVar[bool] = False
-    """Needs at least two members a group."""
+    """Needs at least two members per group."""
 
     whiten: bool = False
-    """Give the advantages of the batch mean 0 and variance 1."""
+    """Normalize the advantages of the batch to mean 0 and variance 1."""
     spread_weighted: bool = False
-    """Groups weigh by the standard deviation of their returns."""
+    """Weight groups by the standard deviation of their returns."""
     length_weighted: bool = False
-    """Episodes weigh by the inverse of the number of their sampled tokens."""
+    """Weight episodes by the inverse of their number of sampled tokens."""
 
 
 class _OfEpisodes(_Advantage):
-    """What estimators have that compare whole episodes."""
+    """Fields of estimators that compare whole episodes."""
 
     per_episode: ClassVar[bool] = True
     per_group: ClassVar[bool] = True
@@ -61,18 +61,18 @@ class _OfEpisodes(_Advantage):
 
 
 class _OfRewards(_Advantage):
-    """What estimators have that read rewards where they are earned."""
+    """Fields of estimators that use rewards at the tokens where they are earned."""
 
     reward_placement: Placement = "episode"
-    """episode: the whole return at the last sampled token; turn: each turn's reward at the turn's last one."""
+    """episode: the whole return at the last sampled token; turn: each turn's reward at the last token of the turn."""
     reward_normalization: Normalization = "identity"
-    """Normalization of returns inside their group before advantages are computed, over the members that are kept."""
+    """Normalization of returns within their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"
-    """Which returns are normalized together: those of a group, of a task, or all."""
+    """Which returns are normalized together. state: those of a group; task: those of a task; batch: all."""
     gamma: Annotated[Discount, TRACED] = 1.0
     """Discount per trained token; per turn in turn_gae."""
     whiten: bool = True
-    """Give the advantages of the batch mean 0 and variance 1."""
+    """Normalize the advantages of the batch to mean 0 and variance 1."""
 
     @model_validator(mode="after")
     def _check_normalization(self) -> Self:
@@ -91,7 +91,7 @@ class _OfRewards(_Advantage):
 
 
 class _Critic(_OfRewards):
-    """What estimators have that read a critic."""
+    """Fields of estimators with a critic."""
 
     has_critic: ClassVar[bool] = True
 
@@ -100,12 +100,12 @@ class _Critic(_OfRewards):
     value_coef: Annotated[NonNegative, TRACED] = 1.0
     """Weight of the value loss."""
     value_clip: Annotated[float, Field(gt=0.0)] | None = 0.5
-    """How far a value may move from the rollout's value before its loss is clipped; none: no clip."""
+    """How far a value may move from the rollout's value before its loss is clipped; none: no clipping."""
     bootstrap_truncated: bool = False
-    """The target at the end of an episode that was cut off (by prompt.max_turns, a limit of actions or
-    rollout.context_tokens) goes on with the critic's value of the observation that came last, instead of 0 (Pardo et
-    al. 2018, arXiv 1712.00378). For limits that only save time. Where the limit belongs to the task, and the prompt
-    shows what is left of it, its end is an end like any other, and false is right."""
+    """Bootstrap the value target of a truncated episode (by prompt.max_turns, a limit of actions or
+    rollout.context_tokens) with the critic's value of the last observation, instead of 0 (Pardo et al. 2018, arXiv
+    1712.00378). Use it for limits that only save time. If the limit is part of the task and the prompt shows what is
+    left of it, use false."""
 
 
 class Gae(_Critic):
@@ -129,7 +129,7 @@ class BiLevelGae(_Critic):
 
 
 class RewardToGo(_OfRewards):
-    """The discounted return from a token on, without a baseline (REINFORCE)."""
+    """The discounted return from each token on, without a baseline (REINFORCE)."""
 
     value_clip: ClassVar[None] = None
     bootstrap_truncated: ClassVar[bool] = False
@@ -138,7 +138,7 @@ class RewardToGo(_OfRewards):
 
 
 class Grpo(_OfEpisodes):
-    """The return relative to its group."""
+    """The return minus the mean of its group (GRPO)."""
 
     kind: Literal["grpo"] = "grpo"
     normalize_by_std: bool = True
@@ -146,13 +146,13 @@ class Grpo(_OfEpisodes):
 
 
 class Rloo(_OfEpisodes):
-    """The return relative to the other members of its group."""
+    """The return minus the mean of the other members of its group (RLOO)."""
 
     kind: Literal["rloo"] = "rloo"
 
 
 class Remax(_OfEpisodes):
-    """The return relative to that of a greedy episode of the group."""
+    """The return minus that of a greedy episode of the group (ReMax)."""
 
     per_group: ClassVar[bool] = False
 
@@ -160,7 +160,7 @@ class Remax(_OfEpisodes):
 
 
 class Gigpo(_OfEpisodes):
-    """The return relative to its group, and turns compared with those of the group in the same state."""
+    """The return relative to its group, plus a comparison of turns of the group in the same state (GiGPO)."""
 
     kind: Literal["gigpo"] = "gigpo"
     normalize_by_std: bool = True
@@ -168,13 +168,13 @@ class Gigpo(_OfEpisodes):
     turn_gamma: Annotated[Discount, TRACED] = 0.95
     """Discount per turn."""
     step_weight: Annotated[NonNegative, TRACED] = 1.0
-    """Weight of the comparison of turns beside that of episodes."""
+    """Weight of the turn advantage relative to the episode advantage."""
     anchor: Literal["state", "observation"] = "state"
-    """What counts as the same state: the environment's own, or the same text read by the model."""
+    """What counts as the same state. state: the same environment state; observation: the same text for the model."""
     history: Annotated[int, Field(ge=0, le=64)] = 0
-    """Earlier states that have to agree too, level by level (HGPO); 0: GiGPO."""
+    """Number of earlier states that must also be the same, one level for each number up to this (HGPO); 0: GiGPO."""
     history_power: Annotated[NonNegative, TRACED] = 1.0
-    """How much more the levels with a longer history count, (k + 1) to this power."""
+    """The level with k earlier states has a weight proportional to (k + 1) to this power."""
 
     @model_validator(mode="after")
     def _check_history(self) -> Self:
@@ -195,7 +195,7 @@ class Ppo(Section):
 
     kind: Literal["ppo"] = "ppo"
     clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 0.2
-    """Lowest ratio is 1 - clip_low; 1 is no lower bound."""
+    """Lowest ratio is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
     """Highest ratio is 1 + clip_high."""
     dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
@@ -203,7 +203,7 @@ class Ppo(Section):
 
 
 class Gspo(Section):
-    """PPO's surrogate with one ratio a row (Zheng et al. 2025)."""
+    """PPO's surrogate with one ratio per row (Zheng et al. 2025)."""
 
     kind: Literal["gspo"] = "gspo"
     clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 3e-4
@@ -214,18 +214,18 @@ class Gspo(Section):
 
 
 class Cispo(Section):
-    """Clipped importance weights, so that no token is without a gradient (MiniMax 2025)."""
+    """Clipped importance weights, so that every token has a gradient (MiniMax 2025)."""
 
     kind: Literal["cispo"] = "cispo"
     clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 1.0
-    """Lowest weight is 1 - clip_low; 1 is no lower bound."""
+    """Lowest weight is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
     """Highest weight is 1 + clip_high."""
     dual_clip: ClassVar[None] = None
 
 
 class PolicyGradient(Section):
-    """REINFORCE, without ratio and clip."""
+    """REINFORCE, without a ratio and without clipping."""
 
     kind: Literal["policy_gradient"] = "policy_gradient"
     dual_clip: ClassVar[None] = None
@@ -235,7 +235,7 @@ Objective = Annotated[Ppo | Gspo | Cispo | PolicyGradient, Field(discriminator="
 
 
 class NoKl(Section):
-    """No divergence from the reference."""
+    """No KL penalty."""
 
     adaptive: ClassVar[bool] = False
     apply_to: ClassVar[None] = None
@@ -245,13 +245,13 @@ class NoKl(Section):
 
 
 class _Penalty(Section):
-    """A penalty on the divergence from the policy that learning began with."""
+    """A penalty on the KL divergence from the reference model (the policy at the start of learning)."""
 
     apply_to: Literal["loss", "reward"] = "loss"
-    """Where the divergence enters; reward takes the estimator k1 alone."""
+    """Where the divergence is added; reward works with the estimator k1 only."""
     estimator: Literal["k1", "k2", "k3", "abs", "mse", "full"] = "k1"
-    """Estimator of the divergence; in the loss only k2 has its gradient, k1's is noise. full: no estimate but the
-    divergence over the whole vocabulary. In the reward only k1 has its gradient."""
+    """Estimator of the divergence. Of the estimates, in the loss only k2 has the gradient of the divergence (that of
+    k1 is noise), in the reward only k1. full: no estimate, but the exact divergence over the whole vocabulary."""
 
     @model_validator(mode="after")
     def _check_estimator(self) -> Self:
@@ -264,7 +264,7 @@ class _Penalty(Section):
 
 
 class FixedKl(_Penalty):
-    """A penalty of a given weight on the divergence from the policy that learning began with."""
+    """A constant-weight penalty on the KL divergence from the reference model (the policy at the start of learning)."""
 
     adaptive: ClassVar[bool] = False
 
@@ -274,7 +274,7 @@ class FixedKl(_Penalty):
 
 
 class AdaptiveKl(_Penalty):
-    """A penalty whose weight is moved so that a given divergence is held (Ziegler et al. 2019)."""
+    """A penalty whose weight is adapted to keep the divergence at a target (Ziegler et al. 2019)."""
 
     adaptive: ClassVar[bool] = True
 
@@ -282,64 +282,64 @@ class AdaptiveKl(_Penalty):
     coef: Annotated[AboveZero, TRACED] = 0.001
     """Weight of the divergence at the start."""
     target: Annotated[AboveZero, TRACED] = 0.1
-    """Divergence in nats a token that is held."""
+    """Target of the divergence in nats per token."""
     horizon: Annotated[AboveZero, TRACED] = 10000.0
-    """Episodes over which the weight moves; the larger, the slower."""
+    """Time scale in episodes over which the weight adapts; larger is slower."""
 
 
 Kl = Annotated[NoKl | FixedKl | AdaptiveKl, Field(discriminator="kind")]
 
 
 class NoFilter(Section):
-    """All groups are trained on."""
+    """Trains on all groups."""
 
     kind: Literal["none"] = "none"
 
 
 class _Filter(Section):
-    """What every filter has."""
+    """Fields of all filters."""
 
     by: ScoreKind = "std"
-    """What groups are ranked by: the standard deviation or the mean of returns, the mean or the standard deviation of
-    its members' entropies (estimated from the sampled tokens), or their mean length."""
+    """Score by which groups are ranked: the standard deviation (std) or the mean of returns, the mean (entropy) or the
+    standard deviation (entropy_std) of the members' entropies, estimated from sampled tokens, or the mean length."""
 
 
 class _Ranked(_Filter):
-    """What filters have that can rank from either end."""
+    """Fields of filters that can prefer large or small scores."""
 
     largest: bool = True
-    """The best groups have the largest scores; false: the smallest."""
+    """Prefer groups with the largest scores; false: with the smallest."""
 
 
 class _Masked(_Ranked):
-    """What filters have whose number of groups is not known before. An iteration that keeps none skips its step."""
+    """Fields of filters that keep a variable number of groups. An iteration that keeps none skips its update."""
 
     include_zero: bool = True
     """Groups whose score is 0 may be kept."""
 
 
 class FractionFilter(_Ranked):
-    """The best share of the groups (StarPO-S)."""
+    """Keeps a fixed share of the groups, the best by score (StarPO-S)."""
 
     kind: Literal["fraction"] = "fraction"
     ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.25
     """Share of the groups that is kept."""
 
     def kept(self, groups: int) -> int:
-        """How many of these are kept: the whole part of the share."""
+        """Number of groups that are kept: `ratio` times `groups`, rounded down."""
         return int(self.ratio * groups + 1e-9)  # 0.29 * 100 is 28.999999999999996 in floating point and means 29
 
 
 class TopPFilter(Section):
-    """The best groups that make up a share of all scores."""
+    """Keeps the groups with the largest scores, as many as make up a share of the sum of scores."""
 
     largest: ClassVar[bool] = True  # it adds up from the largest score down
 
     kind: Literal["top_p"] = "top_p"
     by: Literal["std", "entropy", "entropy_std", "length"] = "std"
-    """What groups are ranked by, a number of at least 0, so that returns have no mean here; else as for fraction."""
+    """Score by which groups are ranked, as in fraction; mean is not allowed, since scores must be at least 0."""
     p: Annotated[AboveZero, TRACED] = 0.9
-    """Share of the scores; 1 or more keeps all groups, but for those that include_zero leaves out."""
+    """Share of the sum of scores; 1 or more keeps all groups except those that include_zero excludes."""
     include_zero: bool = True
     """Groups whose score is 0 may be kept; p below 1 never does."""
 
@@ -354,7 +354,7 @@ class TopPFilter(Section):
 
 
 class TopPSoftmaxFilter(_Masked):
-    """The best groups that make up a share of the softmax of all scores."""
+    """Keeps the best groups, as many as make up a share of the softmax over all scores."""
 
     kind: Literal["top_p_softmax"] = "top_p_softmax"
     p: Annotated[AboveZero, TRACED] = 0.9
@@ -362,19 +362,19 @@ class TopPSoftmaxFilter(_Masked):
 
 
 class TopKFilter(_Masked):
-    """The best groups, a number of them."""
+    """Keeps a fixed number of groups, the best by score."""
 
     kind: Literal["top_k"] = "top_k"
     k: Annotated[Positive, TRACED] = 8
-    """Groups that are kept."""
+    """Number of groups that are kept."""
 
 
 class MinPFilter(_Masked):
-    """Groups with at least a share of the best score."""
+    """Keeps the groups whose score is at least a share of the best score."""
 
     kind: Literal["min_p"] = "min_p"
     by: Literal["std", "entropy", "entropy_std", "length"] = "std"
-    """What groups are ranked by, a number of at least 0, so that returns have no mean here; else as for fraction."""
+    """Score by which groups are ranked, as in fraction; mean is not allowed, since scores must be at least 0."""
     p: Annotated[Share, TRACED] = 0.9
     """Share of the best score that a group needs."""
 
@@ -385,17 +385,17 @@ Filter = Annotated[
 
 
 class NoCorrection(Section):
-    """Nothing is done about differences between the log-probabilities of rollout and learner."""
+    """No correction of differences between the log-probabilities of rollout and learner."""
 
     kind: Literal["none"] = "none"
     ratio_from: Literal["learner", "rollout"] = "learner"
-    """learner: ratios start from the learner's own log-probabilities before the first step, for which more than one
-    step takes another forward pass; rollout: from the rollout's, which saves that pass, for where both compute alike
-    (float32 on CPUs), since any difference counts as a move of the policy."""
+    """Where the old log-probabilities of the ratio are from. learner: computed by the learner before the first step;
+    with more than one step this takes another forward pass. rollout: those of the rollout, which saves that pass. Use
+    it only where both compute alike (float32 on CPUs), since any difference counts as a change of the policy."""
 
 
 class Replay(Section):
-    """Log-probabilities by replaying the rollout through the engine's own steps, equal to its bit for bit."""
+    """Recomputes log-probabilities by replaying the rollout in the engine, equal to the rollout's bit for bit."""
 
     ratio_from: ClassVar[Literal["rollout"]] = "rollout"
 
@@ -410,17 +410,17 @@ class _Weighted(Section):
     cap: Annotated[float, Field(ge=1.0, le=LARGEST, allow_inf_nan=False)] = 2.0
     """Largest importance weight."""
     level: Granularity = "token"
-    """Whether a token has a weight of its own or that of its row, the geometric mean."""
+    """token: one weight per token; sequence: one weight per row, the geometric mean over its tokens."""
 
 
 class Tis(_Weighted):
-    """Truncated importance sampling (Yao et al. 2025): weights from rollout to learner, cut at a cap."""
+    """Truncated importance sampling (Yao et al. 2025): importance weights from rollout to learner, at most cap."""
 
     kind: Literal["tis"] = "tis"
 
 
 class IcePop(_Weighted):
-    """Importance weights from rollout to learner, without tokens whose weight is above the cap or below 1 over it."""
+    """Importance weights from rollout to learner; tokens whose weight is above cap or below 1 / cap are dropped."""
 
     kind: Literal["icepop"] = "icepop"
 
@@ -429,16 +429,16 @@ Mismatch = Annotated[NoCorrection | Replay | Tis | IcePop, Field(discriminator="
 
 
 class FixedHorizon(Section):
-    """Training episodes have prompt.max_turns turns."""
+    """Training episodes have up to prompt.max_turns turns."""
 
     kind: Literal["fixed"] = "fixed"
 
 
 class _Growing(Section):
-    """Training episodes grow. Evaluations play prompt.max_turns."""
+    """Training episodes get longer over training. Evaluations play prompt.max_turns."""
 
     turns: Annotated[tuple[Size, ...], Field(min_length=1)] = (5, 8, 10)
-    """Growing numbers of turns, at most prompt.max_turns."""
+    """Increasing numbers of turns, at most prompt.max_turns."""
 
     @field_validator("turns")
     @classmethod
@@ -449,97 +449,97 @@ class _Growing(Section):
 
 
 class StepwiseHorizon(_Growing):
-    """Training episodes grow by a plan (ScalingInter-RL). Evaluations play prompt.max_turns."""
+    """Training episodes get longer on a fixed schedule (ScalingInter-RL). Evaluations play prompt.max_turns."""
 
     kind: Literal["stepwise"] = "stepwise"
     every: Positive = 100
-    """Iterations with each of the numbers of turns."""
+    """Iterations with each number of turns."""
 
 
 class AdaptiveHorizon(_Growing):
-    """Training episodes grow when success or the spread within groups stands still."""
+    """Training episodes get longer when success stops rising or the spread within groups falls."""
 
     kind: Literal["adaptive"] = "adaptive"
     every: Positive = 100
-    """Length in iterations of the two stretches that are compared."""
+    """Length in iterations of the two windows that are compared."""
     min_gain: NonNegative = 0.02
-    """Success has to rise by so much from one stretch to the next, or the horizon grows."""
+    """The horizon grows if success rises by less than this from one window to the next."""
     min_spread: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
-    """The horizon grows too where the spread within groups falls below this share of its start."""
+    """The horizon also grows if the spread within groups falls below this share of its initial value."""
 
 
 Horizon = Annotated[FixedHorizon | StepwiseHorizon | AdaptiveHorizon, Field(discriminator="kind")]
 
 
 class ScheduleConfig(Section):
-    """How a value moves from where it starts."""
+    """Schedule of a value that changes over the iterations."""
 
     end: Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-    """Value that it has from then on."""
+    """Final value, which is kept afterwards."""
     iterations: Positive
-    """Iterations that it takes."""
+    """Iterations until the final value is reached."""
     shape: Literal["linear", "cosine"] = "linear"
-    """Straight, or slow at both ends."""
+    """linear: constant speed; cosine: slow at both ends."""
 
 
 class UpdateRule(Section):
-    """What the compiled update is made of. Its traced numbers reach it as `train.settings.UpdateSettings`."""
+    """Options of the compiled update. Its traced numbers are passed as `learner.settings.UpdateSettings`."""
 
     advantage: Advantage = Gae()
-    """How a token's advantage is estimated."""
+    """Advantage estimator."""
     objective: Objective = Ppo()
     """Loss of the policy."""
     kl: Kl = NoKl()
-    """Divergence from the reference, the policy that learning began with."""
+    """Penalty on the KL divergence from the reference model (the policy at the start of learning)."""
     filter: Filter = FractionFilter()
     """Which groups are trained on."""
     filter_group_size: Count = 0
-    """Members that are kept of each group, those whose returns vary most, fewer than rollout.group_size; 0: all."""
+    """Members kept of each group, those whose returns vary most, fewer than rollout.group_size; 0: all."""
     mismatch: Mismatch = NoCorrection()
-    """What is done about differences between the log-probabilities of rollout and learner."""
+    """Correction of differences between the log-probabilities of rollout and learner."""
     aggregation: Aggregation = "seq_mean_token_mean"
-    """How token losses become one number; denominators are those of the whole minibatch on all devices."""
+    """How token losses are reduced to one number; denominators are those of the whole minibatch on all devices."""
     epochs: Positive = 1
     """Passes over the kept rows per iteration."""
     minibatches: Positive = 1
-    """Gradient steps per pass. The rows that a filter keeps are dealt out evenly; a step without any is left out. With
-    one step and one epoch no ratio has moved, so that clip_low, clip_high and dual_clip do nothing."""
+    """Gradient steps per pass. The rows that a filter keeps are split evenly; a step without rows is skipped. With one
+    step and one epoch no ratio has changed, so clip_low, clip_high and dual_clip have no effect."""
     grad_accum_steps: Positive = 1
-    """Parts in which a minibatch is computed; changes memory, not the result."""
+    """Microbatches per minibatch (gradient accumulation); changes memory, not the result."""
     length_buckets: Annotated[int, Field(ge=1, le=16)] = 1
-    """Lengths that the learner's program is compiled for, equal steps up to the longest row. Rows of a minibatch are
-    sorted, and each part is cut to the shortest length that holds it: less padding, more compilation, and the same
-    result. It takes more than one part to gain."""
+    """Number of row lengths that the learner is compiled for, in equal steps up to the longest row. Rows of a minibatch
+    are sorted by length, and each microbatch is cut to the shortest length that fits: less padding, more compilation,
+    the same result. Helps only with more than one microbatch."""
 
 
 class AlgoConfig(UpdateRule):
-    """The learning rule; a file's missing values come from the preset.
+    """The learning rule; values that a file leaves out come from the preset.
 
-    The constructor knows the defaults below only, which are those of starpo_s.
+    The constructor uses only the defaults below, which are those of starpo_s.
     """
 
     preset: str = "starpo_s"
-    """Named rule that values left out are taken from; `agentrl presets` prints each with its sources."""
+    """Preset for values that are left out; `agentrl presets` prints each preset with its sources."""
     entropy_coef: NonNegative = 0.001
     """Weight of the entropy bonus."""
     overlong_buffer: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Last share of prompt.max_response_tokens over which a turn's response is punished for its length, from nothing to
-    overlong_penalty, which responses that are cut off pay too (DAPO's soft overlong punishment); 0: none is."""
+    """Last share of prompt.max_response_tokens over which the length penalty of a response grows from 0 to
+    overlong_penalty; truncated responses pay it in full (DAPO's soft overlong punishment); 0: no penalty."""
     overlong_penalty: AboveZero = 1.0
-    """What a response of prompt.max_response_tokens tokens costs its turn where overlong_buffer is above 0."""
+    """Subtracted from a turn whose response has prompt.max_response_tokens tokens, if overlong_buffer is above 0."""
     dynamic_sampling: Positive = 1
-    """Most rollouts of an iteration: groups whose members all earn the same are resampled, on other levels, until
-    every group varies (DAPO's dynamic sampling, which looks at accuracy; here at the returns that the learner compares,
-    penalties included); 1: none is. Metrics, alarms and the adaptive horizon speak of all
-    that was played, rollout/chosen_* of what is learned from."""
+    """Most rollouts per iteration: groups whose members all have the same return are resampled, on other levels, until
+    the returns of every group vary (DAPO's dynamic sampling, which compares accuracies; here the returns of the
+    learner, penalties included); 1: no resampling. Metrics, alarms and the adaptive horizon use all episodes played,
+    rollout/chosen_* those that are trained on."""
     horizon: Horizon = FixedHorizon()
     """Turns of an episode in training."""
     schedules: dict[Moving, ScheduleConfig] = Field(default_factory=dict)
-    """Values that move over the iterations, by name; each starts at its own key's value."""
+    """Values that change over the iterations, by name; each starts at the value of its key."""
     # Measured: at most 5e-7 in float32 runs of the demo's size, 1e-3 in bfloat16 with two layers. Systems with two
-    # engines are known to drift by 0.01 to 0.04; beyond that something is wrong.
+    # engines are known to drift by 0.01 to 0.04; a larger gap means an error.
     logprob_gap_limit: AboveZero | None = 0.05
-    """The run stops where training and rollout log-probabilities differ by more in the mean (nats); none: no limit."""
+    """The run stops if training and rollout log-probabilities differ by more on average (nats); none: no limit."""
 
     @field_validator("preset")
     @classmethod
@@ -547,7 +547,7 @@ class AlgoConfig(UpdateRule):
         return check_name(name)
 
     def starts(self) -> dict[str, float]:
-        """The values that may move, by their name in `schedules`, as far as this rule has them."""
+        """Initial values of what this rule can schedule, by name in `schedules`."""
         kl = {f"kl_{name}": value for name, value in self.kl.traced().items()}
         values: dict[str, Any] = {"entropy_coef": self.entropy_coef, **kl, **self.objective.traced()}
         return values | self.advantage.traced()

@@ -1,6 +1,6 @@
-"""Checks of what concerns several sections of a configuration, or several parts of its learning rule, at once.
+"""Checks across several sections of a configuration, or several options of its learning rule.
 
-What a part can check by itself is checked where it is declared. Each check below yields the sentence of its refusal.
+What a section can check by itself is checked in its class. Each check below yields its error messages.
 """
 
 import os
@@ -23,26 +23,26 @@ _SHAPE = (
     "tied_embeddings",
     "tokenizer",
 )
-"""Keys of `model` that a pretrained model answers itself."""
+"""Keys of `model` that a pretrained model determines."""
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
-"""Where a value that moves has to end; the others anywhere from 0."""
+"""Allowed range of a schedule's final value; for other values it is at least 0."""
 
 
 def validate(config: Config, *, files: bool = True) -> None:
-    """Checks what concerns several fields at once.
+    """Checks combinations of fields.
 
     Args:
-        config: the run's.
-        files: the level files that it names have to be there.
+        config: configuration of the run.
+        files: whether to check that its level files exist.
 
     Raises:
-        UserError: names the keys, what they hold and what would fit.
+        UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
     for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _batch, _devices, _imitation):
         for refusal in check(config):
-            raise UserError(shortened(refusal, MAX_FOREIGN))  # which may quote a text of any length
+            raise UserError(shortened(refusal, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
         if task.levels and not os.path.isfile(task.levels):
             raise UserError(
@@ -286,7 +286,7 @@ def _schedules(config: Config) -> Iterator[str]:
 
 
 def _kept(config: Config) -> tuple[int, int]:
-    """Groups and rows that are trained on, as far as their number is known."""
+    """Groups and rows that are trained on, as far as their numbers are known in advance."""
     kept, groups = config.algo.filter, _groups(config)
     number = kept.kept(groups) if kept.kind == "fraction" else groups
     turns = config.prompt.max_turns if config.rollout.context == "single_turn" else 1
@@ -337,7 +337,7 @@ def _devices(config: Config) -> Iterator[str]:
             f"algo.mismatch is replay, but mesh.tensor is {mesh.tensor} and mesh.rollout {mesh.rollout}: learner and "
             "rollout would compute in different shapes; use 1 and rows, or algo.mismatch tis"
         )
-    # With 0 devices their number is not known yet; a run checks again when it is.
+    # With `devices: 0` the number of devices is not known yet; a run checks again when it is.
     learners = max(config.devices // mesh.tensor, 1)
     replicas = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
     this, slots, episodes = f"devices is {config.devices}", config.rollout.slots, groups * config.rollout.group_size

@@ -23,7 +23,7 @@ from agentrl_jax.config.schema import Config, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
-"""What a variant may change; all variants share start, levels and budget."""
+"""Sections that a variant may change; all variants share the starting point, levels and budget."""
 
 
 class _File(Section):
@@ -36,13 +36,13 @@ class _File(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared.
+    """The variants that are compared.
 
     Attributes:
         seeds: number of seeds of every variant: `run.seed`, `run.seed` + 1 and so on.
-        devices: that the seeds are laid over; 0 for all there are.
+        devices: number of devices that the seeds are distributed over; 0 for all available ones.
         variants: the configuration of each variant by name, with the first seed.
-        pairs: of variants, (a, b), whose difference a - b is reported.
+        pairs: pairs of variants (a, b) whose difference a - b is reported.
     """
 
     seeds: int
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def shared(self) -> Config:
-        """A configuration with what all variants have in common."""
+        """A configuration for what all variants have in common."""
         return next(iter(self.variants.values()))
 
 
@@ -60,8 +60,8 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
     """Reads a file and checks that its variants can be compared.
 
     Raises:
-        UserError: it cannot be read, a variant's configuration is refused, a variant changes more than its learning
-            rule, or variants differ in their number of gradient steps.
+        UserError: the file cannot be read, a variant's configuration is invalid, a variant changes more than its
+            learning rule, or variants differ in their number of gradient steps.
     """
     try:
         file = _File.model_validate_json(json.dumps(read_yaml(path)))
@@ -132,10 +132,10 @@ def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None
 
 
 def check_same(name: str, held: Config, now: Config) -> None:
-    """Refuses to go on with a variant that was played with another configuration.
+    """Refuses to resume a variant that was run with another configuration.
 
     Raises:
-        UserError: keys differ.
+        UserError: the configurations differ.
     """
     keys = differences(held, now)
     if keys:

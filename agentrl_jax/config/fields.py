@@ -1,4 +1,4 @@
-"""What sections of a configuration are made of: their base class, and numbers with their ranges."""
+"""Base class of configuration sections, and number types with ranges."""
 
 from typing import Annotated, Any, Self
 
@@ -17,16 +17,16 @@ Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 TRACED = "traced"
-"""Marks a number that the compiled update takes as an argument, so that another value needs no new program."""
+"""Marks a number that the compiled update takes as an argument, so that a new value does not recompile it."""
 
 
 class Section(BaseModel):
-    """A part of the tree: frozen, with no other keys than its own. Every field is explained by the text below it."""
+    """A section of the configuration: frozen, without unknown keys. The string below a field is its help text."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values, which are not checked.
+        """Returns a copy with other values, which are not checked.
 
         Raises:
             TypeError: there is no field of that name.
@@ -43,5 +43,5 @@ class Section(BaseModel):
         }
 
     def static(self) -> Self:
-        """What fixes a program: a copy in which those numbers are None, so that nothing can read them by mistake."""
+        """The static settings: a copy with None for the traced numbers, so that nothing reads them by mistake."""
         return self.model_copy(update=dict.fromkeys(self.traced()))

@@ -1,4 +1,4 @@
-"""Every key of a configuration with its value and its explanation, as `agentrl train FILE --help` prints it."""
+"""Every key of a configuration with its value and its help text, as `agentrl train FILE --help` prints it."""
 
 import ast
 import functools
@@ -18,13 +18,13 @@ _WIDTH = 100
 
 
 def listing(config: Config) -> str:
-    """All keys, those of a part with kinds for its present kind, and after them what its other kinds have."""
+    """All keys; for a section with kinds, those of its current kind, then those of its other kinds."""
     return "\n".join(_lines(config, ""))
 
 
 @functools.cache
 def explanations(section: type[Section]) -> dict[str, str]:
-    """The text below each field of a section, by name; where classes share one, that of the nearest."""
+    """Help text of each field of a section, by name; a subclass overrides its base class."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if not issubclass(kind, Section) or kind is Section:

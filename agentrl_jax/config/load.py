@@ -1,4 +1,4 @@
-"""Reading a configuration: YAML, then the preset below it and the command line above it, then checks.
+"""Reads a configuration: YAML with command-line overrides over the values of a preset, then checks.
 
 The YAML is read with safe types only and decoded strictly: an unknown key, a wrong type or a value out of range is a
 `UserError` that names the key.
@@ -68,11 +68,10 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
 
 
 def load_resolved(path: str | os.PathLike[str]) -> Config:
-    """Reads and checks what `save_resolved` wrote. Files that it names may be gone: not everybody who reads a run needs
-    them.
+    """Reads and checks what `save_resolved` wrote. Files named in it may be missing, since not every reader needs them.
 
     Raises:
-        UserError: as `load_config`, or the file is not whole, or of another version.
+        UserError: as `load_config`, or the file is incomplete or from another version.
     """
     data = read_yaml(path)
     missing = [name for name in Config.model_fields if name not in data]
@@ -96,13 +95,13 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
 
 
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
-    """Turns plain data into a `Config`, with the values of the preset where `algo` gives none.
+    """Turns plain data into a `Config`; values missing in `algo` come from the preset.
 
-    Learning rates that are not given are written out, see `rates`.
+    Learning rates that are not given are filled in, see `rates`.
 
     Args:
-        data: nested mappings and lists, as YAML gives them.
-        source: what the data is, named at the start of an error message.
+        data: nested mappings and lists, as read from YAML.
+        source: name of the data, at the start of an error message.
 
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
@@ -117,7 +116,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         return with_rates(Config.model_validate_json(json.dumps(data, default=str)))
     except ValidationError as error:
         raise UserError(f"{source}: {_explain(error)}") from error
-    except (ValueError, RecursionError) as error:  # of json.dumps
+    except (ValueError, RecursionError) as error:  # from json.dumps
         raise UserError(f"{source}: holds a part of itself; write its values out") from error
 
 
@@ -126,11 +125,11 @@ _KINDS = {
     for name, field in AlgoConfig.model_fields.items()
     if isinstance(field.default, Section)
 }
-"""Parts of `algo` that have a kind, and the kind of each where none is given."""
+"""Fields of `algo` that have a kind, and their default kinds."""
 
 
 def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of `algo` with others over them: what has a kind key by key where the kind is the same, else as a whole."""
+    """Overrides keys of `algo`. A field with a kind is merged key by key if the kind is the same, else replaced."""
     result = {key: _written_out(value) if key in _KINDS else value for key, value in base.items()}
     for key, value in given.items():
         if key in _KINDS:
@@ -143,7 +142,7 @@ def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_out(value: Any) -> Any:
-    """A part that has a kind, where the kind alone may stand for it; null stands for none."""
+    """Expands a field with a kind that was given by its kind alone; null means the kind none."""
     return {"kind": value or "none"} if value is None or isinstance(value, str) else value
 
 
@@ -160,17 +159,17 @@ def save_resolved(config: Config, path: str | os.PathLike[str]) -> None:
 
 
 def differences(a: Config, b: Config) -> list[str]:
-    """Dotted keys whose values differ, in the order of the tree; entries of lists by their index."""
+    """Dotted keys whose values differ, in the order of the tree; list entries have their index as key."""
     left, right = dict(leaves(to_dict(a))), dict(leaves(to_dict(b)))
     missing = object()
     return [key for key in {**left, **right} if left.get(key, missing) != right.get(key, missing)]
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The keys and values of a file, read with safe types only.
+    """Reads the keys and values of a YAML file, with safe types only.
 
     Raises:
-        UserError: it cannot be read, or holds something else.
+        UserError: the file cannot be read, or is not a mapping.
     """
     try:
         with open(path, "rb") as file:
@@ -267,7 +266,7 @@ def _scalar(name: str, text: str, kind: Any) -> Any:
 
 
 def sections_of(kind: Any) -> list[type[Section]]:
-    """The section that a type is, or those that it may be."""
+    """The section classes of a type: itself, or the members of a union."""
     parts = get_args(kind) or (kind,)
     return [part for part in parts if isinstance(part, type) and issubclass(part, Section)]
 
@@ -286,7 +285,7 @@ def _child_type(kind: Any, step: str) -> Any:
 
 
 def every_key(kind: Any = Config, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of the tree and of its sections, of all kinds, but not inside lists."""
+    """Dotted keys of the tree, its sections included, for all kinds, but not inside lists."""
     for name in dict.fromkeys(name for part in sections_of(kind) for name in part.model_fields):
         key = f"{prefix}.{name}" if prefix else name
         yield key
@@ -296,12 +295,12 @@ def every_key(kind: Any = Config, prefix: str = "") -> Iterator[str]:
 
 
 def _unknown_key(path: Sequence[Any], value: Any = None, kind: str = "") -> str:
-    """Says that a key does not exist and which one may have been meant: a sibling, or one elsewhere.
+    """Error message for an unknown key, with the key that may have been meant: a sibling, or one elsewhere.
 
     Args:
-        path: to it.
-        value: what it holds.
-        kind: that of the part which it is given for; empty where there is but one.
+        path: path to the key.
+        value: value of the key.
+        kind: kind of the field that the key is in; empty if the field has no kinds.
     """
     parent: Any = Config
     for step in path[:-1]:
@@ -333,12 +332,12 @@ def _unknown_key(path: Sequence[Any], value: Any = None, kind: str = "") -> str:
 
 
 def _explain(error: ValidationError) -> str:
-    """One line for the first problem that pydantic found."""
+    """Error message in one line for the first problem that pydantic found."""
     problem = error.errors()[0]
     path: list[Any] = []
     kind: Any = Config
     chosen, of_union = "", False
-    for step in problem["loc"]:  # in which names of the members of unions stand too, which are no keys
+    for step in problem["loc"]:  # has the names of union members too, which are not keys
         group_size = sections_of(kind)
         if len(group_size) > 1:
             chosen = str(step)
@@ -373,7 +372,7 @@ def _quoted(value: Any) -> str:
 
 
 def leaves(node: Any, prefix: str = "", *, lists: bool = True) -> Iterator[tuple[str, Any]]:
-    """Values of nested mappings, and of lists unless these count as values, by their dotted keys."""
+    """Values of nested mappings by their dotted keys; with `lists` also the entries of lists, else lists are values."""
     if isinstance(node, dict) and node:
         for key, value in node.items():
             yield from leaves(value, f"{prefix}.{key}" if prefix else key, lists=lists)

@@ -1,4 +1,4 @@
-"""Learning rates by what a run trains, where its configuration gives none."""
+"""Default learning rates, depending on what a run trains."""
 
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ DEFAULTS: dict[Trained, tuple[Rates, str]] = {
     "adapters": (Rates(1e-5, 1e-4), "low-rank adapters (RAGEN, base-lora.yaml: ten times those of the whole model)"),
     "pretrained": (Rates(1e-6, 1e-5), "the weights of a pretrained model (RAGEN, base.yaml; verl's examples)"),
 }
-"""Rates of reinforcement learning by what is trained, and in words what that is and where they are from."""
+"""Learning rates by what is trained, each with a description and its source."""
 
 
 def trained(config: Config) -> Trained:
@@ -30,7 +30,7 @@ def trained(config: Config) -> Trained:
 
 
 def rates(config: Config) -> Rates:
-    """The learning rates of a run: those given, else the defaults; 0 for a critic that is not there."""
+    """The learning rates of a run: those given, else the defaults; 0 for the critic if there is none."""
     default, _ = DEFAULTS[trained(config)]
     lr, critic_lr = config.optim.lr, config.optim.critic_lr
     critic = default.critic if critic_lr is None else critic_lr
@@ -38,7 +38,7 @@ def rates(config: Config) -> Rates:
 
 
 def with_rates(config: Config) -> Config:
-    """The configuration with its learning rates written out; that of a critic stays none where there is no critic."""
+    """The configuration with its learning rates filled in; that of the critic stays None if there is no critic."""
     chosen = rates(config)
     critic_lr = config.optim.critic_lr
     if critic_lr is None and config.algo.advantage.has_critic:
@@ -47,7 +47,7 @@ def with_rates(config: Config) -> Config:
 
 
 def note(config: Config) -> str:
-    """One line for the start of a run: its rates, and whether they are the defaults of what it trains."""
+    """One line for the start of a run: its learning rates, and whether they are the defaults."""
     chosen, (default, why) = rates(config), DEFAULTS[trained(config)]
     keys = ["lr", "critic_lr"] if config.algo.advantage.has_critic else ["lr"]
     parts = []

@@ -1,29 +1,29 @@
-"""Checks of a configuration's sizes: products whose arrays would overflow 32-bit indices or fit no machine."""
+"""Checks of sizes in a configuration: products whose arrays would overflow 32-bit indices or any machine's memory."""
 
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import UserError
 
 MAX_CONTEXT = 1 << 20
-"""Sampled tokens of one episode."""
+"""Maximum sampled tokens of one episode."""
 
 MAX_EPISODES = 1 << 18
-"""Episodes that are played or imitated at once. Each takes a row of the cache, whatever its responses are."""
+"""Maximum episodes that are played or imitated at once. Each takes a row of the cache, even with short responses."""
 
 MAX_TOKENS = 1 << 28
-"""Sampled tokens of one batch; DAPO's, 512 groups of 16 responses of 20,480 tokens, have 0.63 of it."""
+"""Maximum sampled tokens of one batch; DAPO's (512 groups of 16 responses of 20,480 tokens) have 0.63 of it."""
 
 MAX_PARAMETERS = 1 << 40
-"""Parameters of a fresh decoder; the largest published ones have fewer."""
+"""Maximum parameters of a new decoder; the largest published ones have fewer."""
 
 MAX_CACHED = 1 << 43
-"""Numbers in the keys and values of a rollout of a fresh decoder."""
+"""Maximum numbers in the KV cache of a rollout of a new decoder."""
 
 MAX_RANK = 1 << 14
-"""Rank of an adapter."""
+"""Maximum rank of an adapter."""
 
 
 def check_sizes(config: Config) -> None:
-    """Refuses sizes that no machine could hold.
+    """Refuses sizes that fit no machine.
 
     Raises:
         UserError: names the keys, their product and the limit.

@@ -1,4 +1,4 @@
-"""A person talks with a model in the terminal; responses appear token by token."""
+"""Chat with a model in the terminal; responses appear token by token."""
 
 import codecs
 import functools
@@ -23,14 +23,14 @@ from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
 
 CHUNK = 64
-"""Tokens of a prompt that are read at once."""
+"""Most prompt tokens that are prefilled at once."""
 
 
 class Conversation:
-    """A conversation with a model. Token ids are only added, so that the KV cache is never made anew.
+    """A conversation with a model. Token ids are only appended, so that the KV cache is never recomputed.
 
     Attributes:
-        ids: all tokens so far, those of the responses as they were sampled.
+        ids: all tokens so far; those of responses as sampled.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Conversation:
 
         Args:
             params: stacked parameters.
-            shape: of the decoder.
-            tokenizer: with a format for conversations.
-            length: tokens that the conversation may have in all.
-            temperature: of the responses; 0 takes the likeliest token.
-            seed: of the responses.
-            system: system message; empty for the one that the chat template inserts by itself, if any.
+            shape: configuration of the decoder.
+            tokenizer: tokenizer with a chat format.
+            length: most tokens of the whole conversation.
+            temperature: sampling temperature of the responses; 0 takes the most likely token.
+            seed: seed of the sampling.
+            system: system message; empty for the chat template's own, if any.
             thinking: as `text.chat.chat_format` takes it.
         """
         self.ids: list[int] = []
@@ -67,14 +67,14 @@ class Conversation:
         self._shape = shape
 
     def response(self, message: str, max_tokens: int) -> Iterator[int]:
-        """Asks the model and gives its response token by token, without the token that ends it.
+        """Asks the model and yields its response token by token, without the token that ends it.
 
         Args:
-            message: of the user.
+            message: the user's message.
             max_tokens: longest response.
 
         Raises:
-            UserError: the conversation has become too long, or the tokenizer has no format for conversations.
+            UserError: the conversation has become too long, or the tokenizer has no chat format.
         """
         with refusals():
             if self.ids:
@@ -98,7 +98,7 @@ class Conversation:
             yield token
 
     def _next(self) -> int:
-        """Reads what has not been read yet and draws the token after it."""
+        """Prefills the tokens that are not yet in the cache and samples the next one."""
         token = None
         while self._read < len(self.ids):
             part = self.ids[self._read : self._read + (CHUNK if len(self.ids) - self._read > 1 else 1)]
@@ -130,14 +130,14 @@ def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, tempe
 
 
 class Speaker(NamedTuple):
-    """What a conversation needs of a model: the first three arguments of `Conversation` and two settings.
+    """What a conversation needs from a model: the first three arguments of `Conversation` and two settings.
 
     Attributes:
         params: stacked parameters.
-        shape: of the decoder.
+        shape: configuration of the decoder.
         tokenizer: its tokenizer.
-        positions: tokens that a conversation may have; None for any number.
-        thinking: whether responses have a think block, unless another choice is made; None leaves it to the template.
+        positions: most tokens of a conversation; None for no limit.
+        thinking: whether responses have a think block unless chosen otherwise; None leaves it to the template.
     """
 
     params: Params
@@ -152,11 +152,11 @@ def speaker(model: str, *, online: bool = False, revision: str | None = None) ->
 
     Args:
         model: as `load_pretrained` takes it, or the folder of a run.
-        online: as `load_pretrained` takes it; a run's configuration says it for its model.
+        online: as `load_pretrained` takes it; a run's configuration sets it for the run's model.
         revision: as `online`.
 
     Raises:
-        UserError: it cannot be used, or the run's policy has never learned to talk.
+        UserError: the model cannot be used, or the run's policy was never trained on chat.
     """
     with refusals():
         if is_run(model):
@@ -192,17 +192,17 @@ def chat(
     online: bool,
     revision: str | None,
 ) -> None:
-    """Talks with a model until the input ends.
+    """Chats with a model until the input ends.
 
     Args:
         model: as `speaker` takes it.
         system: as `Conversation` takes it.
         temperature: as `Conversation` takes it.
         max_tokens: longest response.
-        length: as `Conversation` takes it; no more than the model has positions.
+        length: as `Conversation` takes it; limited to the model's positions.
         seed: as `Conversation` takes it.
-        thinking: whether responses have a think block; "auto" is what the run was trained with, and else the template's
-            own choice.
+        thinking: whether responses have a think block; "auto" takes the setting of the run's training, or else the
+            template's default.
         online: as `speaker` takes it.
         revision: as `speaker` takes it.
 

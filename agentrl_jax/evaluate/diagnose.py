@@ -1,4 +1,4 @@
-"""Whether a run has collapsed, when, and on which evidence, in plain words; of runs that go on, too."""
+"""Says in plain words whether a run has collapsed, when, and on which evidence; also for unfinished runs."""
 
 import os
 import statistics
@@ -37,7 +37,7 @@ _READ = frozenset(
     | {alarm.metric for alarm in ALARMS}
     | {metric for subplot in SUBPLOTS for metric, _ in subplot.lines}
 )
-"""Names of the numbers that are read here."""
+"""Names of the metrics that are read here."""
 
 
 def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -45,17 +45,17 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
 
     Args:
         run: its folder.
-        figure: PNG to draw the indicators into; None for none.
+        figure: PNG for a plot of the indicators; None for none.
 
     Returns:
-        "verdict": collapsed, solved, warnings or healthy, or unknown before there is enough to say; "text": that in
-        words, and "lines" of it, the verdict first and then one for each alarm; "iterations" seen; "alarms": for each
-        that was raised its name, metric, iterations and values.
+        "verdict": collapsed, solved, warnings or healthy, or unknown while there are too few iterations; "text": the
+        verdict in words; "lines": its lines, first the verdict, then one for each alarm; "iterations": number seen;
+        "alarms": for each raised alarm its name, metric, iterations and values.
 
     Raises:
-        UserError: the folder is no run, it has no iteration yet, or the figure cannot be written.
+        UserError: the folder holds no run, the run has no iteration yet, or the figure cannot be written.
     """
-    read_config(run)  # refuses what is no run
+    read_config(run)  # refuses a folder without a run
     rows = _iterations(run)
     if not rows:
         raise UserError(f"{run}: has no iteration of reinforcement learning yet; wait for the first one")
@@ -121,7 +121,7 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
 
 
 def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of reinforcement learning, refused where a line is no row or a metric that is read here is no number."""
+    """The RL rows; raises UserError for a line that is not a row, or a metric read here that is not a number."""
     try:
         found = read_rows(Path(run) / "metrics.jsonl")
     except OSError as error:
@@ -149,7 +149,7 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
-    """Mean success of the ten iterations up to this one."""
+    """Mean success of the ten iterations up to and including this one."""
     known = [
         row["train/success"] for row in rows if row["iteration"] <= iteration and row.get("train/success") is not None
     ]
@@ -181,5 +181,5 @@ def _evidence(f: Finding) -> str:
 
 
 def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Subplot, ...]:
-    """The panels of which the run has a metric."""
+    """The subplots for which the run has a metric."""
     return tuple(subplot for subplot in SUBPLOTS if any(metric in row for metric, _ in subplot.lines for row in rows))

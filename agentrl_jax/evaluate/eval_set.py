@@ -1,4 +1,4 @@
-"""Held-out evaluation: the same levels for every agent, one episode a level.
+"""Held-out evaluation: the same levels for every policy, one episode per level.
 
 Shapes: `n` episodes.
 """
@@ -37,10 +37,10 @@ from envs_jax.budget import Baselines
 from envs_jax.splits import MAX_DRAWS, Split
 
 ATTEMPTS = 3
-"""Times that a held-out episode is played whose environment breaks."""
+"""How often a held-out episode is attempted if its environment fails."""
 
 Params = dict[str, Any]
-"""Those of a policy, as `TrainState.whole` has them."""
+"""Parameters of a policy, as `TrainState.merged_params` returns them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +48,15 @@ class EvalSet:
     """Levels of one task, and the program that plays them.
 
     Attributes:
-        program: rollout of `chunk` episodes of one member each.
+        program: rollout of `chunk` episodes with group size 1.
         chunk: episodes per dispatch.
-        batched_env: tasks of the program.
+        batched_env: environment with the program's tasks.
         config: the run's configuration.
         task: index of the task.
-        levels: how the task's levels are divided.
-        split: whose levels are played.
-        seed: of levels and sampling.
-        kinds: of each of the task's levels, where they are of several.
+        levels: how the task's levels are split.
+        split: the split whose levels are played.
+        seed: seed of levels and sampling.
+        kinds: category of each of the task's levels, if there are several.
     """
 
     program: RolloutProgram
@@ -71,31 +71,31 @@ class EvalSet:
 
     @property
     def key(self) -> jax.Array:
-        """Key of levels and sampling, another one for each split: seeds of host environments follow from it alone."""
+        """Key of levels and sampling, different for each split; seeds of host environments follow from it alone."""
         return jax.random.fold_in(jax.random.key(self.seed), int(self.split))
 
     @property
     def rows(self) -> np.ndarray | None:
-        """Rows of the task's pack that are played; None where levels are drawn."""
+        """Rows of the task's level pack that are played; None if levels are generated."""
         return self.levels.rows(self.split)
 
     def number(self, wanted: int) -> int:
-        """Levels to play where `wanted` are asked for: a pack has no more than its own, and none counts twice."""
+        """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
         return wanted if self.rows is None else min(wanted, len(self.rows))
 
     def settings(self, temperature: float) -> RolloutSettings:
-        """Those of a dispatch."""
+        """Settings of one dispatch."""
         split = self.levels.split(self.split)
         return build.rollout_settings(self.config, self.batched_env, self.chunk, temperature, split=split)
 
     def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
-        An episode is the same whatever `episodes` is, and the same level is played at every temperature. Those whose
-        environment breaks are played again.
+        An episode does not depend on `episodes`, and a level is the same at every temperature. Episodes whose
+        environment fails are played again.
 
         Raises:
-            UserError: environments break again and again.
+            UserError: environments failed in all attempts.
         """
         settings = self.settings(temperature)
         parts = []
@@ -106,7 +106,7 @@ class EvalSet:
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
 
     def _whole(self, play: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:
-        """The episodes of a dispatch, none of whose first `count` failed."""
+        """Plays a dispatch until none of its first `count` episodes has failed."""
         found = jax.tree.map(np.asarray, play()[0])
         for _ in range(ATTEMPTS - 1):
             if not found.failed[:count].any():
@@ -114,7 +114,7 @@ class EvalSet:
             failed, again = found.failed, jax.tree.map(np.asarray, play()[0])
             found = jax.tree.map(lambda old, new, f=failed: _where(f, new, old), found, again)
         if isinstance(self.batched_env, HostEnv):
-            self.batched_env.host_episodes.clear()  # episodes that the device ended
+            self.batched_env.host_episodes.clear()  # episodes that have already ended on the device
         if found.failed[:count].any():
             why = "see whether the service is well"
             if isinstance(self.batched_env, CompiledEnv):
@@ -135,7 +135,7 @@ class EvalSet:
         return known and known._replace(null=null_success(task.env, task.env_params, levels))
 
     def boards(self, episodes: int) -> np.ndarray:
-        """The first levels of a task, i8[n, H, W]; i8[n, 0, 0] where its levels are no boards."""
+        """The first levels of a task, i8[n, H, W]; i8[n, 0, 0] if its levels are not boards."""
         task = self.batched_env.tasks[self.task]
         if isinstance(task, HostTask):
             return np.zeros((episodes, 0, 0), np.int8)
@@ -163,24 +163,24 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Evaluates the newest checkpoint of a run.
 
-    Rows of its records that cannot be read are told of and no reason to refuse: the success is that of the checkpoint,
-    and only the count of levels that were learned from needs the records. It is None where they have a gap.
+    Unreadable rows of its records are reported but not refused: success depends on the checkpoint alone, and only the
+    number of levels learned from needs the records. That number is None if they have a gap.
 
     Args:
         run: folder of the run.
-        env: tag of another environment than that of the run's first task; options and levels of the run's task with
-            this tag hold, if there is one. Of a run on services one of its own.
+        env: tag of another environment than that of the run's first task; if the run has a task with this tag, its
+            options and levels apply. For a run on services: one of its own tags.
         levels: file with levels, each played once.
-        episodes: held-out levels; default `evaluation.episodes`.
-        temperature: of the sampled evaluation; default `evaluation.temperature`.
-        seed: default `evaluation.seed`.
-        report: told what goes on.
+        episodes: number of held-out levels; default: `evaluation.episodes`.
+        temperature: temperature of the sampled evaluation; default: `evaluation.temperature`.
+        seed: seed of levels and sampling; default: `evaluation.seed`.
+        report: called with each progress line.
 
     Returns:
-        env, iteration, episodes, seed, temperature; `seen`, what `seen.seen_levels` tells of the levels; `success` and
-        `success_greedy`, each {mean, low, high, n}; `return` (raw, sampled); where they are known, `random`, `null` and
-        `optimal`, exact on the same levels within the agent's budget, and `optimal_is`, see `Baselines`; and of a
-        service with items of several kinds `categories`, both successes of each.
+        env, iteration, episodes, seed, temperature; `seen`, from `seen.seen_levels`; `success` and `success_greedy`,
+        each {mean, low, high, n}; `return` (raw, sampled); if known, `random`, `null` and `optimal`, exact on the same
+        levels within the agent's budget, and `optimal_is`, see `Baselines`; for a service with several categories of
+        items, `categories` with both successes of each.
 
     Raises:
         UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
@@ -205,7 +205,7 @@ def evaluate_run(
 
 
 def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
-    """The levels that the checkpoint of a step has learned from, see `learned_levels`; gaps of the record are told."""
+    """The levels that a checkpoint has learned from, see `learned_levels`; gaps in the records are reported."""
     levels, metrics = (read_rows(run / name) for name in ("levels.jsonl", "metrics.jsonl"))
     learned = learned_levels([row for _, row in levels.rows], [row for _, row in metrics.rows], step)
     bad = [
@@ -235,7 +235,7 @@ def _evaluated(
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     config = eval_set.config
-    # Levels that are given are played once each.
+    # Given levels are played once each.
     wanted = eval_set.batched_env.levels(eval_set.task) if every_level else episodes or config.evaluation.episodes
     episodes = eval_set.number(wanted)
     eval_set = dataclasses.replace(
@@ -280,9 +280,9 @@ def _evaluated(
 def _panel_of_run(
     run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None, stack: contextlib.ExitStack
 ) -> tuple[RunPolicy, EvalSet]:
-    """The policy of a run's newest checkpoint, and the panel that `evaluate_run` describes.
+    """The policy of a run's newest checkpoint, and the eval set that `evaluate_run` describes.
 
-    What has to be closed when it has been played is put on the stack.
+    Resources to close after the evaluation are registered on the stack.
     """
     policy = load_policy(run, config)
     tasks = {task.env: task for task in reversed(config.tasks)}

@@ -1,4 +1,4 @@
-"""The held-out levels of a run: validations during learning, and the evaluation at its ends."""
+"""The held-out levels of a run: validation during training, and evaluation before and after it."""
 
 import dataclasses
 from typing import Any
@@ -22,11 +22,11 @@ from envs_jax.splits import Split
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """What the evaluation of a policy found.
+    """Results of evaluating a policy.
 
     Attributes:
-        success: on every level, over all tasks, "sampled" and "greedy".
-        levels: the levels' ids, see `level_ids`; of each task.
+        success: success on every level, over all tasks, under "sampled" and "greedy".
+        levels: the levels' ids for each task, see `level_ids`.
     """
 
     success: dict[str, list[bool]]
@@ -35,12 +35,12 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Panels of all tasks.
+    """Eval sets of all tasks.
 
     Attributes:
-        config: the run's.
-        eval_sets: one a task, in their order, of test levels.
-        validations: likewise, of validation levels.
+        config: the run's configuration.
+        eval_sets: one per task, in their order, of test levels.
+        validations: one per task, in their order, of validation levels.
     """
 
     config: Config
@@ -56,14 +56,14 @@ class HeldOut:
         program: RolloutProgram,
         replicas: int = 1,
     ) -> "HeldOut":
-        """Those of a run.
+        """Creates the eval sets of a run.
 
         Args:
-            config: the run's.
-            batched_env: its tasks.
-            splits: how their levels are divided.
-            program: rollout of single episodes.
-            replicas: what the episodes of a dispatch have to be a multiple of.
+            config: the run's configuration.
+            batched_env: environment with its tasks.
+            splits: how the levels of the tasks are split.
+            program: rollout with group size 1.
+            replicas: the number of episodes per dispatch has to be a multiple of this.
         """
         chunk = min(config.train.validation_episodes, config.evaluation.episodes)
         chunk = -(-chunk // replicas) * replicas
@@ -79,11 +79,11 @@ class HeldOut:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Levels of the evaluation of each task."""
+        """Number of evaluation levels of each task."""
         return tuple(eval_set.number(self.config.evaluation.episodes) for eval_set in self.eval_sets)
 
     def outcomes(self, params: Params) -> Evaluated:
-        """Plays every level of the evaluation once sampled and once greedy."""
+        """Plays every evaluation level twice: sampled and greedy."""
         temperatures = {"sampled": self.config.evaluation.temperature, "greedy": 0.0}
         wanted = self.config.evaluation.episodes
         success: dict[str, list[bool]] = {}
@@ -95,7 +95,7 @@ class HeldOut:
         return Evaluated(success, levels)
 
     def validation(self, params: Params) -> dict[str, float]:
-        """Metrics of every task on its validation levels, and the mean of their success."""
+        """Metrics of every task on its validation levels, and their mean success."""
         train, algo = self.config.train, self.config.algo
         penalties = Penalties(self.config.prompt.format_penalty, algo.overlong_buffer, algo.overlong_penalty)
         row: dict[str, float] = {}
@@ -110,11 +110,11 @@ class HeldOut:
         return row | {"validation/success": float(np.mean(success)), "validation/episodes": episodes}
 
     def seen(self, learned: set[str] | None, levels: list[list[str]]) -> dict[str, dict[str, Any]]:
-        """What is known of the test levels of each task, by its label, see `seen.seen_levels`.
+        """What is known of the test levels of each task, by task label, see `seen.seen_levels`.
 
         Args:
-            learned: ids of the levels that were learned from; None where they are not known.
-            levels: ids of those that were played, of each task.
+            learned: ids of the levels that were learned from; None if unknown.
+            levels: ids of the levels that were played, for each task.
         """
         found = {}
         for config, eval_set, played in zip(self.config.tasks, self.eval_sets, levels):
@@ -123,7 +123,7 @@ class HeldOut:
         return found
 
     def baselines(self) -> Baselines | None:
-        """The lines on the levels of all tasks; None where those of a task are not known."""
+        """The baselines on the levels of all tasks; None if those of a task are unknown."""
         return pool(
             [eval_set.baselines(eval_set.number(self.config.evaluation.episodes)) for eval_set in self.eval_sets]
         )

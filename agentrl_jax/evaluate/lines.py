@@ -1,4 +1,4 @@
-"""The lines beside an agent's success: random, null and optimal play, within the agent's own budget.
+"""Baselines for an agent's success: random, null and optimal play within the agent's own budget.
 
 Shapes: `N` levels.
 """
@@ -15,17 +15,17 @@ from envs_jax.environment import TextEnvironment
 
 
 def episode_budget(prompt: PromptConfig) -> Budget:
-    """The limits of an episode of a compiled environment under a prompt."""
+    """The limits of an episode of a compiled environment under a prompt configuration."""
     return Budget(prompt.max_actions, prompt.max_turns, prompt.max_actions_per_turn)
 
 
 def null_success(env: TextEnvironment, params: Any, levels: np.ndarray) -> np.ndarray:
-    """Returns f64[N]: success of an agent none of whose responses can be read, which is that of the start state.
+    """Success f64[N] of an agent whose responses can never be parsed, which is that of the initial state.
 
     Args:
         env: the environment.
         params: its parameters.
-        levels: i8[N, H, W]; i8[N, 0, 0] where the environment has none, and then of any start state.
+        levels: i8[N, H, W]; i8[N, 0, 0] if the environment has none: then sampled initial states.
     """
 
     def given(level):
@@ -40,7 +40,7 @@ def null_success(env: TextEnvironment, params: Any, levels: np.ndarray) -> np.nd
 
 
 def pool(parts: Sequence[Baselines | None]) -> Baselines | None:
-    """The lines of several tasks, one after the other; None where those of a task are not known."""
+    """Concatenates the baselines of several tasks; None if those of a task are unknown."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -54,6 +54,6 @@ def pool(parts: Sequence[Baselines | None]) -> Baselines | None:
 
 
 def rows(lines: Baselines, wanted: np.ndarray) -> Baselines:
-    """The lines of the levels bool[N] alone."""
+    """The baselines of the levels selected by bool[N]."""
     null = None if lines.null is None else lines.null[wanted]
     return Baselines(lines.random[wanted], lines.optimal[wanted], lines.optimal_is, null)

@@ -1,4 +1,4 @@
-"""A person plays an environment in the terminal, by the text and the functions that serve the agent."""
+"""Play an environment in the terminal, with the same text and functions that serve the agent."""
 
 import functools
 import sys
@@ -20,20 +20,20 @@ from envs_jax.registry import spec
 
 
 def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int, levels: str | None) -> None:
-    """Plays one episode. Standard output holds exactly what the agent would read; hints go to standard error.
+    """Plays one episode. Standard output is exactly what the agent would read; hints go to standard error.
 
-    A line from standard input is one response. It may be a bare list of actions, which gets the tags around it. The
-    line `quit` and the end of the input end the game.
+    A line from standard input is one response. A bare list of actions gets the tags around it. The line `quit` or the
+    end of the input ends the game.
 
     Args:
         env: tag of the environment.
         style: name of the prompt style.
-        think: the response format has a think block.
-        seed: of the level and of chance.
-        levels: file with levels, of which the first is played; None to draw one.
+        think: whether the response format has a think block.
+        seed: seed of the level and of the environment's randomness.
+        levels: file with levels, the first of which is played; None to generate one.
 
     Raises:
-        UserError: the environment is unknown, or the levels cannot be read or do not suit it.
+        UserError: the environment is unknown, or the levels cannot be read or do not fit it.
     """
     tokenizer = load_small()
     prompt = PromptConfig(style=style, think=think, max_actions=spec(env).max_actions)
@@ -58,7 +58,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
 
-    # What the agent's prompt does not list is not listed here.
+    # Actions that the agent's prompt does not list are not listed here.
     listed = task.env.actions if task.env.lists_actions else ()
     example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
     _hint(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
@@ -80,7 +80,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         parsed = parse_response(text.encode("utf-8", "replace"), grammar)
         if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
             _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
-        # The response counts as cut, so that the message that follows shows how its turn is closed.
+        # The response counts as truncated, so that the next message shows how its turn is closed.
         state, result, message = act(
             settings, state, empty_response(1, 1), _on_device(parsed, grammar), jnp.ones(1, bool)
         )
@@ -92,10 +92,10 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
 
 
 def with_tags(line: str, grammar: ResponseGrammar) -> str:
-    """Returns the response that a typed line stands for.
+    """The response for a typed line.
 
-    A line without any tag is an answer and gets the tags that are missing. An opening tag that the prompt has written
-    already is dropped. Everything else stays as it is.
+    A line without any tag is an answer and gets the missing tags. An opening tag that the prompt has already written is
+    dropped. Everything else is unchanged.
     """
     if grammar.forced and line.lstrip().startswith(grammar.opening):
         return line.lstrip().removeprefix(grammar.opening)

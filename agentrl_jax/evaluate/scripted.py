@@ -1,4 +1,4 @@
-"""Scripted players in a service: what its oracle and random actions reach on a panel of items."""
+"""Scripted policies on a service: what its oracle and random actions reach on a set of items."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -29,26 +29,27 @@ def evaluate_scripted(
     workers: int = 4,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Plays each item of a panel once.
+    """Plays each item of a set once.
 
     Args:
         env: name of the service.
-        policy: the scripted player: its oracle, or random actions.
-        items: numbers such as 0-99, or an item file; None for `episodes` items drawn by `seed`, in order.
-        episodes: see there.
-        turns: most turns of an episode; None for what is usual.
-        url: address of a server; local for this process.
-        token_file: file with the token that it asks for.
-        seed: of the panel and of random actions.
-        workers: episodes that are played at once.
-        report: told what goes on.
+        policy: the scripted policy: the service's oracle, or random actions.
+        items: numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order.
+        episodes: number of items if `items` is None.
+        turns: limit of turns per episode; None for the service's usual limit.
+        url: address of a server; "local" for this process.
+        token_file: file with the server's token.
+        seed: seed of the sampled items and of random actions.
+        workers: episodes played at once.
+        report: called with each progress line.
 
     Returns:
-        env, policy, turns, items (how many), seed; success {mean, low, high, n}; score {mean, low, high, n}, the last
-        score of an episode, of `full_score`; and, where items have kinds, categories: the same two by kind.
+        env, policy, turns, items (their number), seed; success {mean, low, high, n}; score {mean, low, high, n} of the
+        episodes' last scores, out of `full_score`; and, if items have categories, `categories` with success and score
+        of each.
 
     Raises:
-        UserError: there is no such service or player, an item does not exist, or the service fails.
+        UserError: there is no such service or policy, an item does not exist, or the service fails.
     """
     with refusals():
         service = get_service(env)
@@ -87,7 +88,7 @@ def evaluate_scripted(
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
-    """What `evaluate_scripted` returned, for the terminal."""
+    """The result of `evaluate_scripted` as a table for the terminal."""
     title = f"{result['policy']} in {result['env']}; scores of {result['full_score']:g}"
     table = Table(title=title, title_justify="left")
     for name in ("", "items", "solved", "low", "high", "score", "low", "high"):

@@ -1,7 +1,7 @@
-"""How many levels of an evaluation a run has learned from, counted by their content.
+"""Counts by content how many levels of an evaluation a run has learned from.
 
-A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, rl or test) and `levels`, the ids
-of the different levels. So the count does not rest on the rule that keeps splits apart, but tests it.
+A run writes the levels of every batch to levels.jsonl: `step`, `stage` (imitation, rl or test) and `levels`, the ids of
+the distinct levels. The count therefore does not rely on the rule that separates the splits, but tests it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,22 +18,22 @@ from envs_jax import registry
 from envs_jax.splits import grid_images
 
 LEARNED = ("imitation", "rl")
-"""Stages whose levels change parameters."""
+"""Stages whose levels are used to update parameters."""
 
 
 def learned_levels(
     rows: Iterable[Mapping[str, Any]], metrics: Iterable[Mapping[str, Any]], last: int
 ) -> set[str] | None:
-    """The levels that a run has learned from, of all its tasks.
+    """The levels of all tasks that a run has learned from.
 
     Args:
-        rows: those of levels.jsonl.
-        metrics: those of metrics.jsonl.
-        last: step up to which the run counts, as that of its checkpoint.
+        rows: rows of levels.jsonl.
+        metrics: rows of metrics.jsonl.
+        last: last step to count, such as that of a checkpoint.
 
     Returns:
-        Their ids; None where a step has no row in metrics.jsonl, or its batch none in levels.jsonl: a count of what is
-        left would be too small.
+        Ids of the levels. None if a step has no row in metrics.jsonl, or its batch none in levels.jsonl, since the
+        count would then be too small.
     """
     learned = [row for row in rows if row["stage"] in LEARNED and row["step"] <= last]
     done = [row for row in metrics if row["step"] <= last]
@@ -50,16 +50,16 @@ def seen_levels(
     """What is known of the levels of one task's evaluation.
 
     Args:
-        learned: ids of the levels that were learned from; None where they are not known.
-        levels: ids of those that were played.
-        divided: how the task's levels are divided.
+        learned: ids of the levels that were learned from; None if unknown.
+        levels: ids of the levels that were played.
+        divided: how the task's levels are split.
         task: the task.
-        boards: the levels that were played, i8[n, H, W]; i8[n, 0, 0] where they are no boards.
+        boards: the levels that were played, i8[n, H, W]; i8[n, 0, 0] if they are not boards.
 
     Returns:
-        `held_out`: true, or why levels are not held out; `levels` played; `distinct_levels` among them; `seen_levels`,
-        how many of those played were learned from, None where that is not known; of boards `seen_images`, how many
-        were, rotated or mirrored.
+        `held_out`: true, or why levels are not held out; `levels`: number played; `distinct_levels`: number of distinct
+        ones; `seen_levels`: how many of those played were learned from, None if unknown; for boards, `seen_images`: how
+        many were learned from in rotated or mirrored form.
     """
     found = {
         "held_out": divided.too_small or True,
@@ -73,7 +73,7 @@ def seen_levels(
 
 
 def _seen_images(learned: set[str], task: Task, boards: np.ndarray) -> int:
-    """How many boards i8[n, H, W] of a task were learned from, rotated or mirrored."""
+    """Number of boards i8[n, H, W] of a task that were learned from, possibly rotated or mirrored."""
     images = np.stack([grid_images(board) for board in boards])
 
     def state_hash(board: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What a rollout tells of the services that it played in. Shapes: `E` episodes, `T` turns."""
+"""Metrics about the services used in a rollout. Shapes: `E` episodes, `T` turns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,18 +16,18 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
 
     Args:
         trajectory: E episodes.
-        report: of the desk that they were played at.
-        seconds: that the rollout took.
-        restarts: of servers of the run's own.
+        report: report of the `HostEpisodes` that ran them.
+        seconds: time of the rollout.
+        restarts: restarts of servers that the run started itself.
 
     Returns:
-        env/failed_share: of the episodes; env/failed_turns: turns that they had, the failed one included; env/retries:
-        instances that were lost and replaced. Retried episodes beside the others, failed ones in neither, null where
-        there are none: env/retried_share, env/retried_success and env/other_success, env/retried_turns and
-        env/other_turns; their differences tell whether trouble comes to particular episodes, which dropping them would
-        then bias. env/lone_share: episodes of groups with fewer than two members left, which are dropped too.
-        env/restarts: times that a server of the run's own was started again since the iteration before, as it had ended
-        or hung; env/calls: callbacks; env/wait_share: of the rollout's time, in which the program waited for them.
+        env/failed_share: share of failed episodes; env/failed_turns: their turns, the failed one included; env/retries:
+        instances that were lost and replaced. Episodes with retries are compared with the others, both without failed
+        episodes, null if there are none: env/retried_share, env/retried_success and env/other_success,
+        env/retried_turns and env/other_turns. Differences show that failures affect certain episodes more, and then
+        dropping failed ones causes bias. env/lone_share: share of episodes in groups with fewer than two valid members,
+        which are dropped too. env/restarts: restarts, since the iteration before, of the run's servers that ended or
+        hung; env/calls: callbacks; env/wait_share: share of the rollout's time spent waiting for them.
     """
     rows: Any = jax.device_get(
         {
@@ -57,7 +57,7 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
 
 
 def failure_rows(step: int, failures: Sequence[Failure]) -> list[dict[str, Any]]:
-    """Rows of failures.jsonl: which episodes were dropped, and why."""
+    """Rows of failures.jsonl: the dropped episodes, and why each was dropped."""
     return [{"step": step, **failure._asdict()} for failure in failures]
 
 

@@ -6,7 +6,7 @@ from scipy import stats
 
 
 def success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """As `mean_interval`, but low and high stay in [0, 1], where Student's t interval of probabilities may not.
+    """Like `mean_interval`, but within [0, 1], which Student's t interval of probabilities may leave.
 
     Args:
         x: bool or float [n] in [0, 1], an outcome or an exact probability per level, n >= 1.
@@ -22,8 +22,8 @@ def success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | 
 def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
     """The mean of independent outcomes with a confidence interval.
 
-    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has a width
-    even at 0 and at n successes; others (returns, exact probabilities per level) Student's t interval.
+    Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has positive
+    width even at 0 and at n successes. Others (returns, exact probabilities per level) get Student's t interval.
 
     Args:
         x: bool or float [n], one outcome per level, n >= 1.
@@ -33,7 +33,7 @@ def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int
         `mean`, `low`, `high` as floats and `n` as int. A single outcome that is not 0 or 1 gets low = high = mean.
 
     Raises:
-        ValueError: there is no outcome, or one that is not finite.
+        ValueError: there is no outcome, or one is not finite.
     """
     outcomes = _outcomes(x, "x")
     n, mean = len(outcomes), float(outcomes.mean())
@@ -49,19 +49,19 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
     """The mean of a - b over the same levels with a confidence interval; deterministic.
 
     Outcomes that are all 0 or 1 get Newcombe's hybrid score interval for paired proportions (Newcombe, Statistics in
-    Medicine 17:2635, 1998, method 10), which holds its level for small differences and never leaves [-1, 1]; others
-    Student's t interval of the differences.
+    Medicine 17:2635, 1998, method 10), which keeps its confidence level for small differences and never leaves [-1, 1].
+    Others get Student's t interval of the differences.
 
     Args:
         a: bool or float [n], outcomes of the first agent.
-        b: bool or float [n], outcomes of the second agent, level by level those of `a`.
+        b: bool or float [n], outcomes of the second agent on the same levels as `a`.
         level: confidence level.
 
     Returns:
         `mean` of a - b, `low`, `high` as floats and `n` as int.
 
     Raises:
-        ValueError: the lengths differ, there is no outcome, or one that is not finite.
+        ValueError: the lengths differ, there is no outcome, or one is not finite.
     """
     first, second = _outcomes(a, "a"), _outcomes(b, "b")
     if len(first) != len(second):
@@ -76,17 +76,16 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
 
 
 def crossed_interval(x: ArrayLike, *, level: float = 0.95, draws: int = 4000) -> dict[str, float | int]:
-    """The mean over seeds and levels, both drawn from many, with a confidence interval; deterministic.
+    """The mean over seeds and levels, both taken as samples, with a confidence interval; deterministic.
 
-    Seeds and levels are drawn again with replacement, independently of each other (the pigeonhole bootstrap: Owen,
-    Annals of Applied Statistics 1:386, 2007), which is cautious rather than narrow. With five seeds an interval is a
-    rough one all the same.
+    Seeds and levels are resampled with replacement, independently of each other (the pigeonhole bootstrap: Owen, Annals
+    of Applied Statistics 1:386, 2007), which gives conservative intervals. With five seeds, an interval is still rough.
 
     Args:
-        x: float [S, n], outcome of every seed on every level; or differences of two agents, seed by seed, on the same
+        x: float [S, n], outcome of every seed on every level; or paired differences of two agents, by seed, on the same
             levels.
         level: confidence level.
-        draws: of the bootstrap.
+        draws: number of bootstrap samples.
 
     Returns:
         `mean`, `low`, `high` as floats and `n` = S as int.
@@ -141,7 +140,7 @@ def _newcombe(a: np.ndarray, b: np.ndarray, z: float) -> tuple[float, float]:
     p_low, p_high = _wilson(p, n, z)
     q_low, q_high = _wilson(q, n, z)
 
-    # Correlation of the pair, moved towards 0 by half an observation where it is positive.
+    # Correlation of the pair, with a continuity correction if it is positive.
     product = float(both * neither - only_a * only_b)
     if product > 0:
         product = max(product - n / 2, 0.0)

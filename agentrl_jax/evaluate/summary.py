@@ -1,4 +1,4 @@
-"""What a run says of itself at its end: success before and after, on what it ran."""
+"""The summary of a run at its end: success before and after training, and the machine."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from envs_jax.budget import Baselines
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "numpy", "tokenizers")
 
 Outcomes = Mapping[str, Sequence[bool]]
-"""Success on each held-out level, "sampled" and "greedy"."""
+"""Success on each held-out level, under "sampled" and "greedy"."""
 
 
 def success_tables(
@@ -25,13 +25,13 @@ def success_tables(
     *,
     imitated: bool,
 ) -> dict[str, Any]:
-    """Success with its intervals, and what reinforcement learning added to it.
+    """Success rates with intervals, and what RL added to them.
 
     Args:
-        start: before learning, on the same levels as `trained`.
-        trained: after it.
-        baselines: success of random, optimal and null play on these levels; None where it is unknown.
-        imitated: learning started from imitation.
+        start: outcomes before RL, on the same levels as `trained`.
+        trained: outcomes after RL.
+        baselines: random, optimal and null play on these levels; None if unknown.
+        imitated: whether RL started from imitation.
     """
     success, greedy = (
         {"imitation": success_interval(start[how]), "trained": success_interval(trained[how])}
@@ -59,7 +59,7 @@ def tables_by_category(
     *,
     imitated: bool,
 ) -> dict[str, dict[str, Any]]:
-    """`success_tables` of each kind of level alone; arguments as there, `kinds` names that of every level."""
+    """`success_tables` for each category of level; same arguments, with the category of every level in `kinds`."""
     tables = {}
     for kind in sorted(set(kinds)):
         mine = np.array([each == kind for each in kinds])
@@ -70,6 +70,6 @@ def tables_by_category(
 
 
 def machine() -> dict[str, Any]:
-    """Kind of device, and versions of what the numbers depend on."""
+    """Kind of device, and versions of the packages that the numbers depend on."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
     return {"device": jax.devices()[0].device_kind, "versions": versions}

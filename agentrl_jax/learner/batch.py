@@ -1,7 +1,7 @@
-"""From trajectories to the rows that gradient steps read: rewards, filter, values, advantages.
+"""Builds the rows for gradient steps from trajectories: rewards, filter, values, advantages.
 
-Shapes: `E` episodes in `Gr` groups of `M` members, `T` turns, `N` rows of `S` tokens with `K` slots for sampled ones
-(see `rollout.context.Sequences`).
+Shapes: `E` episodes in `Gr` groups of `M` episodes, `T` turns, `N` rows of `S` tokens with `K` response positions
+(see `rollout.packing.Sequences`).
 """
 
 import functools
@@ -30,23 +30,23 @@ from agentrl_jax.rollout.trajectory import Trajectory
 
 
 class Batch(struct.PyTreeNode):
-    """What a gradient step reads of each row.
+    """Inputs of the gradient steps, one row per context.
 
     Attributes:
         tokens: i32[N, S].
-        position: i32[N, K] of the slots' tokens.
-        mask: bool[N, K] the slot holds a sampled token.
-        behavior_logprob: f32[N, K] log-probability by the rollout.
-        old_logprob: f32[N, K] the one that the ratio of the policy loss starts from: the learner's own before the first
-            step, or the rollout's. None: that of the forward pass at hand, the same where a batch has one step.
-        importance: f32[N, K] that weight; None where there is none.
-        replayed_logprob: f32[N, K] by a replay with the present parameters; None where the learner is not strict.
-        old_value: f32[N, K].
-        ref_logprob: f32[N, K]; 0 where there is no reference.
+        position: i32[N, K] index in `tokens` of each response position.
+        mask: bool[N, K] the response position holds a sampled token.
+        behavior_logprob: f32[N, K] log-probability computed by the rollout.
+        old_logprob: f32[N, K] denominator of the ratio of the policy loss: computed by the learner before the first
+            step, or by the rollout. None: the current forward pass, which is the same if a batch has one step.
+        importance: f32[N, K] importance weight; None without a correction of the mismatch.
+        replayed_logprob: f32[N, K] from a replay with the current parameters; None unless `mismatch` is replay.
+        old_value: f32[N, K] critic's value before the update.
+        ref_logprob: f32[N, K] log-probability under the reference; 0 if it is not needed.
         advantage: f32[N, K].
         target: f32[N, K] target of the critic.
-        temperature: f32[N].
-        source: i32[N] number of the row among those of all episodes, kept or not.
+        temperature: f32[N] sampling temperature.
+        source: i32[N] index of the row among the rows of all episodes, kept or not.
     """
 
     tokens: jax.Array
@@ -75,21 +75,21 @@ def make_batch(
     replay: Replayer | None,
     greedy: Trajectory | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
-    """Chooses what is learned from and works out what each of its tokens is worth.
+    """Selects the episodes to train on and computes the advantage of each of their tokens.
 
     Args:
-        state: as the following, see `learner.update`.
+        state: the state before the update; it and the following arguments are those of `learner.update.update`.
         trajectory: E episodes.
         temperature: f32[E].
         settings: traced numbers.
         model: shapes.
-        config: what fixes the program.
-        shards: how rows are shared out.
-        replay: of these episodes; None where the learner is not strict.
-        greedy: one greedy episode a group; only remax reads it.
+        config: static settings.
+        shards: how rows are divided among devices.
+        replay: replays these episodes; None unless `mismatch` is replay.
+        greedy: one greedy episode per group; only remax reads it.
 
     Returns:
-        The rows of the kept groups, those without a sampled token last, and metrics f32[] of rollout and critic.
+        The rows of the kept groups, those without sampled tokens last, and metrics f32[] of rollout and critic.
     """
     rewards = turn_rewards(trajectory, settings.penalties)
     groups = groups_of(trajectory, jnp.sum(rewards, axis=1), config.group_size)
@@ -107,13 +107,13 @@ def make_batch(
     metrics["rollout/chosen_success"] = masked.mean(solved, groups.valid).value
     metrics["rollout/filter_kept_groups"] = masked.count(jnp.any(groups.valid, axis=1))
 
-    # No token of an episode that was filtered out, or whose environment broke, is trained.
+    # Episodes that were filtered out, or whose environment failed, have no trained tokens.
     length = jnp.where(groups.valid.reshape(-1, 1), kept.response.length, 0)
     learnable = kept.replace(response=kept.response.replace(length=length))
     rows = pack_trajectories(learnable, config.context, config.context_tokens)
     of_episode = rows.tokens.shape[0] // episodes.shape[0]
     source = (episodes[:, None] * of_episode + jnp.arange(of_episode)).reshape(-1)
-    # Rows with nothing to learn from go last, where whole parts of them are skipped.
+    # Rows without sampled tokens go last, so that whole microbatches of them can be skipped.
     order = jnp.argsort(~jnp.any(rows.response_mask, axis=1), stable=True)
     rows, source = jax.tree.map(lambda x: x[order], (rows, source))
     baseline = (
@@ -132,12 +132,12 @@ def make_batch(
 
 
 def _baseline(greedy: Trajectory, settings: UpdateSettings) -> jax.Array:
-    """Return f32[Gr] of the greedy episode of every group; not a number where its environment broke."""
+    """Return f32[Gr] of the greedy episode of every group; NaN where its environment failed."""
     return jnp.where(greedy.failed, jnp.nan, penalized_returns(greedy, settings.penalties))
 
 
 def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
-    """What gigpo takes for the state of each turn, u32[E, T, 2]."""
+    """Hash of the anchor state of each turn for gigpo, u32[E, T, 2]."""
     if config.advantage.kind == "gigpo" and config.advantage.anchor == "observation":
         seen = jnp.arange(trajectory.observation.shape[-1]) < trajectory.observation_length[..., None]
         return gigpo.hash_tokens(trajectory.observation, seen)
@@ -145,14 +145,14 @@ def _anchors(trajectory: Trajectory, config: LearnerConfig) -> jax.Array:
 
 
 class _Played(NamedTuple):
-    """What estimators read of the kept episodes.
+    """The kept episodes' inputs of the estimators.
 
     Attributes:
-        groups, turn_rewards, played, state, baseline: see `AdvantageInputs`.
-        earned: f32[E, T] what each turn has earned, normalized.
-        length: i32[E, T] tokens of each turn that are learned from.
-        order: i32[N] number of each row among those of the kept episodes, as `pack_trajectories` made them.
-        final: states that the episodes were truncated in; None where nothing reads them.
+        groups, turn_rewards, turn_mask, state, baseline: see `AdvantageInputs`.
+        earned: f32[E, T] reward of each turn, normalized.
+        length: i32[E, T] number of trained tokens of each turn.
+        order: i32[N] index of each row among the rows that `pack_trajectories` made of the kept episodes.
+        final: states in which the episodes were truncated; None if nothing reads them.
     """
 
     groups: Groups
@@ -169,9 +169,9 @@ class _Played(NamedTuple):
 def _chosen(
     trajectory: Trajectory, groups: Groups, settings: UpdateSettings, config: LearnerConfig
 ) -> tuple[jax.Array, jax.Array]:
-    """Which episodes are learned from, bool[Gr, M], and the numbers i32[.] of those that rows are made of.
+    """Mask bool[Gr, M] of the episodes to train on, and indices i32[.] of the episodes to build rows from.
 
-    Where the number of kept groups is known before, only they are made rows of; otherwise all of them.
+    If the number of kept groups is static, rows are built from the kept groups only, otherwise from all groups.
     """
     number, rule = groups.scores.shape[0], config.filter
     chosen, kept = jnp.ones(groups.scores.shape, bool), jnp.arange(number)
@@ -194,32 +194,31 @@ def _chosen(
 
 
 def _filtered_by(trajectory: Trajectory, groups: Groups, kind: filters.ScoreKind) -> tuple[jax.Array, jax.Array]:
-    """What groups are ranked by, f32[Gr, M], and which members count."""
+    """Values f32[Gr, M] that groups are ranked by, and mask bool[Gr, M] of the episodes that count."""
     if kind in ("std", "mean"):
         return groups
     tokens = jnp.sum(trajectory.response.length, axis=1)
     if kind == "length":
         value = tokens.astype(jnp.float32)
     else:
-        # The mean of -log p over tokens that were drawn with p has the mean entropy as its expectation.
+        # The mean of -log p over tokens sampled from p is an unbiased estimate of the mean entropy.
         total = -jnp.sum(jnp.where(trajectory.response_mask, trajectory.response.logprob, 0.0), axis=(1, 2))
         value = total / jnp.maximum(tokens, 1)
     return value.reshape(groups.scores.shape), groups.valid & (tokens > 0).reshape(groups.scores.shape)
 
 
 def _normalized(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, config: LearnerConfig) -> jax.Array:
-    """Rewards [E, T]; under a normalization the whole normalized return stands at the last turn.
+    """Rewards f32[E, T]; with a normalization, the whole normalized return is at the last turn.
 
-    Returns are compared with those of the episodes that are learned from and with no others, as by every estimator:
-    one whose environment broke and one that a filter left out are alike, and whether a filter takes groups out of the
-    arrays or masks them changes nothing. RAGEN normalizes before it filters; inside groups, of which its filters keep
-    all members, that is the same.
+    Returns are compared only with those of episodes to train on, as in every estimator: failed episodes and filtered
+    ones are treated alike, and it does not matter whether a filter removes groups or masks them. RAGEN normalizes
+    before it filters; inside groups this is the same, because its filters keep whole groups.
 
     Args:
         rewards: f32[E, T].
         trajectory: E episodes.
-        counts: bool[Gr, M] episodes that are learned from.
-        config: how.
+        counts: bool[Gr, M] episodes to train on.
+        config: has the normalization.
     """
     rule = config.advantage
     if rule.reward_normalization == "identity":
@@ -230,7 +229,7 @@ def _normalized(rewards: jax.Array, trajectory: Trajectory, counts: jax.Array, c
         "task": trajectory.ids.task,
         "batch": jnp.zeros(rewards.shape[0], jnp.int32),
     }[rule.reward_grouping]
-    # The others stand in a group of their own, where none that counts is compared with them.
+    # Episodes that do not count form a separate group, so that no other episode is compared with them.
     segments = max(groups, len(config.task_names)) + 1
     group = jnp.where(counts.reshape(-1), compared, segments - 1)
     scores = reward_rules.normalize(jnp.sum(rewards, axis=1), group, segments, rule.reward_normalization)
@@ -250,7 +249,7 @@ def _prepare(
     shards: Shards,
     replay: Replayer | None,
 ) -> tuple[Batch, dict[str, jax.Array]]:
-    """Values, reference log-probabilities and advantages of all kept rows."""
+    """Computes values, reference log-probabilities and advantages of all kept rows."""
     mask = rows.response_mask
     mine, my_mask, my_temperature = shards.shard_rows(((rows.tokens, rows.position), mask, temperature))
     in_microbatches = functools.partial(
@@ -279,7 +278,7 @@ def _prepare(
             )
         )
 
-    # The divergence over the whole vocabulary reads both policies at once, in the loss.
+    # The divergence over the whole vocabulary needs the logits of both policies; the loss computes it.
     estimated = config.kl.kind != "none" and config.kl.estimator != "full"
     if estimated:
         ref_logprob = by_forward(reference) if replay is None else replay({**params, "policy": reference})[source]
@@ -309,7 +308,7 @@ def _prepare(
     if importance is not None:
         metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask)[0]
         metrics["rollout/importance_truncated"] = masked.moments(truncated.astype(jnp.float32), mask)[0]
-    # Advantages belong to episodes, and an episode's turns may be rows of their own: estimators see it in one piece.
+    # Estimators need whole episodes, but an episode's turns may be separate rows: group the rows by episode.
     episodes, turns = played.length.shape
     in_place = jnp.argsort(played.order)
 
@@ -376,7 +375,7 @@ def _prepare(
 def _in_microbatches(
     function: Callable[..., jax.Array], mask: jax.Array, rows: tuple[jax.Array, ...], microbatches: int, shards: Shards
 ) -> jax.Array:
-    """A function of rows to f32[N, K], in as many parts as the gradient; 0 for parts without a sampled token."""
+    """Applies a function of rows to f32[N, K] in microbatches; 0 for microbatches without sampled tokens."""
 
     def of_part(part):
         mask, *rows = part
@@ -387,7 +386,7 @@ def _in_microbatches(
 
 
 def _padded(final: FinalStates, config: LearnerConfig, shards: Shards) -> FinalStates:
-    """As many rows as parts and devices can share, which they need not be able to with one row an episode."""
+    """Pads the rows to a multiple of microbatches times devices, which one row per episode need not be."""
     more = -len(final.known) % (config.minibatches * config.grad_accum_steps * shards.count)
     padded = FinalStates(*(jnp.pad(x, ((0, more), (0, 0))) for x in final))
     return padded._replace(position=jnp.maximum(padded.position, 1))

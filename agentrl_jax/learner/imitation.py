@@ -1,6 +1,6 @@
 """Supervised learning on the response tokens of demonstrations.
 
-Shapes: `N` rows of `S` tokens, of which a step reads `n`.
+Shapes: `N` rows of `S` tokens; each step reads `n` of them.
 """
 
 import jax
@@ -27,29 +27,29 @@ def imitation_steps(
     tx: optax.GradientTransformation,
     shards: Shards,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """A number of gradient steps on the mean cross-entropy of the demonstrated tokens.
+    """Runs gradient steps on the mean cross-entropy of the demonstrated tokens.
 
-    Step i reads `batch` rows drawn with `fold_in(key, i)`, where i counts the steps of the whole run; so the result
+    Step i reads `batch` rows sampled with `fold_in(key, i)`, where i counts the steps of the whole run, so the result
     does not depend on how steps are grouped into calls.
 
     Args:
-        state: before.
+        state: state before the steps.
         rows: N demonstrations.
-        key: key of the order.
+        key: random key for sampling rows.
         steps: i32[] number of steps.
         lr: f32[] learning rate.
-        max_grad_norm: f32[].
-        batch: static n.
+        max_grad_norm: f32[] global norm that gradients are clipped to.
+        batch: n, static.
         model: shapes.
         tx: the optimizer.
-        shards: how the rows of a step are shared out.
+        shards: how the rows of a step are divided among devices.
 
     Returns:
-        The state, and f32[] metrics: means over the steps of "imitation/loss" (nats per token) and
-        "imitation/grad_norm"; "imitation/skipped", how many steps were left out (see `apply_gradients`), and
-        "imitation/skipped_in_a_row", the most of them without a break.
+        The state after the steps, and f32[] metrics: means over the steps of "imitation/loss" (nats per token) and
+        "imitation/grad_norm"; "imitation/skipped", the number of skipped steps (see `apply_gradients`), and
+        "imitation/skipped_in_a_row", the largest number of consecutive skipped steps.
     """
-    # A row of a turn that was not played teaches nothing and is never drawn.
+    # A row of a turn that was not played has no sampled tokens and is never chosen.
     useful = jnp.any(rows.response_mask, axis=1).astype(jnp.float32)
 
     def step(_, carry):

@@ -1,6 +1,6 @@
-"""What the episodes that an iteration played say about the agent, as sums that add up over rounds and devices.
+"""Metrics of the episodes of an iteration, stored as sums and counts that can be added over rounds and devices.
 
-Shapes: `E` episodes in `Gr` groups of `M` contiguous members.
+Shapes: `E` episodes in `Gr` groups of `M` contiguous episodes.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from agentrl_jax.rollout.trajectory import Trajectory
 
 
 class Groups(NamedTuple):
-    """What is compared inside groups: returns with penalties f32[Gr, M], and bool[Gr, M] whether each counts."""
+    """Returns including penalties, f32[Gr, M], and bool[Gr, M], which episodes count."""
 
     scores: jax.Array
     valid: jax.Array
@@ -28,11 +28,11 @@ def groups_of(trajectory: Trajectory, returns: jax.Array, group_size: int) -> Gr
 
     Args:
         trajectory: E episodes.
-        returns: f32[E] penalties included.
+        returns: f32[E], penalties included.
         group_size: M.
     """
     valid = ~trajectory.failed.reshape(-1, group_size)
-    # One that is left of several has nobody to be compared with.
+    # A single remaining episode of a larger group has nothing to be compared with.
     enough = jnp.sum(valid, axis=1, keepdims=True) >= min(group_size, 2)
     return Groups(returns.reshape(-1, group_size), valid & enough)
 
@@ -44,9 +44,9 @@ def measure(
 
     Args:
         trajectory: E episodes.
-        groups: of them.
+        groups: groups of these episodes.
         task_names: name of each task.
-        penalties: those of the returns in `groups`.
+        penalties: penalties that are included in the returns of `groups`.
     """
     found = trajectory_means(trajectory, task_names, groups.scores.shape[1], penalties)
     means = {f"train/{name}": x for name, x in found.items()}

@@ -1,10 +1,10 @@
-"""Whether what is said depends on the prompt: the texts of a rollout, scored under one another's prompts.
+"""Measures whether responses depend on the prompt, by scoring the texts of a rollout under each other's prompts.
 
-Two samples of a rollout are measured by `algos.mutual_information`: first turns, whose prompts are those of the groups,
-and turns of any number, each of which has a prompt of its own: all that the model saw before it. Their texts are the
-whole responses and, where agents are asked for a thought, the thoughts in them.
+`algos.mutual_information` is applied to two samples of a rollout: first turns, with one prompt per group, and turns at
+any position, each with its own prompt: all tokens that the model saw before it. The texts are the whole responses and,
+if the prompt asks for a thought, the thoughts in them.
 
-Shapes: `E` episodes in groups of `M` members, `T` turns, `L` tokens of a response, `N` texts, `J` prompts of at most
+Shapes: `E` episodes in groups of `M` episodes, `T` turns, `L` tokens of a response, `N` texts, `J` prompts of at most
 `S` tokens, `n` texts that are scored under one prompt, `V` vocabulary.
 """
 
@@ -31,14 +31,14 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class DependenceConfig:
-    """What fixes the program of a measurement.
+    """Static settings of a measurement.
 
     Attributes:
-        pairs: most texts of each sample, and most prompts.
+        pairs: largest number of texts, and of prompts, in each sample.
         group_size: M.
         context: "full" or "single_turn", as in the rollout.
-        context_tokens: most tokens of a context, as in the rollout; 0 for as many as can occur.
-        thought: finds the thought in a response; None where agents are not asked for one.
+        context_tokens: largest number of tokens of a context, as in the rollout; 0 for as many as can occur.
+        thought: finds the thought in a response; None if the prompt does not ask for one.
     """
 
     pairs: int
@@ -49,14 +49,14 @@ class DependenceConfig:
 
 
 class Sample(NamedTuple):
-    """N texts and the J prompts that they are scored under, as numbers of episodes and turns, i32[N] or i32[J].
+    """N texts and the J prompts that they are scored under, as indices of episodes and turns.
 
     Attributes:
-        episode: of each text.
-        turn: likewise.
-        prompt_episode: of each prompt.
-        prompt_turn: likewise.
-        own: i32[N] prompt that each text answers.
+        episode: i32[N] episode of each text.
+        turn: i32[N] turn of each text.
+        prompt_episode: i32[J] episode of each prompt.
+        prompt_turn: i32[J] turn of each prompt.
+        own: i32[N] index of the prompt that each text answers.
     """
 
     episode: jax.Array
@@ -72,7 +72,7 @@ class Prompts(struct.PyTreeNode):
     Attributes:
         tokens: i32[J, S], padded on the right.
         length: i32[J].
-        scored: i32[J, n] numbers of the texts.
+        scored: i32[J, n] indices of the texts.
     """
 
     tokens: jax.Array
@@ -86,7 +86,7 @@ class Texts(struct.PyTreeNode):
     Attributes:
         tokens: i32[N, L], padded on the right.
         length: i32[N].
-        temperature: f32[N] that they were sampled at.
+        temperature: f32[N] sampling temperature.
     """
 
     tokens: jax.Array
@@ -95,11 +95,11 @@ class Texts(struct.PyTreeNode):
 
 
 Scorer = Callable[[decoder.Params, Prompts, Texts], jax.Array]
-"""As `score`, for one model."""
+"""`score` with the model fixed."""
 
 
 def for_run(config: Config, tokenizer: Tokenizer) -> DependenceConfig:
-    """What a run measures."""
+    """The measurement settings of a run."""
     table = compile_thought(tokenizer, forced=config.prompt.forced_tag) if config.prompt.think else None
     return DependenceConfig(
         pairs=config.train.mutual_information_pairs,
@@ -120,26 +120,26 @@ def measure(
     config: DependenceConfig,
     scorer: Scorer,
 ) -> dict[str, jax.Array]:
-    """Metrics of a rollout under the policy that played it. Pure; meant to be compiled whole.
+    """Metrics of a rollout under the policy that generated it. Pure; meant to be compiled as a whole.
 
-    Scores are taken at the sampling temperature: a text's score under its own prompt is the log-probability with which
-    it was drawn. RAGEN-2 speaks of the model's own distribution; at temperature 1 the two are the same.
+    Scores use the sampling temperature: a text's score under its own prompt is the log-probability with which it was
+    sampled. RAGEN-2 uses the model's distribution at temperature 1, where the two are the same.
 
     Args:
         policy: the decoder of the policy.
-        reference: that of the policy at the start of learning, if the divergence from it is wanted.
+        reference: the decoder of the policy at the start of learning; None leaves out the divergence from it.
         trajectory: E episodes; the rows of a group are contiguous.
         temperature: f32[E].
-        key: chooses episodes and turns.
-        config: what fixes the program.
-        scorer: gives log-probabilities.
+        key: random key for sampling episodes and turns.
+        config: static settings.
+        scorer: computes log-probabilities.
 
     Returns:
         f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_response_...) and
-        for turns of any number (collapse/trajectory_response_...), and for the thoughts in both (without response_), if
-        agents are asked for them, with collapse/valid_thinking_rate, the share of all turns that have one. What stands
-        in a response before its thought is given with the prompt. With a reference actor/kl, the mean of k3 over the
-        tokens of the second sample, in nats a token.
+        for turns at any position (collapse/trajectory_response_...). If the prompt asks for thoughts: the same for the
+        thoughts in both samples (without response_), where the tokens of a response before its thought count as part of
+        the prompt; and collapse/valid_thinking_rate, the share of all turns with a thought. With a reference: actor/kl,
+        the mean of k3 over the tokens of the second sample, in nats per token.
     """
     valid = trajectory.turn_mask & ~trajectory.failed[:, None]
     said = {"response_": trajectory.response_mask & valid[..., None]}
@@ -168,7 +168,7 @@ def measure(
             )
             metrics |= {f"collapse/{name}_{kind}{metric}": x for metric, x in found.items()}
     if reference is not None:
-        # The last sample has one prompt a text; the reference need not score the others.
+        # In the last sample every text has its own prompt; the reference scores each text under that prompt only.
         before = scorer(reference, prompts.replace(scored=sample.own[:, None]), texts)[:, 0]
         distance = kl.estimate(logprob[sample.own, sample.own], before, "k3")
         metrics["actor/kl"] = masked.moments(distance, said["response_"][sample.episode, sample.turn])[0]
@@ -176,7 +176,7 @@ def measure(
 
 
 def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: DecoderConfig) -> jax.Array:
-    """Log-probability f32[J, n, L] of each token of the texts under each prompt, one prompt after the other."""
+    """Log-probability f32[J, n, L] of each token of the texts under each prompt, one prompt at a time."""
     layers = decoder.prepare_for_decode(policy, model)
 
     def under(prompt: Prompts) -> jax.Array:
@@ -187,7 +187,7 @@ def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: Deco
 
 
 def in_shares(scorer: Scorer, count: int) -> Scorer:
-    """A scorer that takes any number of prompts, from one whose number of prompts has to be a multiple of `count`."""
+    """Wraps a scorer that needs a multiple of `count` prompts into one that takes any number, by padding."""
 
     def filled(policy: decoder.Params, prompts: Prompts, texts: Texts) -> jax.Array:
         number = prompts.length.shape[0]
@@ -198,12 +198,12 @@ def in_shares(scorer: Scorer, count: int) -> Scorer:
 
 
 def first_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
-    """First turns of as many members of each group as `pairs` allows; of too many groups some are drawn.
+    """Samples first turns, from as many episodes of each group as `pairs` allows; from a subset of groups if too many.
 
     Args:
-        valid: bool[E] episodes that count; they go before others.
-        key: draws groups and members.
-        config: what fixes the program.
+        valid: bool[E] episodes that count; they are chosen before others.
+        key: random key for sampling groups and episodes.
+        config: static settings.
     """
     by_group = valid.reshape(-1, config.group_size)
     count = min(config.pairs, by_group.shape[0])
@@ -222,12 +222,12 @@ def first_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> S
 
 
 def any_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
-    """Episodes drawn without replacement, and of each one of its turns; every text has a prompt of its own.
+    """Samples episodes without replacement and one turn of each; every text has its own prompt.
 
     Args:
-        valid: bool[E, T] turns that were played in episodes that count; they go before others.
-        key: draws episodes and turns.
-        config: what fixes the program.
+        valid: bool[E, T] turns that were played in episodes that count; they are chosen before others.
+        key: random key for sampling episodes and turns.
+        config: static settings.
     """
     episode = _drawn(jax.random.fold_in(key, 0), valid[:, 0])[: config.pairs]
     lots = jax.random.uniform(jax.random.fold_in(key, 1), valid.shape)
@@ -238,13 +238,13 @@ def any_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sam
 
 
 def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int = 0) -> Prompts:
-    """What the model had before it, up to and including what was inserted last, under which all texts are scored.
+    """The prompts of a sample: all tokens before the response, including those inserted last. All texts are scored.
 
     Args:
         trajectory: E episodes.
-        sample: of its turns.
+        sample: turns of the trajectory.
         context: "full": the whole conversation up to the turn. "single_turn": prefix and observation.
-        limit: as for `pack_trajectories`.
+        limit: as in `pack_trajectories`.
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
@@ -267,12 +267,12 @@ def texts_of(trajectory: Trajectory, sample: Sample, temperature: jax.Array) -> 
 
 
 def _drawn(key: jax.Array, first: jax.Array) -> jax.Array:
-    """Numbers i32[K] in random order, those where `first` bool[K] holds before the others."""
+    """Indices i32[K] in random order, those where `first` bool[K] is true before the others."""
     order = jax.random.permutation(key, first.shape[0])
     return order[jnp.argsort(~first[order], stable=True)]
 
 
 def _identity(prompts: Prompts) -> jax.Array:
-    """i32[J], equal where prompts are."""
+    """Ids i32[J], equal for equal prompts."""
     code = gigpo.hash_tokens(prompts.tokens, jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None])
     return jnp.argmax(jnp.all(code[:, None] == code, axis=-1), axis=1)

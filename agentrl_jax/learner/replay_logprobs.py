@@ -1,10 +1,10 @@
-"""Strict log-probabilities: their values from a replay of the rollout, their gradient from the parallel forward pass.
+"""Replayed log-probabilities: values from a replay of the rollout, gradients from the parallel forward pass.
 
-A policy gradient whose ratios start at 1 up to rounding is a little off-policy from its first step on. Here the values
-are the rollout's own, so that without a change of the parameters every ratio is 1 and every divergence 0, bit for bit.
+If ratios start at 1 only up to rounding, training is slightly off-policy from its first step. Here the values are those
+of the rollout, so with unchanged parameters every ratio is 1 and every divergence 0, bit for bit.
 
-Shapes: `E` episodes of the whole rollout, `T` turns, `L` response tokens, `R` devices, `K` slots of a row as in
-`rollout.context.Sequences`.
+Shapes: `E` episodes of the whole rollout, `T` turns, `L` response tokens, `R` devices, `K` response positions of a row
+as in `rollout.packing.Sequences`.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ class Replayer:
 
     Attributes:
         trajectory: all E episodes, replicated over the devices.
-        temperature: f32[E] the one each episode was sampled at.
+        temperature: f32[E] sampling temperature of each episode.
         model: shapes of policy and critic (static).
-        engine: how the rollout played (static).
+        engine: configuration of the rollout (static).
         tasks: number of tasks of the run (static).
-        shards: each device replays the block of episodes that it has played.
+        shards: each device replays the block of episodes that it rolled out.
     """
 
     trajectory: Trajectory
@@ -41,10 +41,10 @@ class Replayer:
     shards: Shards
 
     def __call__(self, params: dict[str, Any]) -> jax.Array:
-        """Log-probabilities under the policy of `params` of every row that `pack_trajectories` makes of the E episodes.
+        """Log-probabilities under the policy in `params`, for every row that `pack_trajectories` makes of the episodes.
 
         Returns:
-            f32[E, K], or f32[E * T, K] for a context of single turns; nothing can be differentiated through it.
+            f32[E, K], or f32[E * T, K] if the context is single_turn; no gradient flows through them.
         """
         mine, temperature = self.shards.block((self.trajectory, self.temperature))
         policy = self.model.gather(policy_decoder(params, self.model))
@@ -64,10 +64,10 @@ def replayer(
     engine: EngineConfig | None,
     shards: Shards,
 ) -> Replayer | None:
-    """The replayer of a rollout batch where `config` is strict, else None; arguments as those of `learner.update`.
+    """The replayer of a rollout batch if `config.mismatch` is replay, else None; arguments as in `update.update`.
 
     Raises:
-        ValueError: strict without `engine`, or with one that is not that of the rollout.
+        ValueError: `mismatch` is replay, but `engine` is missing or not that of the rollout.
     """
     if config.mismatch.kind != "replay":
         return None
@@ -84,9 +84,9 @@ def replayer(
 
 @jax.custom_jvp
 def with_gradient_of(value: jax.Array, source: jax.Array) -> jax.Array:
-    """`value` itself, with the gradient of `source`.
+    """`value`, bit for bit, with the gradient of `source`.
 
-    The usual `stop_gradient(value - source) + source` rounds: its value would not be the bits of `value`.
+    The usual `stop_gradient(value - source) + source` rounds, so its result may differ from `value`.
     """
     del source
     return value

@@ -1,4 +1,4 @@
-"""What fixes the program of an update, and the numbers that may move without a new one."""
+"""Static settings of an update, and the traced numbers that may change without recompilation."""
 
 from typing import Literal
 
@@ -10,9 +10,9 @@ from agentrl_jax.rollout.returns import Penalties
 
 
 class LearnerConfig(UpdateRule):
-    """The rule of an update and the shape of its batches; static where it is compiled.
+    """The rule of an update and the shape of its batches; static under `jax.jit`.
 
-    In those that `build.learner_config` makes the rule's traced numbers are None: they are in `UpdateSettings`.
+    `build.learner_config` sets the rule's traced numbers to None, because they are in `UpdateSettings`.
     """
 
     task_names: tuple[str, ...]
@@ -26,11 +26,11 @@ class LearnerConfig(UpdateRule):
 
     @property
     def old_logprobs(self) -> Literal["rollout", "learner", "same_pass"]:
-        """Where the ratio of the policy loss starts from.
+        """Source of the old log-probabilities in the ratio of the policy loss.
 
-        rollout: the rollout's log-probabilities, which are those of a replay bit for bit. learner: a forward pass of
-        the learner's own before the first step. same_pass: no pass, since each batch has a single step, whose forward
-        pass is the one before it; or since the objective reads no ratio.
+        rollout: the rollout, whose log-probabilities equal those of a replay bit for bit. learner: an extra forward
+        pass of the learner before the first step. same_pass: the forward pass of the step itself, because each batch
+        has a single step or the objective uses no ratio.
         """
         if self.mismatch.ratio_from == "rollout":
             return "rollout"
@@ -41,9 +41,9 @@ class LearnerConfig(UpdateRule):
 
 
 class UpdateSettings(struct.PyTreeNode):
-    """Traced numbers of an update, all f32[]: changing one compiles nothing. Those of other rules are 0.
+    """Traced numbers of an update, all f32[]; changing one does not recompile. Numbers that the rule ignores are 0.
 
-    `hold_policy` is 1 while only the critic learns, else 0; `overlong_buffer` is a share of the longest response;
+    `hold_policy` is 1 while only the critic is trained, else 0; `overlong_buffer` is a share of the longest response;
     `filter_value` is the `p` or `k` of the filter.
     """
 
@@ -70,5 +70,5 @@ class UpdateSettings(struct.PyTreeNode):
 
     @property
     def penalties(self) -> Penalties:
-        """What turns pay besides the rewards of their environment."""
+        """Penalties that are added to the rewards of the environment."""
         return Penalties(self.format_penalty, self.overlong_buffer, self.overlong_penalty)

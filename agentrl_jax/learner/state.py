@@ -1,4 +1,4 @@
-"""`TrainState`: everything a run needs to go on."""
+"""`TrainState`: everything that is needed to continue a run."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -15,18 +15,18 @@ from agentrl_jax.models.actor_critic import ActorCritic
 
 
 class TrainState(struct.PyTreeNode):
-    """State of a run between two iterations. Saving it and loading it is the whole of resume.
+    """State of a run between two iterations. Loading a saved state is all that resuming a run needs.
 
     Attributes:
         params: "policy" and "critic", f32.
-        reference: frozen policy that the KL divergence is measured from; None where nothing reads it.
-        opt_state: state of the optimizer of each part of `params`, by its name.
-        iteration: i32[] iterations of reinforcement learning finished; with the seed it gives every later key.
-        imitation_step: i32[] gradient steps of imitation finished.
-        gradient_steps: i32[] updates applied in all.
-        bad_updates: i32[] updates in a row that were skipped, see `apply_gradients`.
-        kl: what the coefficient of the KL divergence is multiplied by; 1 unless the controller is adaptive.
-        frozen_params: frozen part of the decoder, see `actor_critic.from_decoder`; None where everything is trained. It
+        reference: frozen reference policy of the KL divergence; None if nothing reads it.
+        opt_state: optimizer state for each entry of `params`, by name.
+        iteration: i32[] number of finished RL iterations; with the seed it determines all later random keys.
+        imitation_step: i32[] number of finished imitation steps.
+        gradient_steps: i32[] number of applied updates.
+        bad_updates: i32[] number of consecutive skipped updates, see `apply_gradients`.
+        kl: factor of the KL coefficient; 1 unless the controller is adaptive.
+        frozen_params: frozen part of the decoder, see `actor_critic.from_decoder`; None if everything is trained. It
             comes with the pretrained model and is not part of a checkpoint.
     """
 
@@ -41,7 +41,7 @@ class TrainState(struct.PyTreeNode):
     frozen_params: Any = None
 
     def merged_params(self, params: Any = None) -> dict[str, Any]:
-        """The parameters (those of the state unless others are given) with the frozen part beside them."""
+        """`params` (default: those of the state), with the frozen parameters under "frozen" if there are any."""
         params = self.params if params is None else params
         return params if self.frozen_params is None else {**params, "frozen": self.frozen_params}
 
@@ -49,19 +49,19 @@ class TrainState(struct.PyTreeNode):
 def optimizer(
     b1: float, b2: float, weight_decay: float, decay: Literal["matrices", "all"] = "matrices"
 ) -> optax.GradientTransformation:
-    """AdamW at rate 1; the step multiplies by the traced learning rates (Loshchilov and Hutter 2019).
+    """AdamW with learning rate 1 (Loshchilov and Hutter 2019); the step multiplies by the traced learning rates.
 
     Args:
         b1: decay of the first moment.
         b2: decay of the second moment.
-        weight_decay: factor of the parameters that decay.
-        decay: "matrices": norms and biases do not; "all": they do.
+        weight_decay: coefficient of the weight decay.
+        decay: "matrices": no weight decay for norms and biases; "all": weight decay for all parameters.
     """
     return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays if decay == "matrices" else None)
 
 
 def decays(params: Any) -> Any:
-    """Which leaves decay: all but the scales of norms and biases. By name, since stacked layers give those two axes."""
+    """Mask of the leaves with weight decay: all but norms and biases, by name, because stacked ones have two axes."""
     return jax.tree.map_with_path(lambda path, _: not str(path[-1].key).endswith(("norm", "bias")), params)
 
 
@@ -72,7 +72,7 @@ def init_state(
     reference: bool,
     pretrained: decoder.Params | None = None,
 ) -> TrainState:
-    """State before the first step, from a pretrained decoder or a fresh one; with `reference` it is that too."""
+    """State before the first step, from a pretrained decoder or a fresh one; `reference`: keep a copy as reference."""
     if pretrained is None:
         pretrained = decoder.init_params(key, model.decoder)
     params = actor_critic.from_decoder(key, pretrained, model)
@@ -90,12 +90,12 @@ def init_state(
 
 
 def init_optimizer(tx: optax.GradientTransformation, params: dict[str, Any]) -> dict[str, Any]:
-    """A fresh state of the optimizer for each part of the parameters, so that a part can stand still."""
+    """Initial optimizer state for each entry of the parameters, so that one entry can be held fixed."""
     return {name: tx.init(tree) for name, tree in params.items()}
 
 
 def with_reference(state: TrainState) -> TrainState:
-    """The state with its present policy as the frozen reference."""
+    """The state with a copy of its current policy as the reference."""
     return state.replace(reference=jax.tree.map(jnp.copy, state.params["policy"]))
 
 
@@ -112,23 +112,23 @@ def apply_gradients(
     hold_policy: jax.Array | bool = False,
     norm: Callable[[Any], jax.Array] = optax.tree.norm,
 ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
-    """One optimizer step, skipped whole if loss, gradient or step is not finite, or no token stands behind them.
+    """One optimizer step; skipped entirely if loss, gradient or step is not finite, or if there are no trained tokens.
 
     Args:
-        state: before the step.
+        state: state before the step.
         tx: from `optimizer`.
         loss: f32[].
         grads: gradient with respect to `state.params`, reduced over devices.
-        tokens: f32[] trained tokens; without any, momentum and decay would still move the parameters.
-        lr: f32[] rate of the policy.
-        critic_lr: f32[] rate of the critic.
-        max_grad_norm: f32[] the gradients of policy and critic are each scaled down to this global norm.
-        hold_policy: bool[] the policy and its optimizer state stay as they are.
-        norm: of a tree; `Shards.norm` where devices keep parts of it.
+        tokens: f32[] number of trained tokens; with none, momentum and decay would still move the parameters.
+        lr: f32[] learning rate of the policy.
+        critic_lr: f32[] learning rate of the critic.
+        max_grad_norm: f32[] the gradients of policy and critic are each clipped to this global norm.
+        hold_policy: bool[] the policy and its optimizer state stay unchanged.
+        norm: global norm of a tree; `Shards.norm` for sharded parameters.
 
     Returns:
-        The state, the global norms f32[] of both gradients before scaling by name, and whether the step was applied,
-        bool[]. Where the critic shares the policy's decoder, the policy's norm holds its share of the value loss.
+        The state; the global norms f32[] of both gradients before clipping, by name; and whether the step was applied,
+        bool[]. If the critic shares the policy's decoder, the policy's norm includes the gradient of the value loss.
     """
     norms = {name: norm(tree) for name, tree in grads.items()}
     good = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values())))) & (tokens > 0)

@@ -1,4 +1,4 @@
-"""The update: trajectories in, a new state out, in one program.
+"""The update: one program from trajectories to a new state.
 
 Shapes: as in `batch`; a minibatch holds `n` of the `N` rows.
 """
@@ -37,29 +37,29 @@ def update(
     shards: Shards,
     engine: EngineConfig | None = None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One iteration of learning from E episodes. Pure; meant to be compiled whole.
+    """One iteration of learning from E episodes. Pure; meant to be compiled as a whole.
 
     With `shards.count` > 1 it runs inside `jax.shard_map`: state, trajectory and settings are replicated, each device
-    computes its share of the rows, and the state that comes out is replicated again.
+    computes its share of the rows, and the returned state is replicated again.
 
     Args:
-        state: before.
+        state: state before the update.
         trajectory: E episodes; the rows of a group are contiguous.
-        temperature: f32[E] the one each episode was sampled at.
-        key: order of the minibatches.
+        temperature: f32[E] sampling temperature of each episode.
+        key: random key for the order of the minibatches.
         settings: traced numbers.
-        greedy: one greedy episode a group, in the order of the groups; only remax reads it, which needs it.
+        greedy: one greedy episode per group, in the order of the groups; required by remax, unused otherwise.
         model: shapes of policy and critic.
-        config: what fixes the program.
+        config: static settings.
         tx: the optimizer.
-        shards: how rows are shared out.
-        engine: how the rollout played on each device; only a strict learner reads it.
+        shards: how rows are divided among devices.
+        engine: configuration of the rollout on each device; only read if `mismatch` is replay.
 
     Returns:
-        The state after, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches], that of the policy.
+        The state after the update, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches] of the policy.
 
     Raises:
-        ValueError: the learner is strict and `engine` does not belong to the rollout.
+        ValueError: `mismatch` is replay and `engine` is not that of the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
@@ -70,7 +70,7 @@ def update(
         metrics["actor/kl_coef"] = settings.kl_coef
     if config.kl.adaptive:
         seen = metrics["actor/kl" if config.kl.apply_to == "loss" else "actor/reward_kl_penalty"]
-        seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # which changes nothing
+        seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # NaN leaves the coefficient unchanged
         episodes = trajectory.num_turns.shape[0]
         state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
     return state.replace(iteration=state.iteration + 1), metrics
@@ -87,7 +87,7 @@ def _learn(
     shards: Shards,
     replay: Replayer | None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Epochs of minibatches, each one optimizer step."""
+    """Runs the epochs; each minibatch is one optimizer step."""
     rows = batch.tokens.shape[0]
     has_tokens = jnp.any(batch.mask, axis=1)
 
@@ -96,12 +96,12 @@ def _learn(
         order = jnp.arange(rows)
         if config.minibatches > 1:
             order = jax.random.permutation(jax.random.fold_in(key, epoch), order)
-        # Rows with nothing to learn from go last again, evenly over the minibatches.
+        # Rows without sampled tokens go last again, evenly over the minibatches.
         order = order[jnp.argsort(~has_tokens[order], stable=True)]
         return order.reshape(-1, config.minibatches).T
 
     order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, rows // config.minibatches)
-    if config.length_buckets > 1:  # so that parts are of rows of a kind
+    if config.length_buckets > 1:  # so that microbatches have rows of similar length
         order = jax.vmap(lambda chosen: chosen[jnp.argsort(-_lengths(batch)[chosen], stable=True)])(order)
 
     def step(state, numbered):
@@ -127,8 +127,8 @@ def _learn(
         metrics["actor/grad_norm"] = norms["policy"]
         if config.advantage.has_critic:
             metrics["critic/grad_norm"] = norms["critic"]
-        # A filter may keep fewer rows than there are minibatches; the first one is empty only where the batch is, and
-        # that counts as one skipped update.
+        # A filter may keep fewer rows than there are minibatches. The first minibatch is empty only if the whole batch
+        # is; that counts as one skipped update.
         empty = tokens == 0
         left_out = empty & (number > 0)
         state = state.replace(bad_updates=jnp.where(left_out, before, state.bad_updates))
@@ -141,7 +141,7 @@ def _learn(
     metrics["actor/grad_norm_max"] = jnp.max(per_step["actor/grad_norm"])
     metrics["update/skipped"] = jnp.sum(skipped, dtype=jnp.float32)
     metrics["update/skipped_in_a_row"] = jnp.max(in_a_row).astype(jnp.float32)
-    # Before the first step nothing has moved: what is left is the difference between two ways to compute.
+    # Before the first step the parameters are unchanged, so the gap shows only numerical differences.
     metrics |= {name: x[0] for name, x in per_step.items() if name.endswith(_GAPS)}
     return state, metrics
 
@@ -149,10 +149,11 @@ def _learn(
 def _gradient(
     state: TrainState, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
 ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-    """Loss, gradient and metrics of one minibatch of n rows, in `grad_accum_steps` parts on each device.
+    """Loss, gradient and metrics of one minibatch of n rows, in `grad_accum_steps` microbatches on each device.
 
-    The denominators are those of the whole minibatch, so neither parts nor devices change the result. Each part is cut
-    to the shortest of `length_buckets` lengths that holds its rows, and left out where it holds nothing.
+    The denominators are those of the whole minibatch, so neither microbatches nor devices change the result. Each
+    microbatch is cut to the shortest of `length_buckets` lengths that fits its rows, and skipped if it has no sampled
+    tokens.
     """
     denominators = losses.count(batch.mask)
     mine = shards.shard_rows(batch)
@@ -194,7 +195,7 @@ def _gradient(
 
 
 def _lengths(batch: Batch) -> jax.Array:
-    """i32[N] tokens of each row up to the last one that is learned from; 0 where there is none."""
+    """Number of tokens i32[N] of each row up to its last trained token; 0 if there is none."""
     return jnp.max(jnp.where(batch.mask, batch.position + 1, 0), axis=1)
 
 
@@ -207,7 +208,7 @@ def _loss(
     model: ActorCritic,
     config: LearnerConfig,
 ) -> tuple[jax.Array, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
-    """A part's share of the loss, and for the metrics sums over its tokens and the greatest of them."""
+    """A microbatch's share of the loss, and for the metrics sums and maxima over its tokens."""
     compared = (reference, kl.full) if config.kl.estimator == "full" else None
     scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature, compared)
     mask = batch.mask
@@ -263,7 +264,7 @@ def _loss(
 def _compare(
     name: str, logprob: jax.Array, batch: Batch, sums: dict[str, jax.Array], peaks: dict[str, jax.Array]
 ) -> None:
-    """Adds to the metrics how far log-probabilities are from those of the rollout; the names end as in `_GAPS`."""
+    """Adds metrics of the difference between log-probabilities and those of the rollout; names end as in `_GAPS`."""
     gap = jnp.abs(logprob - batch.behavior_logprob)
     bits, behavior_bits = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (logprob, batch.behavior_logprob))
     sums[f"{name}_gap_mean"] = masked.total(gap, batch.mask)

@@ -1,7 +1,7 @@
 """A policy and its critic as one tree of parameters.
 
-Shapes: `N` rows of `S` tokens, of which `K` are scored, `D` embed_dim, `V` vocabulary. Outputs over [N, K] speak of the
-token at `position` and are computed from the tokens before it. Vocabulary logits are made for these K tokens only.
+Shapes: `N` rows of `S` tokens, of which `K` are scored, `D` embedding dimension, `V` vocabulary. Outputs [N, K] refer
+to the token at `position` and are computed from the tokens before it. Logits are computed for these K tokens only.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ class ActorCritic:
 
     Attributes:
         decoder: shape of the policy, and of a separate critic.
-        critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a decoder of its own.
-        shared_prefix_len: number of first tokens that are the same in every row that is scored, see `decoder.forward`.
-        lora: with it the policy and a separate critic are adapters of one frozen decoder.
-        frozen_layers: number of first layers that are frozen, and the embedding with them, or that have no adapter; 0
-            trains everything. No gradient is taken through these layers.
+        critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a second decoder.
+        shared_prefix_len: number of first tokens that are the same in every scored row, see `decoder.forward`.
+        lora: if given, the policy and a separate critic are adapters of one frozen decoder.
+        frozen_layers: number of first layers that are frozen together with the embedding, or, with LoRA, that have no
+            adapter; 0 trains everything. No gradient is computed through these layers.
         remat: what the backward pass recomputes, see `decoder.REMAT`.
-        gather: puts parameters together that devices keep in parts, see `decoder.forward`.
+        gather: all-gathers sharded parameters, see `decoder.forward`.
     """
 
     decoder: DecoderConfig
@@ -47,13 +47,13 @@ class ActorCritic:
 
 
 class TokenScores(struct.PyTreeNode):
-    """What the learner needs to know about K tokens of N rows.
+    """Scores of K tokens of N rows.
 
     Attributes:
         logprob: f32[N, K] log-probability of the token.
-        entropy: f32[N, K] entropy of the distribution it was drawn from.
+        entropy: f32[N, K] entropy of the distribution that the token was sampled from.
         value: f32[N, K] critic's value before the token; 0 without a critic.
-        distance: f32[N, K] what `score_tokens` was asked to compare; None where nothing was.
+        distance: f32[N, K] distance to the policy that `score_tokens` compared with; None without one.
     """
 
     logprob: jax.Array
@@ -63,17 +63,17 @@ class TokenScores(struct.PyTreeNode):
 
 
 def init_params(key: jax.Array, model: ActorCritic) -> dict[str, Any]:
-    """Fresh parameters around a fresh decoder, see `from_decoder`."""
+    """Random initial parameters, see `from_decoder`."""
     return from_decoder(key, decoder.init_params(key, model.decoder), model)
 
 
 def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic) -> dict[str, Any]:
-    """Parameters around a decoder.
+    """Parameters of policy and critic, initialized from a decoder.
 
     Returns:
-        "policy": the decoder, or the part of it that is trained, or its adapter; "critic", if there is one: "head"
-        f32[D], "bias" f32[] and, of a separate critic, its own "decoder", which starts as a copy of "policy"; and
-        "frozen", if there is something frozen: the rest of the decoder, or all of it.
+        "policy": the decoder, its trained part, or its adapter. "critic", if there is one: "head" f32[D], "bias" f32[]
+        and, for a separate critic, "decoder", which starts as a copy of "policy". "frozen", if anything is frozen: the
+        rest of the decoder, or all of it.
     """
     params: dict[str, Any] = {}
     if model.frozen_layers:
@@ -100,15 +100,14 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
 
 
 def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters with a separate critic's decoder as a copy of the policy's, as RAGEN starts it; others as is."""
+    """Sets a separate critic's decoder to a copy of the policy's, as RAGEN does; other parameters are unchanged."""
     if "decoder" not in params.get("critic", {}):
         return params
     return {**params, "critic": {**params["critic"], "decoder": jax.tree.map(jnp.copy, params["policy"])}}
 
 
 def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The whole decoder of the policy, as `decoder.forward` and `decoder.prepare_for_decode` take it; nothing is
-    copied.
+    """The full decoder of the policy, for `decoder.forward` and `decoder.prepare_for_decode`; nothing is copied.
 
     Args:
         params: "policy", and "frozen" if something is frozen.
@@ -118,9 +117,9 @@ def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params
 
 
 def plain_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The decoder of the policy as `decoder.init_params` makes one, f32: adapter merged, layers in one stack.
+    """The decoder of the policy in the form of `decoder.init_params`, f32: adapter merged, layers in one stack.
 
-    Arguments as `policy_decoder`. What is frozen becomes f32 before anything is added to it.
+    Arguments as in `policy_decoder`. Frozen parameters are cast to f32 before the adapter is added.
     """
     params = {name: jax.tree.map(lambda x: x.astype(jnp.float32), params[name]) for name in params if name != "critic"}
     policy = lora.merge(params["frozen"], params["policy"], model.lora) if model.lora else policy_decoder(params, model)
@@ -144,9 +143,9 @@ def score_tokens(
         model: shapes.
         tokens: i32[N, S], padded on the right.
         position: i32[N, K] positions of the tokens to score, each at least 1.
-        temperature: f32[N], the one each row was sampled at; rows sampled greedily (0) are scored at 1.
-        compared: the trained part of another policy, and a measure of the two distributions over the vocabulary before
-            each token, see `token_scores.compare`. No gradient reaches the other policy.
+        temperature: f32[N], sampling temperature of each row; greedy rows (0) are scored at 1.
+        compared: the trained part of another policy, and a measure of the distance between the two distributions over
+            the vocabulary, see `token_scores.compare`. No gradient reaches the other policy.
     """
     policy, hidden = _read(policy_decoder(params, model), model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
@@ -168,17 +167,17 @@ def score_tokens(
 def logprobs(
     params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
 ) -> jax.Array:
-    """Log-probabilities f32[N, K] of tokens under a policy alone (a reference, say); arguments as `score_tokens`."""
+    """Log-probabilities f32[N, K] of tokens under a policy, without a critic; arguments as in `score_tokens`."""
     return score_tokens(params, dataclasses.replace(model, critic="none"), tokens, position, temperature).logprob
 
 
 def values(params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
-    """Values f32[N, K] before the tokens at `position`; arguments as `score_tokens`."""
+    """Values f32[N, K] before the tokens at `position`; arguments as in `score_tokens`."""
     return _value(params, model, tokens, position, None)
 
 
 def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
-    """A shared critic reads the policy's `hidden` [N, K, D] if there is one, and makes its own otherwise."""
+    """Critic's values; a shared critic reads the policy's `hidden` [N, K, D], which is computed here if None."""
     if model.critic == "none":
         return jnp.zeros(position.shape, jnp.float32)
     critic = params["critic"]
@@ -196,14 +195,14 @@ def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.
 
 
 def _embedding_whole(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
-    """The decoder with its embedding put together, once for both of its uses where it is tied."""
+    """The decoder with its embedding all-gathered; once for both uses if embeddings are tied."""
     return {**backbone, **model.gather({"embedding": backbone["embedding"]})}
 
 
 def _read(
     policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array
 ) -> tuple[decoder.Params, jax.Array]:
-    """A decoder with what makes its logits put together, and its states as `_hidden` has them."""
+    """The decoder with its embedding and `lm_head` all-gathered, and the hidden states of `_hidden`."""
     policy = _embedding_whole(policy, model)
     hidden = _hidden(policy, model, tokens, position)
     head = {name: leaf for name, leaf in policy.items() if name == "lm_head"}
@@ -212,7 +211,7 @@ def _read(
 
 
 def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
-    """States [N, K, D] from which the tokens at `position` are predicted."""
+    """Hidden states [N, K, D] from which the tokens at `position` are predicted."""
     hidden = decoder.forward(
         policy, model.decoder, tokens, shared_prefix_len=model.shared_prefix_len, remat=model.remat, gather=model.gather
     )

@@ -1,4 +1,4 @@
-"""Attention over a chunk's own keys or a cache, of as many rows at a time as memory holds.
+"""Attention over the keys of a chunk or of a cache, for a few rows at a time to bound memory.
 
 Shapes: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `H` query heads, `K` key-value heads, `Dh`
 head dimension. The softmax is computed in f32.
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from agentrl_jax.models.matmul import attention_scores, float32_product
 
 SCORES_AT_ONCE = 2**22
-"""Most attention scores that `attend_by_rows` makes at a time: 16 MiB."""
+"""Largest number of attention scores that `attend_by_rows` computes at a time: 16 MiB."""
 LARGE_CACHE = 2**24
-"""Numbers of a layer's keys and values (64 MiB) from which on `attend_cached` reads no more of them than it needs."""
+"""Size of a layer's keys and values, in numbers (64 MiB), from which `attend_cached` reads only the filled part."""
 CACHED_AT_ONCE = 2**20
-"""Most of those numbers that it reads at a time then: 4 MiB, which stay in a CPU's own cache."""
+"""Largest number of keys and values that it then reads at a time: 4 MiB, which fit in a CPU's cache."""
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
@@ -38,7 +38,7 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
     rows = (query * head_dim**-0.5).reshape(batch, chunk, kv_heads, shared, head_dim).transpose(0, 2, 3, 1, 4)
     rows = rows.reshape(batch, kv_heads, -1, head_dim)
     scores = attention_scores(rows, key, few=chunk == 1 and shared > 1)
-    # An added bias and a division after the product: a CPU takes 3.7 times as long for a choice and a softmax.
+    # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
     bias = jnp.where(visible, 0.0, jnp.finfo(jnp.float32).min / 2)
     scores += jnp.tile(bias, (1, shared, 1))[:, None]
     weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
@@ -48,10 +48,11 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
 
 
 def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
-    """As `attend`, but of as few rows at a time as `SCORES_AT_ONCE` asks for.
+    """Like `attend`, but for a few rows at a time, at most `SCORES_AT_ONCE` scores.
 
-    Scores of all rows of a chunk and a long cache would not fit in memory, and on a CPU those that leave its own cache
-    take three times as long. A backward pass makes them again. A single query has few scores, whatever its rows.
+    The scores of all rows of a chunk over a long cache would not fit in memory, and scores that do not fit in a CPU's
+    cache take three times as long. The backward pass recomputes them. With a single query per row there are few scores,
+    so all rows are computed at once.
     """
     batch, chunk, heads, _ = query.shape
     most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
@@ -63,10 +64,10 @@ def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: 
 def attend_cached(
     query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
 ) -> jax.Array:
-    """As `attend` over a cache of which no query that counts sees more than the first `filled` i32[] positions.
+    """Like `attend`, over a cache of which real queries see only the first `filled` i32[] positions.
 
-    Of a `LARGE_CACHE` a CPU reads that many, rounded up to the next quarter. A smaller one it holds in its own cache,
-    where the copies that this takes cost more than they save.
+    From `LARGE_CACHE` numbers on, a CPU reads only these positions, rounded up to the next quarter of the cache. For a
+    smaller cache the copies would cost more than they save.
     """
     if key.size + value.size < LARGE_CACHE:
         return attend_by_rows(query, key, value, visible)
@@ -83,7 +84,7 @@ def _attend_quarters(filled, query, key, value, visible):
         def attend_first(query, key, value, visible):
             return attend(query, key[:, :, :length], value[:, :, :length], visible[:, :, :length])
 
-        # A part of all rows would be written out before it is read; that of a few rows stays near.
+        # The slice of all rows would be copied to memory first; the slice of a few rows stays in the CPU's cache.
         most = min(CACHED_AT_ONCE // (2 * kv_heads * head_dim), SCORES_AT_ONCE // (chunk * heads)) // length
         return lambda *arrays: _by_rows(most, attend_first, *arrays)
 
@@ -92,7 +93,7 @@ def _attend_quarters(filled, query, key, value, visible):
 
 
 def _by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *arrays: jax.Array) -> jax.Array:
-    """A function of rows, of at most `most` of them at a time; an array of a single row stands for all."""
+    """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast."""
     batch = len(query)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
     arrays = tuple(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in arrays)
@@ -101,10 +102,10 @@ def _by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *a
 
 
 def visible(positions: jax.Array, length: int) -> jax.Array:
-    """Which of `length` positions a query at `positions` i32[B, C] sees: itself and those before, bool[B, C, S]."""
+    """Causal mask bool[B, C, S] over `length` positions for queries at `positions` i32[B, C]."""
     return jnp.arange(length) <= positions[:, :, None]
 
 
 def within(window: jax.Array, positions: jax.Array, length: int) -> jax.Array:
-    """Which of `length` positions lie in a query's `window` i32[] of latest ones, bool[B, C, S]; all if it is 0."""
+    """Sliding-window mask bool[B, C, S]: the latest `window` i32[] positions of a query; all if `window` is 0."""
     return (window == 0) | (jnp.arange(length) > positions[:, :, None] - window)

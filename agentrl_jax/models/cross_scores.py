@@ -1,6 +1,6 @@
-"""Log-probabilities of many responses after one context, which is read once for all of them.
+"""Log-probabilities of many responses after one context, which is processed only once.
 
-Shapes: `N` responses of at most `L` tokens, `S` tokens of the context, `D` embed_dim.
+Shapes: `N` responses of at most `L` tokens, `S` tokens of the context, `D` embedding dimension.
 """
 
 import jax
@@ -20,18 +20,18 @@ def logprobs_after(
     length: jax.Array,
     temperature: jax.Array,
 ) -> jax.Array:
-    """Log-probability of every token of N responses, each as if it followed the context.
+    """Log-probability of every token of N responses, each following the same context.
 
-    It takes the memory of a cache of N rows with S + L positions.
+    Needs the memory of a cache of N rows with S + L positions.
 
     Args:
         params: parameters from `decoder.prepare_for_decode`.
         config: shape of the decoder.
         context: i32[S], padded on the right.
-        context_length: i32[] tokens of it, at least 1.
+        context_length: i32[] number of tokens of the context, at least 1.
         responses: i32[N, L], padded on the right.
-        length: i32[N] tokens of each.
-        temperature: f32[N]; 0 counts as 1.
+        length: i32[N] number of tokens of each response.
+        temperature: f32[N]; 0 is treated as 1.
 
     Returns:
         f32[N, L]; 0 beyond the length.

@@ -1,7 +1,7 @@
-"""A decoder-only transformer: parameters declared by Flax, everything else a function of arrays.
+"""A decoder-only transformer: parameters are declared with Flax, everything else is a function of arrays.
 
-Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` embed_dim, `V` vocabulary, `N` layers; see
-`layers`.
+Shapes: `B` rows, `S` sequence positions, `C` tokens of a chunk, `D` embedding dimension, `V` vocabulary, `N` layers;
+see also `layers`.
 """
 
 import functools
@@ -21,11 +21,11 @@ from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
 """A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
-for `forward_with_cache` they are a tuple of N trees instead, see `prepare_for_decode`. The first layers may stand apart
-under "first_layers", stacked likewise, so that a frozen part and a trained one need not be put together."""
+for `forward_with_cache` they are a tuple of N trees instead, see `prepare_for_decode`. The first layers may be stacked
+separately under "first_layers", so that frozen and trained layers need not be concatenated."""
 
 MIXED = "mixed"
-"""Name of what attention returns."""
+"""Checkpoint name of the output of attention."""
 
 Remat = Literal["none", "dots", "full"]
 
@@ -40,27 +40,27 @@ REMAT: dict[Remat, Callable[..., Any] | None] = {
     ),
     "full": jax.checkpoint,
 }
-"""What the backward pass recomputes of each layer: nothing but attention's scores; all but its products with parameters
-and what attention mixed; everything."""
+"""What the backward pass recomputes in each layer. none: only attention scores. dots: everything except products with
+parameters and the output of attention. full: everything."""
 
 
 GATHERED = "gathered"
-"""Name of parameters that were put together from the parts of several devices; the backward pass does it again."""
+"""Checkpoint name of all-gathered parameters; the backward pass gathers them again instead of storing them."""
 
 
 class NoGather:
-    """What is done to parameters before they are read where nothing is kept in parts; see `parallel.fsdp.Gather`."""
+    """Gathers nothing, for parameters that are not sharded over fsdp; see `parallel.fsdp.Gather` for the others."""
 
     def __call__(self, params: Any) -> Any:
-        """The parameters put together."""
+        """The full (all-gathered) parameters."""
         return params
 
     def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Both trees, of which the second is not put together before the first is there."""
+        """Both trees; the second is not gathered before the first is computed."""
         return first, second
 
     def after(self, x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
-        """`x`, and the parameters put together when it is there."""
+        """`x`, and the all-gathered parameters, which are gathered after `x` is computed."""
         x, params = self.in_turn(x, params)
         return x, self(params)
 
@@ -69,11 +69,11 @@ NO_GATHER = NoGather()
 
 
 STACKS = ("first_layers", "layers")
-"""Stacked layers in order; those that are frozen stand apart from those that are trained."""
+"""Names of the stacks of layers, in order; frozen layers are stacked separately from trained ones."""
 
 
 class Decoder(nn.Module):
-    """Declares the parameters; the mathematics are the functions below. Used only through `init` and `apply`."""
+    """Declares the parameters; the computation is in the functions below. Use only through `init` and `apply`."""
 
     config: DecoderConfig
 
@@ -93,7 +93,7 @@ class Decoder(nn.Module):
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
-    """Returns fresh f32 parameters."""
+    """Returns random initial f32 parameters."""
     return Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"]
 
 
@@ -101,7 +101,7 @@ def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
     shapes = c.layer_shapes()
     matrices = [name for name, shape in shapes.items() if len(shape) == 2]
     keys = dict(zip(matrices, jax.random.split(key, len(matrices))))
-    # What is added to the residual stream starts smaller, so that the stream's variance does not grow with depth.
+    # Matrices that add to the residual stream start smaller, so that its variance does not grow with depth.
     added = {name: (2 * c.num_layers) ** -0.5 for name in ("output", "down")}
 
     def leaf(name: str, shape: tuple[int, ...]) -> jax.Array:
@@ -115,7 +115,7 @@ def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
 
 
 class KVCache(struct.PyTreeNode):
-    """Keys and values of the positions seen so far, one buffer a layer.
+    """Keys and values of the positions seen so far, one buffer per layer.
 
     Attributes:
         keys: N arrays [B, K, S, Dh].
@@ -127,7 +127,7 @@ class KVCache(struct.PyTreeNode):
 
     @property
     def length(self) -> int:
-        """Number of positions S that fit."""
+        """Capacity S in positions."""
         return self.keys[0].shape[2]
 
 
@@ -142,7 +142,7 @@ def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
 
 
 def as_activations(params: Any, config: DecoderConfig) -> Any:
-    """Parameters of the type they are multiplied in; norms are computed in f32 and keep their scales."""
+    """Parameters cast to the activations' dtype; scales of norms stay as they are, because norms use f32."""
 
     def cast(path, leaf):
         return leaf if str(path[-1].key).endswith("_norm") else leaf.astype(config.dtype)
@@ -151,10 +151,9 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
 
 
 def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
-    """The parameters as `forward_with_cache` reads them: of the activations' type, a tree a layer, matrices laid out
-    for few rows.
+    """Parameters for `forward_with_cache`: in the activations' dtype, one tree per layer, matrices for few rows.
 
-    Made once before a loop of steps, because a step that took its layer out of a stack would copy it.
+    Call it once before a loop of steps; a step that sliced its layers out of a stack would copy them.
     """
     params = as_activations(params, config)
     matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
@@ -178,23 +177,23 @@ def forward(
     remat: Remat = "none",
     gather: NoGather = NO_GATHER,
 ) -> jax.Array:
-    """Hidden states [B, S, D] of whole rows that start at position 0 and are padded on the right; layers are scanned.
+    """Hidden states [B, S, D] of full rows, which start at position 0 and are padded on the right; layers are scanned.
 
     Args:
         params: stacked parameters.
         config: shape of the decoder.
         tokens: i32[B, S].
-        shared_prefix_len: number of first tokens, less than S, that are the same in every row; they are computed once
-            for all.
-        remat: name in `REMAT`.
-        gather: puts parameters together; the embedding is whole.
+        shared_prefix_len: number of first tokens, less than S, that are the same in every row; they are computed only
+            once.
+        remat: key of `REMAT`.
+        gather: all-gathers sharded parameters; the embedding must be gathered already.
     """
     batch, length = tokens.shape
     params = as_activations(params, config)
     positions = jnp.arange(length)
     cos, sin = layers.rotary_angles(positions[None], config)
     visible = attention.visible(positions[None], length)
-    # The first tokens are a chunk of one row, if there are any; all rows of the second chunk read its keys and values.
+    # A shared prefix is a first chunk with one row; all rows of the second chunk read its keys and values.
     starts = (0, shared_prefix_len, length) if shared_prefix_len else (0, length)
     spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
 
@@ -244,15 +243,15 @@ def forward_with_cache(
         cache: cache of B rows; positions from `start` on are overwritten, earlier ones are read.
         tokens: i32[B, C], padded on the right.
         start: i32[B] position of each row's first token.
-        count: i32[B] tokens of each row that are real; a row with 0 leaves its cache untouched.
+        count: i32[B] number of real tokens of each row; for a row with 0 the cache is unchanged.
 
     Returns:
-        Hidden states [B, C, D] (those beyond `count` mean nothing) and the cache.
+        Hidden states [B, C, D] (arbitrary beyond `count`) and the cache.
     """
     batch, chunk = tokens.shape
     offsets = jnp.arange(chunk)
     positions = start[:, None] + offsets
-    # A write to a position past the end is dropped: that is how rows and tokens that must not write are masked.
+    # Padding is given a position past the end, where writes are dropped.
     targets = jnp.where(offsets < count[:, None], positions, cache.length)
     visible = attention.visible(positions, cache.length)
     filled = jnp.max(jnp.where(count > 0, start + count, 0))
@@ -280,8 +279,8 @@ def logits(params: Params, hidden: jax.Array) -> jax.Array:
 
 
 def at_token(scores: jax.Array, token: jax.Array) -> jax.Array:
-    """The score [...] of a token i32[...] among those of the vocabulary [..., V]."""
-    # By comparison, so that devices which hold a part of the vocabulary each need not gather it.
+    """The score [...] of a token i32[...] from scores of the vocabulary [..., V]."""
+    # A comparison instead of an index, so that devices that hold shards of the vocabulary need not gather it.
     return jnp.sum(jnp.where(jnp.arange(scores.shape[-1]) == token[..., None], scores, 0.0), axis=-1)
 
 

@@ -1,7 +1,7 @@
 """The mathematics of a decoder layer as functions of arrays.
 
-Shapes: `B` rows, `C` tokens of a chunk, `D` embed_dim, `H` query heads, `K` key-value heads, `Dh` head dimension. Norms
-and rotary angles are computed in f32.
+Shapes: `B` rows, `C` tokens of a chunk, `D` embedding dimension, `H` query heads, `K` key-value heads, `Dh` head
+dimension. Norms and rotary angles are computed in f32.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from agentrl_jax.models.matmul import matmul, rotate_half
 from agentrl_jax.models.shape import DecoderConfig
 
 Weights = Mapping[str, Any]
-"""The parameters of one layer by name, of the activations' type: arrays, matrices also as `matmul.Transposed`."""
+"""The parameters of one layer by name, in the activations' dtype: arrays; matrices may be `matmul.Transposed`."""
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -25,7 +25,7 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
 
 
 def rotary_frequencies(config: DecoderConfig) -> jax.Array:
-    """Frequencies f32[Dh/2] of the rotary embedding (Su et al. 2021), stretched where the shape says so."""
+    """Frequencies f32[Dh/2] of the rotary embedding (Su et al. 2021), scaled if `rope_scaling` is set."""
     frequencies = config.rope_theta ** (-jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim)
     scaling = config.rope_scaling
     if scaling is None:
@@ -72,7 +72,7 @@ def finish(weights: Weights, config: DecoderConfig, x: jax.Array, mixed: jax.Arr
 
 
 def _linear(weights: Weights, name: str, x: jax.Array) -> jax.Array:
-    """`x` [..., In] times the matrix called `name` [In, Out], with its bias and its low-rank adapter if it has them."""
+    """`x` [..., In] times the matrix `name` [In, Out], plus its bias and its low-rank adapter if there are any."""
     product = matmul(x, weights[name])
     if f"{name}_bias" in weights:
         product += weights[f"{name}_bias"]

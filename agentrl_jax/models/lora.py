@@ -1,8 +1,8 @@
-"""Low-rank adapters (Hu et al. 2021): a second tree of parameters beside a frozen decoder.
+"""Low-rank adapters (Hu et al. 2021): a second tree of parameters for a frozen decoder.
 
-An adapter is {name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} over the targeted ones of `DecoderConfig.layer_shapes`;
-N are all layers of the decoder, or those under "layers" where the first ones stand apart (see `decoder.Params`).
-The adapted product is x W + (alpha / r) (x a) b, so the base with its adapter off is the base itself.
+An adapter is {name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} for the targeted matrices of
+`DecoderConfig.layer_shapes`. N is the number of all layers of the decoder, or of those under "layers" if the first
+layers are separate (see `decoder.Params`). The adapted product is x W + (alpha / r) (x a) b; W itself is unchanged.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ Adapter = dict[str, dict[str, jax.Array]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Size and place of an adapter.
+    """Rank, scale and targets of an adapter.
 
     Attributes:
         rank: r.
         alpha: numerator of the scale alpha / r.
-        targets: some of `TARGETS`.
+        targets: names of the adapted matrices, a subset of `TARGETS`.
     """
 
     rank: int
@@ -40,18 +40,18 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
-        """What the product of the two small matrices is multiplied by."""
+        """The factor alpha / r of the product of the two small matrices."""
         return self.alpha / self.rank
 
 
 def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers: int | None = None) -> Adapter:
-    """A fresh adapter, which changes nothing yet: a uniform in +-In**-0.5, b zero (PEFT's start).
+    """An initial adapter, which changes nothing yet: a uniform in +-In**-0.5, b zero (PEFT's initialization).
 
     Args:
-        key: draws a.
+        key: random key for sampling a.
         config: shape of the decoder.
-        lora: size and place.
-        layers: N, if not all layers of the decoder.
+        lora: rank, scale and targets.
+        layers: N; None: all layers of the decoder.
     """
     shapes = config.layer_shapes()
     layers = config.num_layers if layers is None else layers
@@ -68,7 +68,7 @@ def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers
 
 
 def on_all_layers(adapter: Adapter, first: int) -> Adapter:
-    """The adapter of a decoder whose `first` layers have none, with zeros for them, which change nothing."""
+    """Extends an adapter without the `first` layers to all layers, with zeros, which change nothing."""
 
     def lengthen(x):
         return jnp.concatenate([jnp.zeros((first, *x.shape[1:]), x.dtype), x])
@@ -77,7 +77,7 @@ def on_all_layers(adapter: Adapter, first: int) -> Adapter:
 
 
 def attach(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:
-    """Stacked parameters that compute with the adapter; no matrix of the base is copied."""
+    """Stacked parameters with the adapter attached; no base matrix is copied."""
     added: dict[str, jax.Array] = {}
     for name, pair in adapter.items():
         added |= {f"{name}_lora_a": pair["a"], f"{name}_lora_b": lora.scale * pair["b"]}
@@ -85,7 +85,7 @@ def attach(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:
 
 
 def merge(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:
-    """Stacked parameters with the adapter added into the base's matrices."""
+    """Stacked parameters with the adapter merged into the base matrices."""
     layers = dict(params["layers"])
     for name, pair in adapter.items():
         change = lora.scale * jnp.matmul(pair["a"], pair["b"], preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""Shapes of published models, as their `config.json` gives them, for planning where their weights are not at hand."""
+"""Shapes of published models, taken from their `config.json`, for planning without their weights."""
 
 from typing import Any
 
@@ -46,4 +46,4 @@ PUBLISHED: dict[str, DecoderConfig] = {
     "llama-3.2-3b": _llama3(28, 3072, 8192, 24, 32.0),
     "llama-3.1-8b": _llama3(32, 4096, 14_336, 32, 8.0, tied_embeddings=False),
 }
-"""Decoders by name; activations are f32 until `dtype` is replaced."""
+"""Decoders by name; activations are f32 unless `dtype` is replaced."""

@@ -1,11 +1,11 @@
-"""The shape of a decoder: every number that fixes its program."""
+"""The shape of a decoder: all static settings of the model."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:
-    """Slower rotary frequencies for contexts longer than those of pre-training, as Llama 3.1 and later have them.
+    """Rotary scaling of Llama 3.1 and later: lower frequencies, for contexts longer than those of pre-training.
 
     Wavelengths above `original_positions / low_freq_factor` are stretched by `factor`, those below
     `original_positions / high_freq_factor` are kept, and those between are blended.
@@ -31,22 +31,22 @@ class DecoderConfig:
         vocab_size: V, rows of the embedding.
         num_layers: N.
         embed_dim: D, size of the residual stream.
-        num_heads: query heads H.
-        num_kv_heads: key and value heads K; divides H.
+        num_heads: number of query heads H.
+        num_kv_heads: number of key and value heads K; divides H.
         mlp_width: F, inner size of the feed-forward layer.
-        head_dim: Dh, often but not always width / num_heads; even.
+        head_dim: Dh, often but not always embed_dim / num_heads; even.
         rope_theta: base of the rotary frequencies.
-        rope_scaling: how they are stretched, if they are.
+        rope_scaling: scaling of the rotary frequencies; None: not scaled.
         norm_eps: added to the mean square inside RMSNorm.
-        tied_embeddings: the embedding is the output matrix too.
+        tied_embeddings: the embedding is also the output matrix.
         qkv_bias: the query, key and value products have a bias (Qwen2).
-        output_bias: so has the attention's output product (Llama with attention_bias).
-        mlp_bias: so have the three products of the feed-forward layer.
-        qk_norm: queries and keys of each head go through an RMSNorm of their own before rotation (Qwen3).
-        windows: by layer, the number of latest positions that attention sees, itself included; 0 for all of them.
-            Empty for all of them in every layer.
-        dtype: of activations and products; norms, rotary angles, softmax and logits are f32 whatever it is.
-        cache_dtype: of the keys and values that decoding keeps; empty for `dtype`.
+        output_bias: the attention's output product has a bias (Llama with attention_bias).
+        mlp_bias: the three products of the feed-forward layer have a bias.
+        qk_norm: RMSNorm is applied to the queries and keys of each head before rotation (Qwen3).
+        windows: size of the sliding attention window of each layer, in positions, including the query's own; 0: no
+            window. Empty: no window in any layer.
+        dtype: dtype of activations and products; norms, rotary angles, softmax and logits are always f32.
+        cache_dtype: dtype of cached keys and values; empty: `dtype`.
     """
 
     vocab_size: int

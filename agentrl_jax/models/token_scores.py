@@ -1,6 +1,6 @@
 """Log-probabilities and entropies of tokens from hidden states, and distances between two policies.
 
-Shapes: `N` rows, `K` scored tokens of a row, `D` embed_dim, `V` vocabulary.
+Shapes: `N` rows, `K` scored tokens of a row, `D` embedding dimension, `V` vocabulary.
 """
 
 from collections.abc import Callable
@@ -12,20 +12,20 @@ import jax.numpy as jnp
 from agentrl_jax.models import decoder
 
 Measure = Callable[[jax.Array, jax.Array], jax.Array]
-"""Logits f32[M, V] of a policy and of a reference to f32[M]."""
+"""Maps logits f32[M, V] of a policy and of a reference to distances f32[M]."""
 
 LOGITS_AT_ONCE = 2**24
-"""Most vocabulary logits that exist at a time (64 MiB); more of them are made in equal chunks of tokens."""
+"""Largest number of vocabulary logits in memory at a time (64 MiB); more are computed in equal chunks of tokens."""
 
 
 def logprob_and_entropy(
     policy: decoder.Params, hidden: jax.Array, token: jax.Array, temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of a token and entropy of the distribution that it was drawn from, each f32[N, K].
+    """Log-probability of a token and entropy of the distribution that it was sampled from, each f32[N, K].
 
     Args:
-        policy: a decoder's parameters.
-        hidden: [N, K, D] states before the tokens.
+        policy: parameters of a decoder.
+        hidden: [N, K, D] hidden states before the tokens.
         token: i32[N, K].
         temperature: f32[N], above 0.
     """
@@ -44,15 +44,15 @@ def compare(
     temperature: jax.Array,
     measure: Measure,
 ) -> jax.Array:
-    """A measure of two distributions over the vocabulary before each token, f32[N, K].
+    """Distance f32[N, K] between two distributions over the vocabulary, before each token.
 
     Args:
-        policy: a decoder's parameters.
-        hidden: [N, K, D] its states before the tokens.
-        reference: another decoder's.
-        ref_hidden: [N, K, D] likewise.
-        temperature: f32[N], above 0, of both.
-        measure: of the two.
+        policy: parameters of a decoder.
+        hidden: [N, K, D] hidden states of the policy before the tokens.
+        reference: parameters of another decoder.
+        ref_hidden: [N, K, D] hidden states of the reference before the tokens.
+        temperature: f32[N], above 0, for both.
+        measure: computes the distance from the logits of both.
     """
 
     def score(hidden, ref_hidden, temperature):
@@ -67,7 +67,7 @@ def _spread(temperature: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[jax.Array, ...]) -> Any:
-    """A function of M tokens over all N x K of them, of as few at a time as `LOGITS_AT_ONCE` asks for."""
+    """Applies a function of M tokens to all N x K tokens, in chunks of at most `LOGITS_AT_ONCE` logits."""
     shape = arrays[0].shape[:2]
     count = shape[0] * shape[1]
     at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
@@ -76,7 +76,7 @@ def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[
 
     def split(x):
         flat = x.reshape(count, *x.shape[2:])
-        # Copies of the last token fill the last chunk, so that whatever is computed there is finite.
+        # Copies of the last token fill the last chunk, so that all results there are finite.
         missing = jnp.broadcast_to(flat[-1:], (chunks * length - count, *flat.shape[1:]))
         return jnp.concatenate([flat, missing]).reshape(chunks, length, *flat.shape[1:])
 
@@ -84,7 +84,7 @@ def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[
     if chunks == 1:
         scored = score(*(x[0] for x in inputs))
     else:
-        # Logits are made again in the backward pass instead of being kept.
+        # The backward pass recomputes the logits instead of storing them.
         scored = jax.lax.map(jax.checkpoint(lambda chunk: score(*chunk)), inputs)
     return jax.tree.map(lambda x: x.reshape(-1)[:count].reshape(shape), scored)
 
@@ -93,7 +93,7 @@ def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[
 def _of_logits(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log-probability f32[M] of tokens i32[M] under softmax(`logits` [M, V]), and its entropy f32[M].
 
-    The gradient is written out because that of a `log_softmax` passes over the vocabulary several times more.
+    The gradient is explicit because that of `log_softmax` would pass over the vocabulary several more times.
     """
     return _forward(logits, token)[0]
 

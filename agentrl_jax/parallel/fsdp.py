@@ -1,4 +1,4 @@
-"""Parameters kept in parts by several devices, and put together where they are read (ZeRO, Rajbhandari et al. 2020)."""
+"""Parameters sharded over devices and all-gathered where they are read (ZeRO, Rajbhandari et al. 2020)."""
 
 import dataclasses
 from typing import Any
@@ -14,20 +14,20 @@ from agentrl_jax.parallel.mesh import FSDP
 
 @dataclasses.dataclass(frozen=True)
 class Gather(NoGather):
-    """Puts the parts of parameters together, inside a `jax.shard_map` over `fsdp`; gradients go back in parts.
+    """All-gathers sharded parameters inside a `jax.shard_map` over `fsdp`; their gradients are reduce-scattered.
 
     Attributes:
-        embed_dim: D; an axis called "embed_dim" that is shorter is a part of it.
+        embed_dim: D; a logical axis "embed_dim" that is shorter than this is a shard.
     """
 
     embed_dim: int
 
     def __call__(self, params: Any) -> Any:
-        """NoGather parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
+        """The full parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
         return jax.tree_util.tree_map_with_path(self._whole, params)
 
     def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Both trees, see `turns.in_turn`."""
+        """Both trees, see `cpu_collective_order.in_turn`."""
         return in_turn(first, second)
 
     def _whole(self, path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:

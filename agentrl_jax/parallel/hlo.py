@@ -1,4 +1,4 @@
-"""What a compiled program does inside its loops, read from its text."""
+"""Finds the operations inside the loops of a compiled program, from its HLO text."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 HOST = ("infeed", "outfeed", "send", "recv")
 MOVE = "move"
-"""An asynchronous copy from one memory of a device to another; it reads or writes what a kernel reads or writes."""
+"""An asynchronous copy between two memories of a device; its data is what a kernel reads or writes."""
 
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8}
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
@@ -27,8 +27,8 @@ class Operation:
 
     Attributes:
         kind: its name in HLO, without `-start`, or `MOVE`.
-        size: bytes of its result; of an asynchronous one, those of its largest part.
-        depth: `while` loops around it.
+        size: size of its result in bytes; for an asynchronous one, of the largest array of its result.
+        depth: number of `while` loops around it.
     """
 
     kind: str
@@ -37,14 +37,14 @@ class Operation:
 
 
 def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
-    """All operations of some kinds in a module, with the loops around them.
+    """All operations of the given kinds in a module, with the number of loops around them.
 
-    What stands inside a fusion is not counted: its steps are those of one kernel, and their results are kept nowhere.
-    A computation that is called from several places counts at its deepest.
+    Instructions inside a fusion are not counted: they are steps of one kernel, and their results are not stored. A
+    computation that is called from several places is counted once, at its largest depth.
 
     Args:
         text: `compiled.as_text()`.
-        kinds: names in HLO; asynchronous starts count as the operation, their ends do not count.
+        kinds: names in HLO; of an asynchronous operation the start is counted, the end is not.
     """
     bodies, entry = _computations(text)
     depth = {entry: 0}
@@ -68,7 +68,7 @@ def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Right-hand sides of the instructions of every computation, and the name of the entry."""
+    """Right-hand sides of the instructions of every computation, and the name of the entry computation."""
     bodies: dict[str, list[str]] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -81,7 +81,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _called(line: str) -> list[tuple[str, int]]:
-    """Computations that an instruction calls, each with 1 if it is body or condition of a loop; none of a fusion."""
+    """Computations that an instruction calls, each with 1 for a loop's body or condition, else 0; none for a fusion."""
     if " fusion(" in line:
         return []
     called = [(name, int(role in ("body", "condition"))) for role, name in _CALLED.findall(line)]

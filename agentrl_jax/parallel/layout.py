@@ -1,7 +1,7 @@
-"""Where every tensor lives: names of its axes, and rules that lay these names over the axes of the mesh.
+"""Sharding of every tensor: names of its logical axes, and rules that map these names to axes of the mesh.
 
-A tensor's logical axes follow from its name in the tree of parameters, so that adapters, optimizer moments and copies
-are laid out as the matrix they belong to. `UPDATE` and `ROLLOUT` are the two layouts of a run.
+A tensor's logical axes follow from its name in the parameter tree, so adapters, optimizer moments and copies are
+sharded like the matrix they belong to. `UPDATE` and `ROLLOUT` are the two layouts of a run.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from jax.sharding import PartitionSpec as Spec
 from agentrl_jax.parallel.mesh import DATA, FSDP, TENSOR
 
 Axis = str | tuple[str, ...] | None
-"""Axes of the mesh that split a logical axis; None leaves it whole."""
+"""Mesh axes that shard a logical axis; None: it is not sharded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Which axes of the mesh split which logical axis.
+    """Mesh axes that shard each logical axis.
 
     Attributes:
-        vocab: rows of the embedding, columns of the output matrix.
-        embed_dim: the residual stream D.
-        heads: query heads H, never split inside a head.
-        kv_heads: key and value heads K, likewise.
+        vocab: rows of the embedding, columns of `lm_head`.
+        embed_dim: the embedding dimension D (residual stream).
+        heads: query heads H; a head is never split.
+        kv_heads: key and value heads K; a head is never split.
         mlp: inner size F of the feed-forward layer.
         rows: trajectories, and rows of the learner.
     """
@@ -40,22 +40,23 @@ class Rules:
 
     @property
     def row_axes(self) -> tuple[str, ...]:
-        """Axes of the mesh that the rows are laid over."""
+        """Mesh axes that the rows are sharded over."""
         return _as_tuple(self.rows)
 
     def spec(self, axes: Sequence[str | None], counts: Sequence[int], mesh: Mesh, name: str = "a tensor") -> Spec:
-        """Lays one tensor over the mesh.
+        """The partition spec of one tensor.
 
-        An axis whose count the mesh does not divide stays whole (two key-value heads on four devices, say).
+        An axis whose count the mesh axes do not divide is not sharded (for example two key-value heads on four
+        devices).
 
         Args:
-            axes: logical name of each axis; None for an axis that is never split.
-            counts: units of each axis that can be parted: heads for an axis of heads, entries otherwise.
+            axes: logical name of each axis; None for an axis that is never sharded.
+            counts: number of indivisible units of each axis: heads for an axis of heads, entries otherwise.
             mesh: the devices.
-            name: of the tensor, for the error.
+            name: name of the tensor, for the error message.
 
         Raises:
-            ValueError: the rules would split two axes of the tensor by one axis of the mesh.
+            ValueError: the rules would shard two axes of the tensor over the same mesh axis.
         """
         taken: dict[str, str] = {}
         entries: list[Axis] = []
@@ -79,10 +80,10 @@ class Rules:
 
 
 UPDATE = Rules(vocab=TENSOR, embed_dim=FSDP, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
-"""Learning: matrices are split both ways and gathered layer by layer."""
+"""Learning: matrices are sharded over fsdp and tensor, and all-gathered over fsdp layer by layer."""
 
 ROLLOUT = Rules(vocab=TENSOR, embed_dim=None, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
-"""Decoding: whole rows of the stream; every data and fsdp device plays episodes of its own."""
+"""Decoding: the embedding dimension is not sharded; every data and fsdp device plays different episodes."""
 
 WIDE_ROLLOUT = Rules(
     vocab=(FSDP, TENSOR), embed_dim=None, heads=(FSDP, TENSOR), kv_heads=(FSDP, TENSOR), mlp=(FSDP, TENSOR), rows=DATA
@@ -107,14 +108,14 @@ _OUTER: dict[str, tuple[str, ...]] = {
 
 
 def logical_axes(path: Sequence[str], rank: int) -> tuple[str | None, ...]:
-    """Names of the axes of a parameter, an optimizer moment of it, or a low-rank part of it.
+    """Logical axes of a parameter, of its optimizer moments, or of its low-rank factors.
 
     Args:
-        path: its keys in the tree, from the root; a low-rank part is `query/a`, or `query_lora_a` where it is attached.
-        rank: number of its axes; one more than a matrix of one layer has where layers are stacked.
+        path: keys in the tree, from the root; a low-rank factor is `query/a`, or `query_lora_a` once attached.
+        rank: number of axes of the tensor; one more than for a single layer if layers are stacked.
 
     Raises:
-        ValueError: no rule knows a tensor of that name and rank.
+        ValueError: there is no rule for a tensor of that name and rank.
     """
     name = path[-1] if path else ""
     axes: tuple[str | None, ...]
@@ -151,10 +152,10 @@ def shardings(tree: Any, mesh: Mesh, rules: Rules, *, head_dim: int) -> Any:
         tree: arrays or their shapes.
         mesh: the devices.
         rules: the layout.
-        head_dim: entries of a head, which stay together.
+        head_dim: size of a head, which is never split.
 
     Raises:
-        ValueError: the rules collide, or a leaf is unknown.
+        ValueError: the rules conflict, or there is no rule for a leaf.
     """
 
     def place(path, leaf):
@@ -167,7 +168,7 @@ def shardings(tree: Any, mesh: Mesh, rules: Rules, *, head_dim: int) -> Any:
 
 
 def specs_over(shardings: Any, axes: Sequence[str]) -> Any:
-    """What the shardings say of some axes of the mesh, as `jax.shard_map` over these wants to know it."""
+    """Partition specs of the shardings, restricted to some mesh axes, for `jax.shard_map` over these axes."""
 
     def keep(entry: Axis) -> Axis:
         kept = tuple(axis for axis in _as_tuple(entry) if axis in axes)

@@ -10,15 +10,15 @@ MESH_AXES = (DATA, FSDP, TENSOR)
 
 
 def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, tensor: int = 1) -> Mesh:
-    """A mesh (data, fsdp, tensor); what `fsdp` and `tensor` leave over is `data`.
+    """A mesh with the axes (data, fsdp, tensor); `data` is the number of devices / (fsdp x tensor).
 
     Args:
-        devices: how many of this host's devices, the first ones; 0 takes all. Or the devices themselves.
-        fsdp: devices that share parameters, optimizer state and rows while learning.
-        tensor: devices that share each matrix.
+        devices: number of devices to use, the first ones of this host; 0: all. Or a sequence of devices.
+        fsdp: number of devices that parameters, optimizer state and rows are sharded over while learning.
+        tensor: number of devices that each matrix is sharded over.
 
     Raises:
-        ValueError: there are fewer devices, or fsdp x tensor does not divide them.
+        ValueError: there are too few devices, or fsdp x tensor does not divide their number.
     """
     if isinstance(devices, int):
         there = jax.devices()

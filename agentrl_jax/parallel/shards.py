@@ -1,6 +1,6 @@
-"""The rows of a batch over the devices, as seen from inside `jax.shard_map`.
+"""Division of the rows of a batch among devices, for use inside `jax.shard_map`.
 
-Shapes: `N` rows of the whole batch, `R` shares of it.
+Shapes: `N` rows of the whole batch, `R` shards of it.
 """
 
 import dataclasses
@@ -18,20 +18,20 @@ from agentrl_jax.parallel.mesh import DATA, FSDP
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch are shared out. With one share every method is the identity.
+    """How the rows of a batch are divided among devices. With one shard every method is the identity.
 
     Attributes:
         count: R, static. Above 1 the methods must run inside `jax.shard_map` over `axes`.
-        axes: axes of the mesh that the shares are laid over.
+        axes: mesh axes that the rows are sharded over.
     """
 
     count: int = 1
     axes: tuple[str, ...] = (DATA,)
 
     def shard_rows(self, tree: Any) -> Any:
-        """This share of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
+        """This device's shard of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
 
-        Rows with nothing to learn from stand at the end of a batch and are shared out evenly like this.
+        Rows without sampled tokens are at the end of a batch; this way they are divided evenly.
 
         Raises:
             ValueError: R does not divide N.
@@ -39,11 +39,11 @@ class Shards:
         return self._cut(tree, axis=1)
 
     def all_gather_rows(self, tree: Any) -> Any:
-        """Every share's rows on all of them, in the order that `shard_rows` found: leaves [N / R, ...] -> [N, ...]."""
+        """The rows of all shards on every device, the inverse of `shard_rows`: leaves [N / R, ...] -> [N, ...]."""
         return self._collect(tree, axis=1)
 
     def block(self, tree: Any) -> Any:
-        """This share's contiguous block of replicated rows, the one that a rollout gives it: [N, ...] -> [N / R, ...].
+        """This device's contiguous block of replicated rows, divided as in the rollout: [N, ...] -> [N / R, ...].
 
         Raises:
             ValueError: R does not divide N.
@@ -51,17 +51,17 @@ class Shards:
         return self._cut(tree, axis=0)
 
     def join(self, tree: Any) -> Any:
-        """Every share's block on all of them, in the order of `block`: leaves [N / R, ...] -> [N, ...]."""
+        """The blocks of all devices on every device, the inverse of `block`: leaves [N / R, ...] -> [N, ...]."""
         return self._collect(tree, axis=0)
 
     def sum(self, tree: Any) -> Any:
-        """Sum over shares."""
+        """Sum over shards."""
         return tree if self.count == 1 else jax.lax.psum(tree, self.axes)
 
     def sum_of_gradients(self, grads: Any, params: Any) -> Any:
-        """Sum over shares of gradients with respect to parameters, as they came, not marked as varying.
+        """Sum over shards of the gradients; `params` are the parameters before they were marked as varying.
 
-        A parameter that devices keep in parts has the sum over those devices already.
+        The gradient of a sharded parameter is already summed over the devices that it is sharded over.
         """
         if self.count == 1:
             return grads
@@ -72,7 +72,7 @@ class Shards:
         return jax.tree.map(add, grads, params)
 
     def norm(self, tree: Any) -> jax.Array:
-        """Euclidean norm f32[] of all leaves, of which devices may keep parts."""
+        """Euclidean norm f32[] of all leaves, which may be sharded."""
         if self.count == 1:
             return optax.tree.norm(tree)
         by_axes: dict[tuple[str, ...], Any] = {}
@@ -82,26 +82,26 @@ class Shards:
         return jnp.sqrt(sum(squares, jnp.float32(0)))
 
     def largest(self, tree: Any) -> Any:
-        """Greatest over shares."""
+        """Maximum over shards."""
         return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
     def any(self, x: jax.Array) -> jax.Array:
-        """Whether `x` bool[...] is true anywhere on the devices that keep parts of the same parameters: bool[].
+        """Whether `x` bool[...] is true anywhere on the devices that shard the same parameters: bool[].
 
-        A branch that puts parameters together asks this: a device that takes it alone would wait for ever.
+        A branch that all-gathers parameters must use this: a device that enters it alone would deadlock.
         """
         return self.fsdp_max(jnp.any(x).astype(jnp.int32)) > 0
 
     def fsdp_max(self, x: jax.Array) -> jax.Array:
-        """Greatest i32[] on the devices that keep parts of the same parameters, for branches as in `any`."""
+        """Maximum i32[] over the devices that shard the same parameters, for branches as in `any`."""
         return jax.lax.pmax(x, FSDP) if self._of_parts else x
 
     def after(self, done: Any, tree: Any) -> Any:
-        """`tree`, for loops with collectives in them that begin when `done` is there."""
+        """`tree`, made to depend on `done`, so that loops with collectives that read it start after `done`."""
         return after(done, tree) if self._of_parts else tree
 
     def varying(self, tree: Any) -> Any:
-        """Marks replicated values as this share's own, so that loops and gradients treat them as such."""
+        """Marks replicated values as varying over devices, so that loops and gradients treat them as such."""
         if self.count == 1:
             return tree
 
@@ -113,11 +113,11 @@ class Shards:
 
     @property
     def _of_parts(self) -> bool:
-        """Shares put parameters together."""
+        """Whether parameters are sharded and all-gathered."""
         return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
 
     def _cut(self, tree: Any, axis: int) -> Any:
-        """This share of rows that are numbered (share, row) for `axis` 0 and (row, share) for 1."""
+        """This device's shard of rows that are ordered (shard, row) for `axis` 0 and (row, shard) for 1."""
         if self.count == 1:
             return tree
         index = jax.lax.axis_index(self.axes)
@@ -137,7 +137,7 @@ class Shards:
         index = jax.lax.axis_index(self.axes)
 
         def collect(x):
-            # A sum of disjoint parts, because its result is known to be equal on all devices.
+            # A sum of disjoint shards instead of an all-gather, because its result counts as replicated.
             numbered = jnp.zeros((*x.shape[:axis], self.count, *x.shape[axis:]), x.dtype)
             numbered = jax.lax.dynamic_update_index_in_dim(numbered, x, index, axis=axis)
             return jax.lax.psum(numbered, self.axes).reshape(-1, *x.shape[1:])
@@ -159,21 +159,21 @@ def maybe_shard_map(
     axes: Sequence[str],
     replicated_results: bool,
 ) -> Callable[..., Any]:
-    """`jax.shard_map` over some axes of the mesh, or the function itself on one device.
+    """`jax.shard_map` over some mesh axes, or the function itself on one device.
 
     Args:
-        function: runs once per share; what the other axes of the mesh do inside it is the compiler's business.
+        function: runs once per shard; the compiler handles the other mesh axes.
         mesh: from `make_mesh`.
-        in_specs: as for `jax.shard_map`, of `axes` alone.
-        out_specs: as for `jax.shard_map`, of `axes` alone.
-        axes: axes of the mesh that the shares are laid over.
-        replicated_results: some result is claimed to be equal in all shares, which is then checked. The check asks
-            that loops start from values marked as varying. Environments know nothing of devices and start theirs from
-            constants, so a function whose results are all per share, which claims nothing, is not checked.
+        in_specs: as for `jax.shard_map`, for `axes` only.
+        out_specs: as for `jax.shard_map`, for `axes` only.
+        axes: mesh axes to map over.
+        replicated_results: some result is declared equal on all shards; this is then checked. The check requires loops
+            to start from values marked as varying, but the loops of environments start from constants. A function whose
+            results are all per shard is therefore not checked.
     """
     if mesh.size == 1:
         return function
-    # An axis of one device is no one's business; left to the compiler it would only hinder callbacks.
+    # Axes of one device are mapped too: left to the compiler, they would only hinder callbacks.
     manual = {axis for axis, size in mesh.shape.items() if axis in axes or size == 1}
     return jax.shard_map(
         function,

@@ -1,4 +1,4 @@
-"""Devices that need not be there: TPU topologies that the compiler of `libtpu` knows."""
+"""Devices to compile for that need not be present: TPU topologies that `libtpu` can describe."""
 
 import importlib.util
 import os
@@ -16,10 +16,10 @@ class TopologyError(ValueError):
 
 
 def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
-    """Devices of a topology, and the memory of each in bytes, if it is known.
+    """Devices of a topology, and the memory of each in bytes, or None if it is not known.
 
     Args:
-        name: `shard_rows` for this process's own devices, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
+        name: `local` for the devices of this process, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
 
     Raises:
         TopologyError: the name is unknown, or `libtpu` is not installed.
@@ -38,11 +38,11 @@ def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
             f"topology {name} needs the TPU compiler, which is not installed; pip install --no-deps libtpu, or give "
             "the topology local"
         )
-    # Without it the library asks for the metadata of the machine that it runs on, and waits.
+    # Otherwise the library queries the metadata server of the machine and waits for it.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     try:
         described = topologies.get_topology_desc(platform="tpu", topology_name=name)
-    except Exception as error:  # whatever the plug-in raises
+    except Exception as error:  # the plug-in may raise any type
         reason = " ".join(str(error).split())[:200]
         raise TopologyError(f"topology {name} is not one that libtpu describes ({reason}); e.g. v5e:4x4") from error
     return list(described.devices), HBM[kind]

@@ -1,10 +1,9 @@
-"""The rollout engine: turns, tokens and environments in one program.
+"""The rollout engine: decoding, environment steps and prefill in one compiled program.
 
 Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` response tokens, `V` vocabulary. A slot plays
-one episode at a time; an episode's result never depends on its slot or on its neighbors. Turn, position and phase
-belong
-to the row: a row decodes its response, waits for its observation, or is idle. One cycle of the loop lets rows decode
-until a set share of the active ones waits, lets the environments answer those, and prefills the answers as one chunk.
+one episode at a time; the result of an episode never depends on its slot or on the other rows. Each row has its own
+turn, position and phase: it decodes a response, waits for an observation, or is idle. One cycle of the loop decodes
+until a given share of the active rows waits, steps the environments of those rows, and prefills their observations.
 """
 
 import dataclasses
@@ -37,24 +36,24 @@ from agentrl_jax.rollout.trajectory import (
 
 
 class LoopState(struct.PyTreeNode):
-    """State of the loop. Every row of every field stays as it is once the row is idle.
+    """State of the loop. The fields of an idle row do not change.
 
     Attributes:
-        episode: i32[B] row of the trajectory that the slot writes; E when idle.
-        ids: `EpisodeIds` of the slot, [B].
+        episode: i32[B] row of the trajectory that the slot writes to; E when idle.
+        ids: `EpisodeIds` of the slots, [B].
         batched_env: state of the environments.
-        sample_keys: key[B].
+        sample_keys: key[B] from which the tokens of each row are sampled.
         turn: i32[B] turns finished.
         position: i32[B] filled positions of the cache.
         active: bool[B] the slot plays an episode.
-        waiting: bool[B] its response is complete and the environment has not answered.
+        waiting: bool[B] the response is complete and the environment has not answered yet.
         response: `Response` under construction.
         parser: state of the response grammar.
         logits: f32[B, V] of the next token.
         cache: `KVCache` of B rows.
         message: the observation that the next response answers.
-        next_episode: i32[] first episode that no slot has taken.
-        trajectory: what has been finished, [E, ...].
+        next_episode: i32[] first episode that no slot has started.
+        trajectory: the turns recorded so far, [E, ...].
         stats: counters.
     """
 
@@ -86,15 +85,15 @@ def rollout(
     settings: RolloutSettings,
     constrain_sharding: Callable[[Any], Any] = lambda state: state,
 ) -> tuple[Trajectory, RolloutStats]:
-    """Plays E episodes with the policy `params`. Pure; meant to be compiled whole.
+    """Plays E episodes with the policy `params`. A pure function, meant to be compiled as a whole.
 
     Args:
         params: parameters of the policy.
         model: shape of the policy (static).
         batched_env: environments, prompts and grammars (static).
-        config: shapes and order of work (static).
+        config: shapes and scheduling (static).
         key: key of this rollout.
-        ids: E episodes; with members > 1, rows of a group are contiguous.
+        ids: E episodes; with a group size above 1, rows of a group are contiguous.
         settings: traced settings.
         constrain_sharding: see `final_state`.
 
@@ -102,7 +101,7 @@ def rollout(
         The trajectory and counters.
 
     Raises:
-        ValueError: slots or episodes are not a multiple of members, or there are more slots than episodes.
+        ValueError: slots or episodes are not a multiple of the group size, or there are more slots than episodes.
     """
     state = final_state(params, model, batched_env, config, key, ids, settings, constrain_sharding=constrain_sharding)
     trajectory = state.trajectory
@@ -126,20 +125,19 @@ def final_state(
     responses: Response | None = None,
     constrain_sharding: Callable[[Any], Any] = lambda state: state,
 ) -> LoopState:
-    """As `rollout`, but returns the whole state of the loop when it ends.
+    """Like `rollout`, but returns the final state of the loop.
 
     Args:
-        params: as the following, see `rollout`.
+        params: parameters of the policy; this and the next arguments are those of `rollout`.
         model: shape of the policy.
         batched_env: environments, prompts and grammars.
-        config: shapes and order of work.
+        config: shapes and scheduling.
         key: key of this rollout.
         ids: E episodes.
         settings: traced settings.
-        responses: [E, T] responses that are given instead of drawn ones; each is scored as if it had been drawn.
-        constrain_sharding: marks every new state with what devices must know of it: inside a checked `jax.shard_map`,
-            whose loops start from constants, `Shards.varying`; where the compiler parts the cache over devices, its
-            layout.
+        responses: [E, T] responses to use instead of sampling; each token is scored as if it had been sampled.
+        constrain_sharding: annotates every new state for the devices: `Shards.varying` inside a checked
+            `jax.shard_map`, where loops start from constants; the layout of the cache where the compiler shards it.
     """
     episodes = ids.group.shape[0]
     slots = config.slots or episodes
@@ -150,7 +148,7 @@ def final_state(
         )
     if slots > episodes:
         raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
-    # More turns than T would be played without being recorded.
+    # Turns beyond T would be played but not recorded.
     settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
     layers = decoder.prepare_for_decode(params, model)
     opening = prefill_prefixes(layers, model, batched_env)
@@ -181,10 +179,10 @@ class _Engine:
     responses: Response | None
     constrain_sharding: Callable[[Any], Any]
     opening: decoder.KVCache
-    """See `prefill_prefixes`."""
+    """Keys and values of the task prefixes, see `prefill_prefixes`."""
 
     def start(self, slots: int) -> LoopState:
-        """First observations of the first `slots` episodes, prefilled once a group."""
+        """Starts the first `slots` episodes and prefills their first observations, once per group."""
         ids = jax.tree.map(lambda x: x[:slots], self.ids)
         batched_env, message = self.batched_env.reset(self.key, self.settings, ids)
         heads = slice(None, None, self.config.group_size)
@@ -218,14 +216,14 @@ class _Engine:
         )
 
     def may_decode(self, state: LoopState) -> jax.Array:
-        """bool[]: some row decodes and too few wait to answer them."""
+        """bool[]: some row is decoding, and fewer rows wait than `prefill_threshold` asks for."""
         waiting = jnp.sum(state.waiting)
         return jnp.any(state.active & ~state.waiting) & (
             waiting < self.config.prefill_threshold * jnp.sum(state.active)
         )
 
     def decode(self, state: LoopState) -> LoopState:
-        """Adds one token to the response of every row that decodes, and runs the model on it."""
+        """Adds one token to the response of every decoding row, and runs the model on it."""
         config = self.config
         decoding = state.active & ~state.waiting
         response = state.response
@@ -274,10 +272,10 @@ class _Engine:
         return token, score(state.logits, temperature, token), given.length
 
     def interact(self, state: LoopState) -> tuple[LoopState, jax.Array]:
-        """Lets the environments answer the rows that wait, records their turns, and gives free slots new episodes.
+        """Steps the environments of the waiting rows, records their turns, and refills free slots with new episodes.
 
         Returns:
-            The state, and bool[B]: the rows whose message is to be read next.
+            The state, and bool[B]: the rows whose message has to be prefilled next.
         """
         answered = state.waiting
         parsed = parsing.result(self.batched_env.grammars, state.ids.task, state.parser)
@@ -316,7 +314,7 @@ class _Engine:
         return state, continuing | refilled
 
     def _is_full(self, state: LoopState, message: Message) -> jax.Array:
-        """bool[B]: after this message there might be no room for a response."""
+        """bool[B]: after this message the context may have no room for a response."""
         if not self.config.context_tokens:
             return jnp.zeros_like(state.active)
         alone = self.config.context == "single_turn"
@@ -348,7 +346,7 @@ class _Engine:
         return chunked_prefill(self.params, self.model, cache, tokens, start, length, self.config.chunk)
 
     def _refill(self, state: LoopState, over: jax.Array) -> tuple[LoopState, jax.Array]:
-        """Gives the slots whose episode is over the next episodes, in the order of the slots."""
+        """Starts the next episodes in the slots whose episode is over, in the order of the slots."""
         total = self.ids.group.shape[0]
         candidate = state.next_episode + jnp.cumsum(over, dtype=jnp.int32) - 1
         refilled = over & (candidate < total)
@@ -380,12 +378,12 @@ class _Engine:
 
 
 def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
-    """bool[B]: the token [B] is a stop token. One comparison each: there are few, and a single one costs no more."""
+    """bool[B]: the token [B] is a stop token. One comparison per stop token, since there are few."""
     return functools.reduce(operator.or_, (token == stop for stop in stops))
 
 
 def _counters(episodes: int) -> RolloutStats:
-    """Those of a rollout that has read its first observations; what its trajectory tells is counted at its end."""
+    """Counters after the first prefill; those that follow from the trajectory are filled in at the end."""
     counted = {field.name: 0 for field in dataclasses.fields(RolloutStats) if field.name != "measured"}
     counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
     return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})

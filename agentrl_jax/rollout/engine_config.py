@@ -1,4 +1,4 @@
-"""What fixes the shapes and the order of work of a rollout, and the length of a context that follows from it."""
+"""Static settings of a rollout (shapes and scheduling), and the context length that follows from them."""
 
 import dataclasses
 from typing import Literal
@@ -8,25 +8,25 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Shapes and order of work. Letters as in `rollout.engine`.
+    """Shapes and scheduling of a rollout. Letters as in `rollout.engine`.
 
     Attributes:
         max_turns: T.
         max_response_tokens: L, the cap on one response.
-        group_size: members of a group; its rows are contiguous and share the prefill of the first observation.
-        slots: B; 0 gives every episode its own slot, less refills slots as episodes end.
-        prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is the turn
-            barrier.
+        group_size: episodes per group; their rows are contiguous and share the prefill of the first observation.
+        slots: B; 0 gives every episode its own slot; with fewer, slots are refilled as episodes end.
+        prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is a barrier
+            after every turn.
         context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
         stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
-        end_of_turn: ids of the stop tokens, at least one; each ends the response that it was sampled in.
-        chunk: observations are prefilled so many tokens at a time, as many times as the longest of them needs; 0 for
-            all of the width at once. Where texts differ much in length, most rows would be padding.
-        context_tokens: most tokens of a context; an episode whose next turn might need more ends as truncated. 0 for
-            as many as can occur.
+        end_of_turn: ids of the stop tokens, at least one; sampling one of them ends the response.
+        chunk: observations are prefilled in chunks of this many tokens, until the longest is read; 0 for the full
+            width O at once. Chunks avoid padding where observations differ much in length.
+        context_tokens: maximum tokens of a context; an episode whose next turn might need more is truncated. 0 for the
+            longest context that can occur.
 
     Raises:
-        ValueError: `prefill_threshold` lies outside (0, 1], or `end_of_turn` is empty.
+        ValueError: `prefill_threshold` is outside (0, 1], or `end_of_turn` is empty.
     """
 
     max_turns: int
@@ -51,7 +51,7 @@ def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
     """Positions of the cache: the longest context that can occur.
 
     Raises:
-        ValueError: not even a first turn fits `config.context_tokens`.
+        ValueError: the first turn alone does not fit into `config.context_tokens`.
     """
     turns = config.max_turns if config.context == "full" else 1
     prefix, turn = batched_env.prefix.shape[1], batched_env.observation_tokens + config.max_response_tokens

@@ -1,4 +1,4 @@
-"""What a batch of trajectories says about the agent, over all episodes and per task.
+"""Metrics of a batch of trajectories, over all episodes and per task.
 
 Shapes: `E` episodes, `M` members of a group.
 """
@@ -15,7 +15,7 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 def trajectory_metrics(
     trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, penalties: Penalties
 ) -> dict[str, jax.Array]:
-    """The values f32[] of `trajectory_means`."""
+    """The means of `trajectory_means` as values f32[]."""
     return {name: x.value for name, x in trajectory_means(trajectory, task_names, group_size, penalties).items()}
 
 
@@ -24,20 +24,20 @@ def trajectory_means(
 ) -> dict[str, Mean]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
-    Episodes whose environment broke count in "failed" and in nothing else.
+    Episodes whose environment failed count in "failed" and in nothing else.
 
     Args:
         trajectory: E episodes; the rows of a group are contiguous.
         task_names: name of each task.
         group_size: M.
-        penalties: that "return" includes.
+        penalties: penalties included in "return".
 
     Returns:
         success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format
         (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated
         and by cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information
-        as its mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes,
-        then under each task's name if there are several tasks, with "episodes".
+        as a mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes;
+        with several tasks also under each task's name, with "episodes".
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
     metrics = _over(trajectory, everything, group_size, penalties)
@@ -45,7 +45,7 @@ def trajectory_means(
         for index, name in enumerate(task_names):
             mine = trajectory.ids.task == index
             part = _over(trajectory, mine, group_size, penalties)
-            # A sum: divided by nothing.
+            # A sum, so the weight is 0.
             part["episodes"] = Mean(masked.count(mine), jnp.float32(0))
             metrics |= {f"{name}/{key}": value for key, value in part.items()}
     return metrics

@@ -1,6 +1,6 @@
-"""From trajectories to the rows that the learner reads.
+"""Packs trajectories into the rows that the learner reads.
 
-Shapes: `E` episodes, `T` turns, `L` tokens of a response, `N` rows, `S` tokens of a row, `K` slots for sampled tokens.
+Shapes: `E` episodes, `T` turns, `L` tokens of a response, `N` rows, `S` tokens of a row, `K` response positions.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from agentrl_jax.rollout.trajectory import Trajectory
 
 
 class Sequences(struct.PyTreeNode):
-    """Rows of tokens, padded on the right, and the tokens of each row that were sampled.
+    """Rows of tokens, padded on the right, with the positions of the sampled tokens.
 
-    Every response has L slots, so a row has K = (turns of the row) x L of them; slot t L + i is token i of its turn t.
+    A response has L positions, so a row has K = (turns of the row) x L; position t * L + i is token i of its turn t.
 
     Attributes:
         tokens: i32[N, S].
-        length: i32[N].
-        position: i32[N, K] where in the row the slot's token stands; 1 where there is none.
-        response_mask: bool[N, K] the slot holds a token that was drawn from the policy: the loss mask.
+        length: i32[N] tokens of each row.
+        position: i32[N, K] index of the sampled token in its row; 1 where there is none.
+        response_mask: bool[N, K] the token was sampled from the policy: the loss mask.
         logprob: f32[N, K] behavior log-probability of sampled tokens, else 0.
-        turn: i32[N, K] turn of the episode that the slot belongs to.
+        turn: i32[N, K] turn of the episode that the response position belongs to.
         episode: i32[N] row of the trajectory.
     """
 
@@ -37,17 +37,17 @@ class Sequences(struct.PyTreeNode):
 
 
 def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> Sequences:
-    """Makes the learner's rows, exactly the token sequences that the policy saw.
+    """Packs trajectories into rows with exactly the token sequences that the policy saw.
 
     Args:
         trajectory: E episodes.
-        context: "full": one row per episode, prompt and all turns. "single_turn": one row per turn, prompt and that
-            turn alone; turns that were not played give rows without sampled tokens.
-        limit: S, where no row has more tokens; 0 for as many as there is room for.
+        context: "full": one row per episode, with the prompt and all turns. "single_turn": one row per turn, with the
+            prompt and that turn alone; turns that were not played give rows without sampled tokens.
+        limit: S, if no row has more tokens; 0 for the largest length that can occur.
 
     Returns:
-        `Sequences` with N = E or E * T rows, those of an episode side by side: [N, K] read as [E, T * L] has the slots
-        of each episode in the order of its turns, whatever the context.
+        `Sequences` with N = E or E * T rows; the rows of an episode are contiguous, so in both contexts [N, K] reshaped
+        to [E, T * L] has the response positions of each episode in the order of its turns.
     """
     episodes, turns = trajectory.observation_length.shape
     single = context == "single_turn"
@@ -71,7 +71,7 @@ def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> S
     def flat(x):
         return x.reshape(x.shape[0], -1)
 
-    # Laid out with gaps: the prompt, then observation and response of each turn. What is kept moves to the left.
+    # First with padding inside: the prompt, then observation and response of each turn. Then real tokens move left.
     parts = jnp.concatenate([observation, response], axis=2)
     drawn = below(response_length, response.shape[-1])
     filled = jnp.concatenate([below(observation_length, observation.shape[-1]), drawn], axis=2)
@@ -95,12 +95,12 @@ def pack_trajectories(trajectory: Trajectory, context: str, limit: int = 0) -> S
 
 
 class FinalStates(NamedTuple):
-    """What the policy would have read next in episodes that were truncated.
+    """Contexts at the end of truncated episodes, including the observation that was never answered.
 
     Attributes:
         tokens: i32[E, S] the context up to the last observation, padded on the right.
-        position: i32[E, 1] where the next token would stand; 1 where the episode was not truncated.
-        known: bool[E, 1] it was.
+        position: i32[E, 1] index of the token that would come next; 1 where the episode was not truncated.
+        known: bool[E, 1] whether the episode was truncated.
     """
 
     tokens: jax.Array
@@ -109,16 +109,16 @@ class FinalStates(NamedTuple):
 
 
 def final_states(trajectory: Trajectory, context: str, limit: int = 0) -> FinalStates:
-    """The states that truncated episodes ended in, as rows of the same context as `pack_trajectories` makes.
+    """The final contexts of truncated episodes, in the same layout as the rows of `pack_trajectories`.
 
     Args:
         trajectory: E episodes.
         context: see `pack_trajectories`.
-        limit: likewise; the last observation may go beyond it.
+        limit: see `pack_trajectories`; the last observation may exceed it.
     """
     turns = trajectory.observation_length.shape[1]
     known = trajectory.final_observation_length > 0
-    # One turn more, which has been read and not answered.
+    # One more turn: its observation was read but not answered.
     longer = jax.tree.map(
         lambda x: jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2)),
         {name: getattr(trajectory, name) for name in ("observation", "observation_length", "response", "turn")},

@@ -1,4 +1,4 @@
-"""The response grammars of several tasks over a batch of rows.
+"""Response grammars of several tasks, applied to a batch of rows.
 
 Shapes: `B` rows, `K` tasks.
 """
@@ -12,7 +12,7 @@ from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import GrammarState, GrammarTable, ParsedResponse
 
 Tables = tuple[GrammarTable, ...]
-"""One grammar per task; all keep the same number of actions per turn. Without any nothing is parsed."""
+"""One grammar per task; all keep the same number of actions per turn. If empty, nothing is parsed."""
 
 
 def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *rows: Any) -> Any:
@@ -26,7 +26,7 @@ def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *ro
 
 
 def start(tables: Tables, task: jax.Array) -> GrammarState:
-    """State before the first token of a response, for rows of the tasks `task` i32[B]."""
+    """State of each row before the first token of a response; `task` i32[B] selects the grammar."""
     return _per_task(tables, task, grammar.start)
 
 
@@ -41,5 +41,5 @@ def closed(tables: Tables, task: jax.Array, state: GrammarState) -> jax.Array:
 
 
 def result(tables: Tables, task: jax.Array, state: GrammarState) -> ParsedResponse:
-    """What the responses asked for, fields [B, ...]."""
+    """The parsed responses, fields [B, ...]."""
     return _per_task(tables, task, grammar.result, state)

@@ -1,7 +1,7 @@
-"""What the model reads before it responses: the prefix of a task, once for all of its episodes, and observations.
+"""Prefill of what the model reads before it responds: task prefixes (once for all episodes) and observations.
 
-Shapes: `B` rows, `K` tasks, `S` positions of a cache, `P` tokens of the longest prefix, `O` of an
-observation, `D` embed_dim.
+Shapes: `B` rows, `K` tasks, `S` cache positions, `P` tokens of the longest prefix, `O` observation tokens, `D`
+embedding dimension.
 """
 
 import jax
@@ -13,12 +13,12 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
 def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: BatchedEnv) -> decoder.KVCache:
-    """Keys and values of P positions of every task's prefix, a row a task.
+    """Keys and values of the P prefix positions of every task, one row per task.
 
     Args:
         params: parameters of the policy from `decoder.prepare_for_decode`.
-        model: its shape.
-        batched_env: tells the prefixes, i32[K, P] of K tasks.
+        model: shape of the policy.
+        batched_env: has the prefixes of the K tasks, i32[K, P].
 
     Returns:
         A cache of K rows and P positions.
@@ -34,16 +34,16 @@ def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: 
 def write_prefix(
     cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array, rows: jax.Array
 ) -> decoder.KVCache:
-    """The cache, in which some rows begin with the prefix of their task.
+    """Writes the task prefix to the start of some rows of a cache.
 
     Args:
         cache: of B rows and S positions.
         prefixes: from `prefill_prefixes`.
         task: i32[B] task of each row.
-        rows: bool[B] rows that begin anew; the others keep every bit.
+        rows: bool[B] rows to write; the others keep every bit.
 
     Returns:
-        The cache, of B rows and S positions as before.
+        The new cache of B rows and S positions.
     """
 
     def write(buffer: jax.Array, prefix: jax.Array) -> jax.Array:
@@ -62,19 +62,19 @@ def chunked_prefill(
     length: jax.Array,
     size: int,
 ) -> tuple[jax.Array, decoder.KVCache]:
-    """Runs the model on the first tokens of every row, `size` of them at a time, as many times as the longest needs.
+    """Runs the model on the first tokens of every row, in chunks of `size` tokens until the longest row is read.
 
     Args:
         params: parameters of the policy from `decoder.prepare_for_decode`.
-        model: its shape.
+        model: shape of the policy.
         cache: of B rows.
-        tokens: i32[B, O], of which a row's first `length` are read.
-        start: i32[B] position of the first of them.
-        length: i32[B], at most O; a row with 0 reads nothing, and its hidden state means nothing.
+        tokens: i32[B, O]; the first `length` tokens of a row are read.
+        start: i32[B] cache position of the first token.
+        length: i32[B], at most O; a row with 0 reads nothing, and its hidden state is meaningless.
         size: tokens of a chunk; 0, or O and more, for all O at once.
 
     Returns:
-        The hidden state [B, D] of the last token that each row reads, and the cache.
+        The hidden state [B, D] of the last token that each row reads, and the new cache.
     """
     if not 0 < size < tokens.shape[1]:
         hidden, cache = decoder.forward_with_cache(params, model, cache, tokens, start, length)
@@ -93,7 +93,7 @@ def chunked_prefill(
         return number + 1, jnp.where(count[:, None] > 0, hidden, last), cache
 
     hidden = jax.eval_shape(read, 0, cache)[1]
-    # Made of `length`, so that it varies over devices as what replaces it does.
+    # Computed from `length`, so that it varies over devices like the value that replaces it.
     nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
     longest = jnp.max(length)
     _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, go_on, (jnp.int32(0), nothing, cache))

@@ -1,4 +1,4 @@
-"""Writing what was played into a trajectory, turn by turn.
+"""Records the finished turns in a trajectory.
 
 Shapes: as in `engine`.
 """
@@ -11,7 +11,7 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, Tur
 
 
 def empty_response(batch: int, length: int) -> Response:
-    """A response of no tokens for each of `batch` rows, with room for `length`."""
+    """Empty responses of `batch` rows, with room for `length` tokens."""
     return Response(
         tokens=jnp.zeros((batch, length), jnp.int32),
         length=jnp.zeros(batch, jnp.int32),
@@ -21,7 +21,7 @@ def empty_response(batch: int, length: int) -> Response:
 
 
 def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, turns: int, max_response_tokens: int) -> Trajectory:
-    """E episodes of which no turn has been played.
+    """A trajectory of E episodes without played turns.
 
     Args:
         batched_env: environments and prompts.
@@ -57,16 +57,16 @@ def record_turn(
     result: TurnResult,
     answered: jax.Array,
 ) -> Trajectory:
-    """The trajectory with the finished turns of some slots.
+    """Adds the finished turns of some slots to the trajectory.
 
     Args:
         trajectory: of E episodes.
-        episode: i32[B] that the slot plays.
+        episode: i32[B] episode of each slot.
         turn: i32[B] number of the finished turn.
-        message: the observations that it began with.
+        message: the observations that the turn began with.
         response: the responses.
-        result: what the environments made of them.
-        answered: bool[B] slots whose turn is finished; of the others nothing is written.
+        result: the environments' results.
+        answered: bool[B] slots whose turn is finished; nothing is written for the others.
     """
     episode = jnp.where(answered, episode, trajectory.num_turns.shape[0])
 
@@ -86,14 +86,14 @@ def record_turn(
 def record_truncation(
     trajectory: Trajectory, episode: jax.Array, message: Message, cause: jax.Array, truncated: jax.Array
 ) -> Trajectory:
-    """The trajectory with the ends of truncated episodes.
+    """Adds the causes and final observations of truncated episodes to the trajectory.
 
     Args:
         trajectory: of E episodes.
-        episode: i32[B] that the slot plays.
-        message: what the next responses would have answered.
-        cause: i32[B] as `Trajectory.truncation`.
-        truncated: bool[B] slots whose episode is truncated now; of the others nothing is written.
+        episode: i32[B] episode of each slot.
+        message: the observations that the next responses would have answered.
+        cause: i32[B] as in `Trajectory.truncation`.
+        truncated: bool[B] slots whose episode is truncated now; nothing is written for the others.
     """
     episode = jnp.where(truncated, episode, trajectory.num_turns.shape[0])
 

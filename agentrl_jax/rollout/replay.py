@@ -1,8 +1,8 @@
-"""Log-probabilities of recorded responses, worked out by the rollout's own steps.
+"""Log-probabilities of recorded responses, computed by the same steps as the rollout.
 
-Another order of the same additions rounds differently: a parallel forward pass gives log-probabilities that differ from
-those of the rollout in their last bits. A replay runs the engine itself over the record, with the same rows, chunks,
-slots and refills, so that with the rollout's parameters it gives the rollout's bits.
+Floating-point sums depend on their order, so a parallel forward pass gives log-probabilities that differ from those of
+the rollout in their last bits. A replay runs the engine itself over the recorded trajectory, with the same rows,
+chunks, slots and refills. With the rollout's parameters its result is equal bit for bit.
 
 Shapes: `E` episodes, `B` rows, `T` turns, `L` response tokens, `P` prompt tokens, `O` observation tokens.
 """
@@ -32,25 +32,25 @@ def replay_logprobs(
     tasks: int,
     varying: Callable[[Any], Any] = lambda tree: tree,
 ) -> jax.Array:
-    """Log-probability of every recorded token under `params`, by the steps of the rollout that recorded it.
+    """Log-probability of every recorded token under `params`, computed by the steps of the rollout.
 
-    It asks no environment and draws nothing. Meant for values only: a gradient through its loops is not defined.
+    No environment is stepped and nothing is sampled. For values only: there is no gradient through its loops.
 
     Args:
         params: parameters of the policy, stacked.
         model: shape of the policy, as in the rollout (static).
         config: as in the rollout (static).
-        trajectory: the E episodes that one device has played, all of them and in their order.
-        temperature: f32[E] the one each episode was sampled at.
+        trajectory: all E episodes that one device played, in the same order.
+        temperature: f32[E] sampling temperature of each episode.
         tasks: number of tasks that the rollout could have played (static).
-        varying: see `engine.final_state`.
+        varying: used as `constrain_sharding` of `engine.final_state`.
 
     Returns:
-        f32[E, T, L]; 0 where no token was sampled, or where it was taken greedily.
+        f32[E, T, L]; 0 where no token was sampled or the token was greedy.
 
     Raises:
-        ValueError: the record has another number of turns or of tokens in a response than `config`, or a number of
-            episodes that its slots and members do not fit.
+        ValueError: turns or response tokens of the trajectory do not match `config`, or its number of episodes does
+            not fit the slots and the group size.
     """
     turns, max_response_tokens = trajectory.response.tokens.shape[1:]
     if (turns, max_response_tokens) != (config.max_turns, config.max_response_tokens):
@@ -67,9 +67,9 @@ def replay_logprobs(
         params,
         model,
         RecordedEnv(trajectory, tasks),
-        # Where a response ended is in the record.
+        # The trajectory says where each response ended.
         dataclasses.replace(config, stop_at_answer=False),
-        jax.random.key(0),  # nothing is drawn
+        jax.random.key(0),  # nothing is sampled
         trajectory.ids.replace(group=row),
         settings,
         responses=trajectory.response,
@@ -79,10 +79,10 @@ def replay_logprobs(
 
 
 class RecordedState(struct.PyTreeNode):
-    """What B slots replay.
+    """The replayed episodes of B slots.
 
     Attributes:
-        row: i32[B] row of the record.
+        row: i32[B] row of the recorded trajectory.
         turn: i32[B] turns answered.
     """
 
@@ -92,10 +92,10 @@ class RecordedState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordedEnv:
-    """A `BatchedEnv` that answers with what was recorded. Every episode is a group of its own: its row of the record.
+    """A `BatchedEnv` that returns recorded turns. Every episode is its own group; the group number is its row.
 
     Attributes:
-        trajectory: the record, E episodes.
+        trajectory: the recorded episodes, E.
         tasks: number of tasks.
     """
 
@@ -104,7 +104,7 @@ class RecordedEnv:
 
     @property
     def prefix(self) -> jax.Array:
-        """i32[tasks, P]; that of a task which has no episode here is another's and is not read."""
+        """i32[tasks, P]; a task without episodes here has the prefix of another task, which is never read."""
         return self.trajectory.prompt[self._an_episode]
 
     @property
@@ -118,7 +118,7 @@ class RecordedEnv:
 
     @property
     def grammars(self) -> tuple[()]:
-        """None: what a response asked for is in the record."""
+        """Empty: the parsed actions are in the recorded trajectory."""
         return ()
 
     @property

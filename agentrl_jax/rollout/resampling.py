@@ -1,4 +1,4 @@
-"""Groups that teach nothing are drawn anew, on the device: DAPO's dynamic sampling (arXiv 2503.14476, section 3.2).
+"""Resampling of uninformative groups on the device: DAPO's dynamic sampling (arXiv 2503.14476, section 3.2).
 
 Shapes: `Gr` groups of `M` members, `E` = Gr x M episodes.
 """
@@ -23,23 +23,23 @@ def until_informative(
     rounds: int,
     stride: jax.Array | int,
 ) -> tuple[Trajectory, RolloutStats]:
-    """Plays E episodes again, on new levels, until every group is an informative one, or `rounds` times.
+    """Plays E episodes on new levels until every group is informative, at most `rounds` times.
 
-    A group that is not informative gives its place to one of the same task from a later round, the first that comes;
-    the others of that round are thrown away. Which groups come out is thus no fair draw of the policy's episodes:
-    what these say about the policy is in the counters and sums, which add up over all rounds.
+    An uninformative group is replaced by the first informative group of the same task from a later round; the other
+    groups of that round are discarded. The returned groups are therefore a biased sample of the policy's episodes.
+    For unbiased metrics use the counters and sums, which add up over all rounds.
 
     Args:
         play: the rollout of given episodes, with its counters and sums.
-        informative: which groups of a trajectory teach something, bool[Gr].
-        ids: episodes of the first round; the others have higher numbers of their groups, hence other levels.
+        informative: which groups of a trajectory are informative, bool[Gr].
+        ids: episodes of the first round; later rounds have higher group numbers, hence other levels.
         group_size: M; the rows of a group are contiguous.
-        rounds: bound, at least 1, static.
-        stride: by what the groups' numbers grow each round; more than any of them.
+        rounds: most rounds, at least 1 (static).
+        stride: added to the group numbers each round; larger than any of them.
 
     Returns:
-        A trajectory of Gr groups, where places that were never filled hold groups of the first round; and the sums of
-        all rounds' counters and sums.
+        A trajectory of Gr groups (a group that was never replaced is the one of the first round), and the counters
+        and sums, added up over all rounds.
     """
     groups = ids.group.shape[0] // group_size
     task = ids.task[::group_size]
@@ -67,9 +67,9 @@ def until_informative(
 
 
 def _places(filled: jax.Array, good: jax.Array, task: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For each place i32[Gr] which new group goes there, and bool[Gr] whether one does.
+    """For each position in the batch: i32[Gr] the new group that fills it, and bool[Gr] whether there is one.
 
-    The k-th empty place of a task takes the k-th good group of that task.
+    The k-th unfilled position of a task takes the k-th informative group of that task.
     """
     same = task[:, None] == task
     before = same & (jnp.arange(len(task)) < jnp.arange(len(task))[:, None])

@@ -1,7 +1,7 @@
-"""Where every random number of an episode comes from.
+"""Random keys of episodes.
 
 A rollout's key is `fold_in(seed, iteration)`. From it, by `fold_in`: group -> level; group -> member -> noise of the
-environment; group -> member -> turn -> token. Nothing depends on the slot that an episode is played in.
+environment; group -> member -> turn -> token. No key depends on the slot that plays the episode.
 """
 
 import jax
@@ -23,7 +23,7 @@ def level_key(key: jax.Array, ids: EpisodeIds) -> jax.Array:
 def noise_key(key: jax.Array, ids: EpisodeIds, *, shared: bool) -> jax.Array:
     """Key of each row's environment noise, key[B].
 
-    With `shared`, members of a group draw the same noise at the same primitive action, as in RAGEN.
+    With `shared`, all members of a group get the same noise at the same primitive action, as in RAGEN.
     """
     if shared:
         return jax.vmap(lambda group: jax.random.fold_in(_group(key, group), _SHARED_NOISE))(ids.group)
@@ -31,7 +31,7 @@ def noise_key(key: jax.Array, ids: EpisodeIds, *, shared: bool) -> jax.Array:
 
 
 def sample_key(key: jax.Array, ids: EpisodeIds) -> jax.Array:
-    """Key from which each row's tokens are drawn, key[B]; see `token_key`."""
+    """Key from which the tokens of each row are sampled, key[B]; see `token_key`."""
     return jax.vmap(lambda member: jax.random.fold_in(member, _SAMPLE))(_members(key, ids))
 
 

@@ -1,4 +1,4 @@
-"""Drawing one token a row, each from its own key, and scoring it."""
+"""Samples one token per row, each with its own key, and scores tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,16 @@ from agentrl_jax.models.decoder import at_token
 
 
 def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draws by the Gumbel maximum: argmax(logits / temperature + noise).
+    """Samples tokens with the Gumbel-max trick: argmax(logits / temperature + noise).
 
     Args:
-        keys: key[B], one a row.
+        keys: key[B], one per row.
         logits: f32[B, V].
         temperature: f32[B]; 0 takes the largest logit.
 
     Returns:
-        token i32[B]; its log-probability f32[B] under softmax(logits / temperature) (0 where greedy, since that
-        distribution is a point).
+        token i32[B]; its log-probability f32[B] under softmax(logits / temperature) (0 where greedy, since the token
+        then has probability 1).
     """
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]

@@ -1,4 +1,4 @@
-"""What a rollout is given and what it returns.
+"""Inputs and outputs of a rollout.
 
 Shapes: `E` episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A` actions
 of one turn.
@@ -17,20 +17,20 @@ from agentrl_jax.algos.masked import Mean
 from envs_jax.splits import Split
 
 TRUNCATIONS = ("turns", "actions", "context")
-"""Why an episode ends before its environment does: the turns of `RolloutSettings.horizon` are played, a limit of
-actions or steps is reached (`RolloutSettings.max_actions`, or one of the environment's own), or its context is full."""
+"""Why an episode is truncated: the turns of `RolloutSettings.horizon` are played, a limit of actions or steps is
+reached (`RolloutSettings.max_actions`, or a limit of the environment), or the context is full."""
 
 
 class RolloutSettings(struct.PyTreeNode):
-    """Traced settings: changing one compiles nothing.
+    """Traced settings: changing a value does not recompile the program.
 
     Attributes:
         temperature: f32[E] sampling temperature of each episode; 0 is greedy.
         horizon: i32[] turns that may be played, at most the static T.
         max_actions: i32[] primitive actions that an episode may execute.
-        env_params: tuple with the environment parameters of each task.
+        env_params: environment parameters of each task, as a tuple.
         format_penalty, overlong_buffer, overlong_penalty: f32[], see `returns.Penalties`; not read by the engine.
-        split: i32[K] or one for all tasks: the `envs_jax.splits.Split` that levels of compiled tasks are drawn from.
+        split: i32[K], or i32[] for all tasks: the `envs_jax.splits.Split` that compiled tasks sample levels from.
     """
 
     temperature: jax.Array
@@ -44,13 +44,13 @@ class RolloutSettings(struct.PyTreeNode):
 
 
 class EpisodeIds(struct.PyTreeNode):
-    """Which episodes a rollout plays. Everything random in an episode follows from its row here and the rollout's key.
+    """The episodes that a rollout plays. These ids and the rollout's key determine everything random in an episode.
 
     Attributes:
-        group: i32[E] group; its members share level and prompt.
+        group: i32[E] number of the group; its members share level and prompt.
         member: i32[E] number within the group.
         task: i32[E] index of the task.
-        level: i32[E] row of the task's level pack, or -1 to draw the level from the group's key.
+        level: i32[E] row of the task's level pack, or -1 to sample the level with the group's key.
     """
 
     group: jax.Array
@@ -65,7 +65,7 @@ class Response(struct.PyTreeNode):
     Attributes:
         tokens: i32[B, L] sampled tokens, padded on the right.
         length: i32[B] number of sampled tokens.
-        logprob: f32[B, L] log-probability of each under the distribution it was drawn from.
+        logprob: f32[B, L] log-probability of each token under the distribution it was sampled from.
         ended: bool[B] the last token is a sampled end-of-turn token.
     """
 
@@ -76,18 +76,18 @@ class Response(struct.PyTreeNode):
 
 
 class TurnResult(struct.PyTreeNode):
-    """What one turn did, for B rows.
+    """Result of one turn, for B rows.
 
     Attributes:
         actions: i32[B, A] executed primitive actions, padded with -1.
-        reward: f32[B] sum of the primitive rewards, without penalty.
-        valid: bool[B] at least one valid action was given.
-        format_error: i32[B] 1 where an action could not be read or none was given.
-        state_hash: u32[B, 2] hash of the state in which the response was given.
-        terminated: bool[B] the environment's own end.
+        reward: f32[B] sum of the primitive rewards, without penalties.
+        valid: bool[B] the response has at least one valid action.
+        format_error: i32[B] 1 where an action could not be parsed or there was none.
+        state_hash: u32[B, 2] hash of the state before the response.
+        terminated: bool[B] the environment reached a terminal state.
         truncated: bool[B] a limit of steps or actions was reached first.
         success: bool[B] the task is solved.
-        failed: bool[B] the environment itself broke, or had no level of the split; nothing is learned from the episode.
+        failed: bool[B] the environment raised an error or had no level of the split; the episode is not trained on.
         info: numeric environment information, f32[B] each.
     """
 
@@ -104,13 +104,13 @@ class TurnResult(struct.PyTreeNode):
 
 
 def unplayed(batch: int, max_actions: int, info_keys: Sequence[str], xp: ModuleType = jnp) -> TurnResult:
-    """`batch` turns that were not played.
+    """A `TurnResult` of `batch` turns that were not played.
 
     Args:
         batch: B.
         max_actions: A.
         info_keys: names of the environment information.
-        xp: makes the arrays: jax.numpy, or numpy for code that must not call JAX.
+        xp: array module: jax.numpy, or numpy for code that must not call JAX.
     """
     flags = ("valid", "terminated", "truncated", "success", "failed")
     return TurnResult(
@@ -129,15 +129,15 @@ class Trajectory(struct.PyTreeNode):
     Attributes:
         prompt: i32[E, P] and prompt_length i32[E]: the task's prefix.
         observation: i32[E, T, O] and observation_length i32[E, T]: tokens inserted before each response (not trained).
-        response: `Response` with leading axes [E, T]; every one of its tokens was sampled and is trained.
+        response: `Response` with leading axes [E, T]; all of its tokens were sampled and are trained.
         turn: `TurnResult` with leading axes [E, T].
         num_turns: i32[E] turns played.
         ids: `EpisodeIds`.
         overflow: bool[E] an observation did not fit its O tokens and was cut.
-        truncation: i32[E] what ended the episode before the environment did: 0 where nothing has, else 1 + the index in
-            `TRUNCATIONS`. An episode that broke is not truncated.
-        final_observation: i32[E, O] and final_observation_length i32[E]: where the episode was truncated, what the next
-            response would have answered; length 0 elsewhere.
+        truncation: i32[E] why the episode was truncated: 1 + the index in `TRUNCATIONS`, or 0 where it was not. A
+            failed episode is not truncated.
+        final_observation: i32[E, O] and final_observation_length i32[E]: where the episode was truncated, the
+            observation that the next response would have answered; length 0 elsewhere.
     """
 
     prompt: jax.Array
@@ -155,7 +155,7 @@ class Trajectory(struct.PyTreeNode):
 
     @property
     def response_mask(self) -> jax.Array:
-        """bool[E, T, L]: tokens drawn from the policy, the loss mask."""
+        """bool[E, T, L]: tokens sampled from the policy, the loss mask."""
         return jnp.arange(self.response.tokens.shape[-1]) < self.response.length[..., None]
 
     @property
@@ -165,7 +165,7 @@ class Trajectory(struct.PyTreeNode):
 
     @property
     def returns(self) -> jax.Array:
-        """f32[E]: raw return, without penalty."""
+        """f32[E]: raw return, without penalties."""
         return jnp.sum(self.turn.reward, axis=1)
 
     @property
@@ -175,7 +175,7 @@ class Trajectory(struct.PyTreeNode):
 
     @property
     def failed(self) -> jax.Array:
-        """bool[E]: the environment broke."""
+        """bool[E]: the environment failed."""
         return jnp.any(self.turn.failed, axis=1)
 
     @property
@@ -189,16 +189,16 @@ class RolloutStats(struct.PyTreeNode):
 
     Attributes:
         decode_steps: forward passes of one token over the slots.
-        sampled_tokens: tokens drawn from the policy.
+        sampled_tokens: tokens sampled from the policy.
         prefill_steps: forward passes over observation chunks.
         slot_steps: decode_steps x slots; sampled_tokens / slot_steps is the active token share.
-        episodes: episodes played, of which
-        failed: the environment broke in so many, and
-        solved: so many of the others solved their task.
+        episodes: episodes played.
+        failed: episodes whose environment failed.
+        solved: other episodes that solved their task.
         environment_steps: primitive actions executed.
-        rounds: times that E episodes were played, more than one under `resampling`.
-        measured: under `resampling`, sums of the metrics of all episodes played by name, see `train.measures.measure`;
-            empty otherwise, where the trajectory has all of them.
+        rounds: how often E episodes were played; more than 1 only with `resampling`.
+        measured: with `resampling`, sums of the metrics of all episodes played, by name, see
+            `learner.measures.measure`; otherwise empty, since the trajectory has all episodes.
     """
 
     decode_steps: jax.Array
@@ -214,7 +214,7 @@ class RolloutStats(struct.PyTreeNode):
 
 
 def level_ids(trajectory: Trajectory) -> list[str]:
-    """The hash of the first state of every episode that was played, as 16 hexadecimal digits."""
+    """The hash of the first state of every played episode, as 16 hexadecimal digits."""
     return hexadecimal(np.asarray(trajectory.turn.state_hash[:, 0])[np.asarray(trajectory.num_turns) > 0])
 
 

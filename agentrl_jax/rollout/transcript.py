@@ -1,4 +1,4 @@
-"""Trajectories as text, for people. Training never reads these."""
+"""Trajectories as text for people to read. Training never uses these."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 
 def transcripts(trajectory: Trajectory, tokenizer: Tokenizer, task_names: tuple[str, ...], count: int) -> list[dict]:
-    """The first `count` episodes: for each its task, group, return, success, and per turn what was read and written."""
+    """The first `count` episodes: task, group, return and success of each, and per turn the text read and written."""
     rows = jax.device_get(jax.tree.map(lambda x: x[:count], trajectory))
     return [_episode(rows, i, tokenizer, task_names) for i in range(rows.num_turns.shape[0])]
 

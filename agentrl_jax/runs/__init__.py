@@ -1,0 +1,1 @@
+"""What a run leaves behind and shows: `run_folder`, `checkpoint`, `curves`, `live` and `totals`."""

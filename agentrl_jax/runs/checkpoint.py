@@ -1,9 +1,9 @@
-"""Checkpoints of a training state, by Orbax.
+"""Checkpoints of a training state, with Orbax.
 
-A checkpoint is written into a folder of another name and renamed, and the SHA-256 of each of its files is written into
-it last (`digests.json`): only then is it complete. A process killed at any moment therefore leaves the last complete
-checkpoint in place, as older ones are removed only afterwards. What is not complete is left out; what was complete and
-has changed is refused by name.
+A checkpoint is written into a temporary folder, which is then renamed. Last comes `digests.json`, the SHA-256 of each
+of its files: only then is the checkpoint complete. Older checkpoints are removed afterwards, so a process killed at any
+moment leaves the last complete checkpoint in place. An incomplete checkpoint is ignored. A complete one whose files
+have changed raises an error that names it.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, wr
 State = TypeVar("State")
 
 LARGEST = 1e18
-"""No number of a state is beyond this: the square of a larger one, and so any norm, leaves float32."""
+"""No number of a state exceeds this: the square of a larger one, and so any norm, overflows float32."""
 _FORMAT = "digests"
-"""Key of the record that a checkpoint with digests has, and one of an older version has not."""
+"""Key of a checkpoint's record that says it has digests; checkpoints of older versions lack it."""
 _REMOVED = ".removed"
 
 
 class CheckpointError(UserError):
-    """A checkpoint is missing, damaged, or of another shape than the state that should be restored."""
+    """A checkpoint is missing, damaged, or has another structure than the state to restore."""
 
 
 class Checkpoints:
-    """The checkpoints of a run, each under its iteration.
+    """The checkpoints of a run, each stored under its iteration.
 
     Attributes:
         path: folder with one sub-folder per checkpoint.
@@ -48,12 +48,12 @@ class Checkpoints:
 
         Args:
             path: folder of the checkpoints.
-            keep: how many of the newest are kept; older ones are removed after a save. The folder is created if needed,
-                and freed of what was never finished: half-written checkpoints are removed, and one that only lacks
-                its digests is renamed to N.unfinished. None: only to read, perhaps while a run writes there.
+            keep: number of newest checkpoints to keep; older ones are removed after a save. The folder is created if
+                needed, and unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks
+                its digests is renamed to N.unfinished. None: read only, possibly while a run writes to the folder.
 
         Raises:
-            CheckpointError: it holds checkpoints of an older version, which had no digests.
+            CheckpointError: the folder holds checkpoints of an older version, without digests.
         """
         self.path = Path(path).absolute()
         self._keep = keep
@@ -75,7 +75,7 @@ class Checkpoints:
         else:
             for rest in self.path.glob(f"*{_REMOVED}"):
                 shutil.rmtree(rest)
-            # Folders that other threads make, and fail to, leave Orbax's other threads waiting for them for 20 minutes.
+            # With folders created asynchronously, a failure leaves other Orbax threads waiting 20 minutes for them.
             at_once = ocp.AsyncOptions(create_directories_asynchronously=False)
             options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True, async_options=at_once)
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
@@ -94,21 +94,21 @@ class Checkpoints:
 
         Args:
             step: the iteration.
-            state: pytree of arrays with at least one entry (typed PRNG keys too) and Python numbers.
-            meta: small JSON record beside it.
-            wait: return when the checkpoint is complete. Otherwise it is written while the caller goes on, who may
-                donate `state` at once: it has left the device, or JAX keeps the buffers that are being read. It is
-                complete after the next `wait`, `save` or `close`.
+            state: pytree of arrays (typed PRNG keys included), each with at least one entry, and Python numbers.
+            meta: small JSON record stored beside it.
+            wait: return once the checkpoint is complete. Otherwise it is written in the background and is complete
+                after the next `wait`, `save` or `close`. The caller may donate `state` at once: it has been copied off
+                the device, or JAX keeps the buffers that are still being read.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the checkpoint cannot be written.
         """
         self.wait()
         record = {"step": step, _FORMAT: "sha256", **(meta or {})}
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(_storable(state)), meta=ocp.args.JsonSave(record))
         try:
             self._manager.save(step, args=arguments, force=True)
-        except Exception as error:  # Orbax and TensorStore raise many types for a disk that is full
+        except Exception as error:  # Orbax and TensorStore raise many types when a disk is full
             raise self._unwritten(step, error) from error
         self._unsealed = step
         if wait:
@@ -119,12 +119,12 @@ class Checkpoints:
 
         Args:
             step: iteration of the checkpoint.
-            like: state of the same structure, shapes and dtypes (values are not read; `jax.eval_shape` gives one). Its
-                shardings are those of the result.
+            like: state of the same structure, shapes and dtypes (values are not read; `jax.eval_shape` gives one). The
+                result has its shardings.
 
         Raises:
-            CheckpointError: there is no such checkpoint, it is damaged, its arrays are not those of `like`, or a number
-                in it is not finite or beyond `LARGEST`.
+            CheckpointError: there is no such checkpoint, it is damaged, its arrays do not match `like`, or a number in
+                it is not finite or exceeds `LARGEST`.
         """
         if step not in self.steps():
             raise CheckpointError(f"{self.path}: there is no checkpoint {step}; there are {self.steps() or 'none'}")
@@ -133,7 +133,7 @@ class Checkpoints:
         target = jax.tree.map(_abstract, _storable(like))
         try:
             restored = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))
-        except Exception as error:  # Orbax and TensorStore raise many types for what a damaged file can do
+        except Exception as error:  # Orbax and TensorStore raise many types for damaged files
             raise self._damaged(step, f"{type(error).__name__}: {error}") from error
         for path, leaf in jax.tree_util.tree_flatten_with_path(restored["state"])[0]:
             if not _is_sound(leaf):
@@ -148,7 +148,7 @@ class Checkpoints:
         """The JSON record of a checkpoint, with its iteration as `step`.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or its record is none of a checkpoint of this step.
+            CheckpointError: the checkpoint is damaged, or its record does not belong to a checkpoint of this step.
         """
         self.check(step)
         try:
@@ -160,10 +160,10 @@ class Checkpoints:
         return {name: value for name, value in record.items() if name != _FORMAT}
 
     def check(self, step: int) -> None:
-        """Compares every file of a complete checkpoint with its digest, once in the life of this object.
+        """Compares every file of a complete checkpoint with its digest, once per `Checkpoints` object.
 
         Raises:
-            CheckpointError: one differs or is missing; the message names it and the newest checkpoint without damage.
+            CheckpointError: a file differs or is missing; the message names it and the newest undamaged checkpoint.
         """
         if step not in self._checked:
             try:
@@ -176,10 +176,10 @@ class Checkpoints:
         """Renames damaged checkpoints that are newer than the newest good one to N.damaged.
 
         Returns:
-            What was damaged and where it lies now, a sentence each; empty if the newest checkpoint is good.
+            What was damaged and where it is now, one sentence each; empty if the newest checkpoint is good.
 
         Raises:
-            CheckpointError: there are checkpoints and none is good; nothing is renamed then.
+            CheckpointError: there are checkpoints but none is good; nothing is renamed then.
         """
         bad: list[tuple[int, CheckpointError]] = []
         for step in reversed(self.steps()):
@@ -204,16 +204,16 @@ class Checkpoints:
         folder = self.path / str(step)
         os.rename(
             folder, rest := folder.with_name(folder.name + _REMOVED)
-        )  # a kill leaves no half of it under its name
+        )  # so that a kill leaves no half-deleted checkpoint under its name
         shutil.rmtree(rest)
         self._checked.discard(step)
         self._manager.reload()
 
     def wait(self) -> None:
-        """Returns when every checkpoint handed over is complete, and removes those that are not kept.
+        """Waits until every checkpoint handed over is complete, then removes those beyond `keep`.
 
         Raises:
-            CheckpointError: one cannot be written.
+            CheckpointError: a checkpoint cannot be written.
         """
         step, self._unsealed = self._unsealed, None
         try:
@@ -227,7 +227,7 @@ class Checkpoints:
                 self.delete(old)
 
     def close(self) -> None:
-        """Waits and lets go of the folder."""
+        """Waits for pending checkpoints and closes the folder."""
         self.wait()
         self._manager.close()
 
@@ -238,7 +238,7 @@ class Checkpoints:
         if kind is None:
             self.close()
             return
-        with contextlib.suppress(Exception):  # what ended the block is what has to be told
+        with contextlib.suppress(Exception):  # the exception that ended the block must be the one reported
             self.close()
 
     def _folders(self) -> list[int]:
@@ -301,7 +301,7 @@ class Checkpoints:
 
 
 def complete_steps(path: str | os.PathLike[str]) -> list[int]:
-    """Iterations of the complete checkpoints in a folder, ascending; their files are not read."""
+    """Iterations of the complete checkpoints in a folder, ascending; does not read their files."""
     return [step for step in _numbered(Path(path)) if is_complete(Path(path) / str(step))]
 
 
@@ -312,7 +312,7 @@ def _numbered(path: Path) -> list[int]:
 
 
 def _has_format(folder: Path) -> bool:
-    """Whether a checkpoint without digests was to get them."""
+    """Whether a checkpoint without digests was written by a version that adds them."""
     try:
         record = json.loads((folder / "meta" / "metadata").read_bytes())
     except (OSError, ValueError):
@@ -321,14 +321,14 @@ def _has_format(folder: Path) -> bool:
 
 
 def _move_aside(folder: Path, why: str) -> Path:
-    """Renames N to N.WHY, or N.WHY.2 and so on where that is taken."""
+    """Renames N to N.WHY, or to N.WHY.2 and so on if that name is taken."""
     names = (folder.with_name(f"{folder.name}.{why}{f'.{n}' if n > 1 else ''}") for n in itertools.count(1))
     target = next(name for name in names if not name.exists())
     return folder.rename(target)
 
 
 def _is_sound(leaf: Any) -> bool:
-    """Whether an array or number is finite and not absurdly large; whole numbers always are."""
+    """Whether an array or number is finite and within `LARGEST`; integers always are."""
     if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
         return True
     return bool(jnp.all(jnp.abs(leaf) <= LARGEST))  # false for NaN too
@@ -339,7 +339,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _storable(state: Any) -> Any:
-    """The state with typed keys as their uint32 data and NumPy scalars as arrays, the only leaves Orbax knows."""
+    """The state with typed keys as their uint32 data and NumPy scalars as arrays: the only leaves Orbax stores."""
 
     def convert(leaf: Any) -> Any:
         if _is_key(leaf):
@@ -371,6 +371,6 @@ def _layout(leaf: Any) -> str:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """A leaf's name that is the same for dataclasses and for the dictionaries that Orbax makes of them."""
+    """A leaf's name, the same for dataclasses and for the dictionaries that Orbax makes of them."""
     parts = [getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", entry))) for entry in path]
     return ".".join(map(str, parts))

@@ -1,4 +1,4 @@
-"""The figure of a run: its metrics over the iterations, with what random and optimal play reach."""
+"""The figure of a run: metrics over iterations, with the success of random and optimal play."""
 
 import dataclasses
 import os
@@ -19,12 +19,12 @@ _GRAY = "#64748b"
 
 @dataclasses.dataclass(frozen=True)
 class Subplot:
-    """One small diagram: a title and the metrics drawn in it, each with its name in the legend."""
+    """One subplot: a title and the metrics drawn in it, each with its name in the legend."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
     is_share: bool = False
-    """Drawn on an axis from 0 to 1 in percent."""
+    """Drawn on an axis from 0 to 1, in percent."""
 
 
 SUBPLOTS = (
@@ -54,17 +54,17 @@ def plot_curves(
     title: str = "",
     subplots: Sequence[Subplot] = SUBPLOTS,
 ) -> None:
-    """Draws rows of metrics.jsonl into a PNG; it replaces the file at once, so that a viewer never sees half of one.
+    """Plots rows of metrics.jsonl into a PNG, which is replaced atomically so that a viewer never reads half a file.
 
     Args:
-        rows: mappings with the iteration as `iteration`, or as `step` where there is none; metrics that a row lacks, or
-            that are null, are gaps.
+        rows: mappings with the iteration under `iteration`, or under `step` if that is missing; missing or null metrics
+            are drawn as gaps.
         path: the PNG to write.
-        random: success of random play, drawn as a line in the first panel.
+        random: success of random play, drawn as a line in the first subplot.
         optimal: success of optimal play, drawn likewise.
-        optimal_name: name of that line, see `budget.optimal_label`.
+        optimal_name: name of the optimal line, see `budget.optimal_label`.
         title: heading of the figure.
-        subplots: what to draw; panels without any data are left out, except for the first.
+        subplots: what to draw; subplots without data are left out, except for the first.
     """
     shown = [
         subplot

@@ -1,6 +1,6 @@
 """Digests of the files of a folder, so that a damaged byte is found before it is used.
 
-`digests.json` is written last and whole: a folder that has it is complete.
+`digests.json` is written last and atomically: a folder that has it is complete.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ FILE = "digests.json"
 
 
 class DamageError(Exception):
-    """A file is missing or is not what was written; the message names it and says what was found."""
+    """A file is missing or has changed; the message names it and says what was found."""
 
 
 def write_digests(folder: Path) -> None:
@@ -30,10 +30,10 @@ def is_complete(folder: Path) -> bool:
 
 
 def check_digests(folder: Path) -> None:
-    """Compares every file with its digest. Files that are not listed are not looked at.
+    """Compares every listed file with its digest; files that are not listed are ignored.
 
     Raises:
-        DamageError: a file differs, is missing or cannot be read, or the digests themselves cannot be.
+        DamageError: a file differs, is missing or cannot be read, or the digests cannot be read.
     """
     try:
         listed = json.loads((folder / FILE).read_bytes())["sha256"]

@@ -1,4 +1,4 @@
-"""What a run shows in the terminal: a live view while it trains, and the table at its end."""
+"""Terminal output of a run: a live view while it trains, and the table at its end."""
 
 import dataclasses
 import time
@@ -21,13 +21,13 @@ class IterationView:
     """The numbers of one iteration that the live view shows."""
 
     iteration: int
-    """Iterations done."""
+    """Number of iterations done."""
     success: float
     """Share of the batch's trajectories that succeeded."""
     mean_return: float
     """Mean return of the batch, penalties included."""
     in_group_std: float
-    """Mean over groups of the standard deviation of returns."""
+    """Mean over groups of the standard deviation of returns within the group."""
     entropy: float
     """Mean entropy per sampled token, in nats."""
     logprob_gap: float
@@ -39,7 +39,7 @@ class IterationView:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], tokens_per_second: float, bad_updates: int) -> "IterationView":
-        """What a row of metrics.jsonl says."""
+        """The values from a row of metrics.jsonl."""
         return cls(
             iteration=row["iteration"],
             success=row["train/success"],
@@ -53,18 +53,18 @@ class IterationView:
 
 
 class LiveView:
-    """Shows the progress of a run: redrawn in place on a terminal, one plain line per iteration elsewhere."""
+    """Shows the progress of a run: redrawn in place on a terminal, otherwise one plain line per iteration."""
 
     def __init__(
         self, total: int, *, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ):
-        """Prepares the view; nothing is shown before it is entered.
+        """Prepares the view; nothing is shown before it is entered as a context manager.
 
         Args:
             total: iterations of the whole run.
             title: name of the run.
-            console: where to print; standard output if left out.
-            clock: seconds since any fixed moment, for the time left.
+            console: where to print; default: standard output.
+            clock: returns seconds since a fixed moment, to estimate the time left.
         """
         self._total, self._title, self._clock = total, title, clock
         self._console = console or Console()
@@ -83,13 +83,13 @@ class LiveView:
             self._live.stop()
 
     def note(self, text: str) -> None:
-        """Prints a line that stays: a phase that begins, a validation, a skipped update."""
+        """Prints a line that stays on screen: a new phase, a validation, a skipped update."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def update(self, progress: IterationView) -> None:
         """Shows an iteration that has just ended."""
         now = self._clock()
-        if self._start is None:  # the first iteration of this process compiles: it says nothing about the others
+        if self._start is None:  # the first iteration of a process includes compilation, so it is not timed
             self._start = (now, progress.iteration)
         done = progress.iteration - self._start[1]
         left = (now - self._start[0]) / done * (self._total - progress.iteration) if done else None
@@ -131,17 +131,17 @@ class LiveView:
 
 
 def final_table(summary: Mapping[str, Any]) -> Group:
-    """The table at the end of a run: who succeeds how often on the evaluation's levels, and by how much RL helped.
+    """The table at the end of a run: success rates on the evaluation levels, and how much RL improved them.
 
     Args:
-        summary: as in summary.json: `success` and `success_greedy`, each an interval `{mean, low, high, n}` for any of
-            null, random, imitation (before RL), trained and optimal; `held_out`, whether no level of the evaluation can
+        summary: as in summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high, n}` for
+            any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
             occur in training; `levels`, what is known of each task's levels, see `seen.seen_levels`; `imitated`,
-            whether RL started from imitation; optionally `optimal_is`, see `Baselines`, `paired`, intervals of
-            differences by their label, and `by_category`, the same of each kind of level.
+            whether RL started from imitation; optionally `optimal_is`, see `Baselines`; `paired`, intervals of
+            differences by label; and `by_category`, the same for each category of level.
 
     Returns:
-        Something that a rich console prints.
+        A renderable for a rich console.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
@@ -167,7 +167,7 @@ def final_table(summary: Mapping[str, Any]) -> Group:
 
 
 def levels_line(name: str, known: Mapping[str, Any]) -> str:
-    """One line on the levels of a task's evaluation; `known` is that of `seen.seen_levels`."""
+    """One line about a task's evaluation levels; `known` comes from `seen.seen_levels`."""
     images = f", {known['seen_images']} rotated or mirrored" if "seen_images" in known else ""
     seen = "not known how many" if known["seen_levels"] is None else known["seen_levels"]
     counts = f"{known['levels']} levels, {known['distinct_levels']} different, {seen} learned from{images}"
@@ -184,7 +184,7 @@ def duration(seconds: float | None) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Shares between 0 and 1 as a line of block characters, the newest `width` of them."""
+    """Shares between 0 and 1 as a line of block characters, for the newest `width` values."""
     top = len(_SPARKS) - 1
     return "".join(
         _SPARKS[min(max(round(value * top), 0), top)] if value == value else " " for value in values[-width:]

@@ -1,17 +1,17 @@
-"""The folder of a run: what it holds, who may write to it, and how it is taken back to a checkpoint.
+"""The folder of a run: what it holds, who may write to it, and how it is rolled back to a checkpoint.
 
-    config.yaml          every value of the configuration; once the folder holds a metric or a checkpoint `agentrl
-                         train` refuses it for one that differs in more than MAY_CHANGE
-    config.history.jsonl changes of it, a row each: the last step before, and old and new value by key
-    metrics.jsonl        one row per step: chunks of imitation, then iterations
-    trajectories.jsonl   trajectories as text, every so many iterations
+    config.yaml          every value of the configuration; once the folder holds a metric or a checkpoint, `agentrl
+                         train` refuses a configuration that differs in keys other than MAY_CHANGE
+    config.history.jsonl its changes, a row each: the last step before the change, and old and new value by key
+    metrics.jsonl        one row per step: first chunks of imitation, then iterations
+    trajectories.jsonl   trajectories as text, written every few iterations
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.runs.checkpoint
     curves.png, summary.json
 
-Rows carry the step they belong to as `step`. A row of step k is written before checkpoint k is saved, so that a
-run that was killed finds every row up to its last checkpoint and cuts off those behind it.
+Rows carry their step as `step`. A row of step k is written before checkpoint k is saved. A run that was killed
+therefore finds every row up to its last checkpoint, and removes the later ones.
 """
 
 import contextlib
@@ -52,31 +52,32 @@ MAY_CHANGE = frozenset(
         "max_roll_backs",
     )
 )
-"""Keys that may change while a run goes on, or after it has ended: no number that it has computed depends on them. Not
-`evaluation`, since the start was evaluated by it and is compared with the end; not `validation_temperature`, since
-validations are compared with earlier ones."""
+"""Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
+not among them, because the initial policy was evaluated with it and is compared with the final one. Neither is
+`validation_temperature`, because validations are compared with earlier ones."""
 _LOCK = ".lock"
 RECORDS = ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl")
-"""Files of rows, in the folder of a run."""
+"""JSON-lines files in the folder of a run."""
 
 
 class RunFolder:
-    """An open run folder; one process at a time holds it.
+    """An open run folder, locked by one process at a time.
 
     Attributes:
         path: the folder.
-        checkpoints: where checkpoints go.
+        checkpoints: its checkpoints.
     """
 
     def __init__(self, config: Config, path: str | os.PathLike[str] | None = None):
-        """Creates the folder of a run or opens it again.
+        """Creates the folder of a run or reopens it.
 
         Args:
             config: the run's configuration.
-            path: the folder; `config.run_dir` if left out.
+            path: the folder; default: `config.run_dir`.
 
         Raises:
-            UserError: the folder holds another configuration or files that are no run, cannot be written, or is in use.
+            UserError: the folder holds another configuration or files that are not a run's, cannot be written, or is in
+                use.
         """
         self.path = Path(path if path is not None else config.run_dir)
         self.checkpoints = self.path / "checkpoints"
@@ -89,7 +90,7 @@ class RunFolder:
                 "another one with --run_dir"
             ) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
         except OSError:
             self._lock.close()
             raise UserError(
@@ -107,7 +108,7 @@ class RunFolder:
         self._purge: int | None = None
 
     def _refuse_unwritable(self) -> None:
-        """A part of the folder that cannot be written would show only when iterations have been played for nothing."""
+        """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
         parts = [self.checkpoints, *(self.path / name for name in ("tensorboard", "roll_backs", *RECORDS))]
         for part in [self.path, *(part for part in parts if part.exists())]:
             try:
@@ -134,7 +135,7 @@ class RunFolder:
             save_resolved(config, file)
             return
         if not (self.path / "metrics.jsonl").exists() and not any(self.checkpoints.glob("*")):
-            save_resolved(config, file)  # nothing has come of the run that was named here
+            save_resolved(config, file)  # no earlier run has recorded anything here
             return
         held = read_config(self.path)
         keys = [key for key in differences(held, config) if key != "run_dir"]
@@ -160,7 +161,7 @@ class RunFolder:
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
     def _why_refused(self, keys: Sequence[str], held: Config, config: Config) -> str:
-        """Why a run that has begun cannot go on with these changes; empty where it can."""
+        """Why a run that has started cannot be resumed with these changes; empty if it can."""
         fixed = [key for key in keys if key not in MAY_CHANGE]
         if fixed:
             return f"{fixed[0]} decides what has been done already"
@@ -179,8 +180,8 @@ class RunFolder:
         """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
 
         Args:
-            row: values by name, with the number of the step as `step`. Scalars of NumPy and JAX are taken; numbers that
-                are not finite are written as null.
+            row: values by name, with the step number as `step`. NumPy and JAX scalars are accepted; numbers that are
+                not finite are written as null.
         """
         plain = {key: _plain(value) for key, value in row.items()}
         self._append("metrics.jsonl", [plain])
@@ -194,10 +195,10 @@ class RunFolder:
             self._events.flush()
 
     def _open_events(self) -> EventsWriter:
-        # Not SummaryWriter, whose queue a kill would lose although the checkpoint behind those rows is published.
+        # Not SummaryWriter: a kill would lose its queue, although the checkpoint of those rows is already complete.
         folder = self.path / "tensorboard"
         folder.mkdir(exist_ok=True)
-        # The name holds the time in seconds: without a number a quick restart would write over the file before it.
+        # The file name holds the time in seconds: without a number, a quick restart would overwrite the previous file.
         events = EventsWriter(str(folder / "events"), f".{len(list(folder.iterdir())):04d}")
         if self._purge is not None:
             start = SessionLog(status=SessionLog.START)
@@ -209,11 +210,11 @@ class RunFolder:
         self._append("trajectories.jsonl", [{key: _plain(value) for key, value in row.items()} for row in rows])
 
     def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
-        """Appends the ids of different levels that were played in a stage, see `agentrl_jax.evaluate.seen`."""
+        """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`."""
         self._append("levels.jsonl", [{"step": step, "stage": stage, "levels": sorted(set(levels))}])
 
     def log_failures(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends episodes whose environment broke to failures.jsonl; each row has its `step`."""
+        """Appends episodes whose environment failed to failures.jsonl; each row has its `step`."""
         self._append("failures.jsonl", rows)
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -232,19 +233,19 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def truncate(self, step: int) -> list[str]:
-        """Takes the records back to a checkpoint: drops rows behind its step, which are made again, and later events.
+        """Rolls the records back to a checkpoint: drops later rows, which will be written again, and later events.
 
-        A line that a kill has cut off at the end is dropped. A file with another line that is no row is first copied
-        whole to NAME.before-N; its other rows stay.
+        A last line that was cut off by a kill is dropped. A file with any other invalid line is first copied to
+        NAME.before-N; its valid rows stay.
 
         Args:
-            step: that of the checkpoint; -1 where there is none.
+            step: step of the checkpoint; -1 if there is none.
 
         Returns:
-            What was copied and why, a sentence each.
+            What was copied and why, one sentence each.
 
         Raises:
-            UserError: there is no checkpoint, but iterations that only a checkpoint can have come before.
+            UserError: there is no checkpoint, although metrics.jsonl holds RL iterations, which would be lost.
         """
         self._close_files()
         found = {name: read_rows(self.path / name) for name in RECORDS if (self.path / name).exists()}
@@ -282,20 +283,20 @@ class RunFolder:
         return read_levels(self.path)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes summary.json; a reader sees the old file or the new one, never half of one."""
+        """Writes summary.json atomically: a reader sees the old file or the new one."""
         text = json.dumps(_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
         with atomic_write(self.path / "summary.json") as file:
             file.write(text + "\n")
 
     def close(self) -> None:
-        """Closes the files and lets other processes in."""
+        """Closes the files and unlocks the folder."""
         try:
             self._close_files()
         finally:
             self._lock.close()
 
     def _close_files(self) -> None:
-        with contextlib.ExitStack() as stack:  # closing writes what could not be written before, and fails again
+        with contextlib.ExitStack() as stack:  # closing writes what could not be written before, and may fail again
             for name, file in self._files.items():
                 stack.enter_context(naming(self.path / name))
                 stack.callback(file.close)
@@ -312,17 +313,17 @@ class RunFolder:
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is the folder of a run."""
+    """Whether a path is a run's folder."""
     return (Path(path) / _CONFIG).is_file()
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl in the folder of a run so far; a run that goes on may be read too."""
+    """The rows of metrics.jsonl in a run's folder so far; the run may still be going on."""
     return [row for _, row in read_rows(Path(path) / "metrics.jsonl").rows]
 
 
 def read_levels(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of levels.jsonl in the folder of a run so far."""
+    """The rows of levels.jsonl in a run's folder so far."""
     return [row for _, row in read_rows(Path(path) / "levels.jsonl").rows]
 
 
@@ -330,7 +331,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """The configuration of the run in a folder.
 
     Raises:
-        UserError: there is no such folder or it holds no run.
+        UserError: there is no such folder, or it holds no run.
     """
     if not is_run(path):
         folder = Path(path)
@@ -343,12 +344,12 @@ def read_config(path: str | os.PathLike[str]) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """What a JSON-lines file of a run holds.
+    """The contents of a JSON-lines file of a run.
 
     Attributes:
-        rows: each line as it stands there, and what it says.
-        bad: numbers of the lines, from 1, that are no row.
-        torn: the last line was cut off, as by a kill while it was written.
+        rows: each valid line as text, with its parsed value.
+        bad: numbers of the invalid lines, from 1.
+        torn: the last line was cut off, for example by a kill during the write.
     """
 
     rows: list[tuple[bytes, dict[str, Any]]]
@@ -357,10 +358,10 @@ class Records:
 
 
 def read_rows(file: Path) -> Records:
-    """Reads one of `RECORDS`; one that is not there holds nothing.
+    """Reads one of `RECORDS`; a missing file holds nothing.
 
-    A row is a JSON object in UTF-8 with a whole number as `step`; one of metrics.jsonl has its `stage` too, and of
-    learning its `iteration`; one of levels.jsonl has its `stage` and `levels`, a list of text.
+    A row is a JSON object in UTF-8 with an integer `step`. A row of metrics.jsonl also has its `stage`, and in RL its
+    `iteration`. A row of levels.jsonl has its `stage` and `levels`, a list of strings.
     """
     lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
     rows, bad = [], []
@@ -388,12 +389,12 @@ def _is_row(name: str, row: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it numbers a step or an iteration."""
+    """Whether a value can number a step or an iteration."""
     return type(value) is int and 0 <= value < 2**31
 
 
 def _copy_aside(file: Path) -> Path:
-    """A whole copy of a file beside it, under the first name NAME.before-N that is free."""
+    """Copies a file beside itself, under the first free name NAME.before-N."""
     names = (file.with_name(f"{file.name}.before-{n}") for n in itertools.count(1))
     copy = next(name for name in names if not name.exists())
     with atomic_write(copy, binary=True) as stream:
@@ -402,7 +403,7 @@ def _copy_aside(file: Path) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """Mappings, lists, text and Python numbers of the same value; null for a number that is not finite."""
+    """Mappings, lists, text and Python numbers of the same value; null for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

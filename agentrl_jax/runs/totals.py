@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass
 class Totals:
-    """What a run has spent, kept in its checkpoints."""
+    """What a run has spent; stored in its checkpoints."""
 
     sampled_tokens: int = 0
     trained_tokens: int = 0
@@ -16,6 +16,6 @@ class Totals:
     seconds: float = 0.0
 
     def count(self, counters: Mapping[str, int]) -> None:
-        """Adds a rollout, whose counters are those of `programs.total_stats`."""
+        """Adds the counters of a rollout, as `programs.total_stats` returns them."""
         for name in ("sampled_tokens", "environment_steps", "episodes"):
             setattr(self, name, getattr(self, name) + counters[name])

@@ -1,4 +1,4 @@
-"""From what an agent writes to what an environment is asked to do."""
+"""Finds the action in an agent's response, as AgentGym's clients do."""
 
 import dataclasses
 import re
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class ParsedAction:
-    """What was found in a response.
+    """The action found in a response.
 
     Attributes:
-        action: sent to the environment; None when the response cannot be sent.
-        complaint: without an action, what the agent is told in place of an observation.
+        action: sent to the environment; None if nothing can be sent.
+        complaint: if there is no action, the text that the agent is shown instead of an observation.
     """
 
     action: str | None
@@ -21,10 +21,10 @@ class ParsedAction:
 Reader = Callable[[str], ParsedAction]
 
 MANY_ACTIONS = "Error: Only one 'Action' is allowed per response. Please adjust your response."
-"""What AgentGym's clients of BabyAI and TextCraft tell an agent that gives several actions."""
+"""What AgentGym's clients of BabyAI and TextCraft reply to several actions."""
 
 NO_FENCE = "Cannot parse action from response. Put one action between two lots of three backticks: ```click [7]```."
-"""Starts as AgentGym's client of WebArena does; the rest are our own words."""
+"""Begins like the message of AgentGym's WebArena client; the rest is our wording."""
 
 _MARK = "Action:"
 _FENCE = "```"
@@ -33,10 +33,10 @@ _OUTSIDE = re.compile(r"[^A-Za-z0-9, ]+")
 
 
 def single_line_action(response: str) -> ParsedAction:
-    """BabyAI and TextCraft: the one line after `Action:`, without signs.
+    """BabyAI and TextCraft: the one line after `Action:`, without special characters.
 
-    White space after the mark is skipped, line ends too, so `Action:` may stand alone on its line. Several actions are
-    refused; without one the empty action is sent. All but letters and digits of ASCII, commas and blanks is deleted.
+    White space after the mark is skipped, newlines included, so `Action:` may be alone on its line. Several actions are
+    refused; if there is none, the empty action is sent. All but ASCII letters, digits, commas and blanks is deleted.
     """
     found = _LINE.findall(response)
     if len(found) > 1:
@@ -45,45 +45,45 @@ def single_line_action(response: str) -> ParsedAction:
 
 
 def last_action(response: str) -> ParsedAction:
-    """SciWorld and ALFWorld: what follows the last `Action:`, without an end mark; the empty action where it lacks."""
+    """SciWorld and ALFWorld: the text after the last `Action:`, without an end mark; empty if there is no `Action:`."""
     return ParsedAction(without_end(response).rpartition(_MARK)[2].strip() if _MARK in response else "")
 
 
 def shop_action(response: str) -> ParsedAction:
-    """WebShop: as `last_action`; without `Action:` a response with `search[` or `click[` is an action as a whole."""
+    """WebShop: as `last_action`; without `Action:`, a response with `search[` or `click[` is taken whole."""
     if _MARK not in response and ("search[" in response or "click[" in response):
         return ParsedAction(without_end(response))
     return last_action(response)
 
 
 def first_action(response: str) -> ParsedAction:
-    """Maze and Wordle: what stands between the first `Action:` and a second one; without any, the whole response."""
+    """Maze and Wordle: the text between the first `Action:` and a second one; without any, the whole response."""
     pieces = without_end(response).split(_MARK, 2)
     return ParsedAction(pieces[1 if len(pieces) > 1 else 0].strip())
 
 
 def raw(response: str) -> ParsedAction:
-    """SearchQA and the tools: the response as it is; the environment looks for the action."""
+    """SearchQA and the tools: the unchanged response; the environment finds the action."""
     return ParsedAction(response)
 
 
 def fenced(response: str) -> ParsedAction:
-    """WebArena: the response as it is, if it has two lots of three backticks."""
+    """WebArena: the unchanged response, if it has two lots of three backticks."""
     return ParsedAction(response) if response.count(_FENCE) > 1 else ParsedAction(None, NO_FENCE)
 
 
 def sql_fence(response: str) -> ParsedAction:
-    """SQLGym: what follows the last opening of an `sql` block, up to its end; without one, all before a fence."""
+    """SQLGym: the text after the last opening of an `sql` block, up to its end; without one, all before a fence."""
     return ParsedAction(response.rpartition(_FENCE + "sql")[2].partition(_FENCE)[0].strip())
 
 
 def react_response(action: str, thought: str = "") -> str:
-    """A response in the format of ReAct (arXiv 2210.03629), as AgentGym's trajectories have it."""
+    """A response in the ReAct format (arXiv 2210.03629), as in AgentGym's trajectories."""
     return f"Thought:\n{thought}\n\nAction:\n{action}"
 
 
 def without_end(response: str) -> str:
-    """The response without white space around it and without the end mark that some models write out."""
+    """The response without surrounding white space and without the end mark that some models write out."""
     return response.strip().removesuffix("</s>").rstrip()
 
 

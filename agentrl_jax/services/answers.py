@@ -1,18 +1,18 @@
-"""What a server's answers have to look like, route by route, by the table of `services.protocol`.
+"""Checks a server's answers, route by route, against the table of `services.protocol`.
 
-What is missing or of the wrong type is an error, never a zero: an episode without a reward would be learned from as one
-without success. Required are the fields that AgentGym's own servers always send:
+A missing field or one of the wrong type is an error, never a zero: otherwise an episode without a reward would be
+learned from as a failure. Required are the fields that AgentGym's own servers always send:
 
-- /create: the handle, 0 or more, under `RouteSpec.handle`; the bare number where `RouteSpec.created` is empty.
+- /create: the handle, at least 0, under `RouteSpec.handle`; a bare number if `RouteSpec.created` is empty.
 - /reset with an object: observation, and what the agent is shown with it (`RouteSpec.shown`, `RouteSpec.listed`).
-Handle, reward, score and done are checked where they are there: ALFWorld, Maze and Wordle send less than the others.
-- /reset with a pair: an array of a text and anything; with a text: a text.
-- /step: those of `RouteSpec.step_fields` that make a `StepResult`, which are text, reward, done and, where scores are
-of the whole episode, score; and success, which only our own servers send. `truncated` is checked where it is there.
+  Handle, reward, score and done are checked if present: ALFWorld, Maze and Wordle send fewer fields than the others.
+- /reset with a pair: an array of a text and any value; with a text: a text.
+- /step: the fields of `RouteSpec.step_fields` that make a `StepResult`: text, reward, done and, for scores of the
+  whole episode, score; also success, which only our own servers send. `truncated` is checked if present.
 - /observation: a text.
 
-An object with an `error` that is not null is a refusal on every route, whatever else it holds. Every answer has the
-status 200; the client refuses a body that comes with another one before it is read.
+An object with an `error` that is not null is a refusal on every route, regardless of its other fields. Every answer has
+status 200; the client refuses any other status before it reads the body.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.protocol import RouteSpec
 
 LARGEST = 1e30
-"""Of a reward or a score; far beyond any, and within float32."""
+"""Largest reward or score that is accepted; far beyond any real one, and within float32."""
 
 _TEXTS, _ENDS = ("observation", "state"), ("done", "terminated")
 
 
 class BadAnswer(ValueError):
-    """An answer that is not what its route answers; says what was expected and what came."""
+    """An answer that does not fit its route; the message says what was expected and what came."""
 
 
 def read_handle(routes: RouteSpec, found: Any) -> int:
@@ -46,10 +46,10 @@ def read_handle(routes: RouteSpec, found: Any) -> int:
 
 
 def read_text(found: Any) -> str:
-    """A text, as of /observation.
+    """A text, as /observation answers.
 
     Raises:
-        BadAnswer: it is none, or holds half of a character.
+        BadAnswer: it is not a text, or holds half of a character (a lone surrogate).
     """
     if not isinstance(found, str):
         raise _unexpected("text", found)
@@ -64,7 +64,7 @@ def read_reset(routes: RouteSpec, handle: int, found: Any) -> StepResult:
     """The answer to a /reset, without what `RouteSpec.first` adds to its text.
 
     Raises:
-        BadAnswer: it is not what this routes's servers answer.
+        BadAnswer: the answer does not fit these routes.
     """
     if routes.reset_answer == "text":
         return StepResult(read_text(found))
@@ -94,7 +94,7 @@ def read_step(routes: RouteSpec, found: Any) -> StepResult:
     """The answer to a /step.
 
     Raises:
-        BadAnswer: a field that the routes's servers send is missing or of another type.
+        BadAnswer: a field that servers with these routes send is missing or of another type.
     """
     fields = _object(found)
     text, end = (next(name for name in names if name in routes.step_fields) for names in (_TEXTS, _ENDS))
@@ -108,7 +108,7 @@ def read_step(routes: RouteSpec, found: Any) -> StepResult:
 
 
 def refusal(found: Any) -> str | None:
-    """What a server says in place of an answer; None where it answers."""
+    """The error text that a server sent instead of an answer; None if it did answer."""
     if isinstance(found, dict) and found.get("error") is not None:
         words = found["error"] if isinstance(found["error"], str) else _written(found["error"])
         return shortened(words, MAX_FOREIGN) or "an error without words"
@@ -148,5 +148,5 @@ def _unexpected(expected: str, found: Any) -> BadAnswer:
 def _written(found: Any) -> str:
     try:
         return repr(found)
-    except RecursionError:  # a value that could just be read
+    except RecursionError:  # the value could only just be parsed
         return f"a {type(found).__name__} of too many levels"

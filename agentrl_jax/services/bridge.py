@@ -1,9 +1,8 @@
-"""Services as host environments of a rollout: episodes by item, scores as rewards, lost instances replaced.
+"""Runs services as host environments of a rollout: one item per episode, scores as rewards, lost instances replaced.
 
-An instance that is lost (its server was killed, forgot it, or answers late or with garbage) is replaced by a fresh one,
-on which the episode is played again: the same item, the same actions. Where every answer is the one that was given
-before, the episode goes on as if nothing had happened, and it is counted; where one differs, or time is up, the episode
-has failed, and nothing is learned from it.
+An instance is lost if its server was killed, forgot it, or answers late or with garbage. It is replaced by a fresh one,
+on which the episode is replayed: the same item and the same actions. If every answer is the same as before, the episode
+continues, and the retry is counted. If an answer differs, or time is up, the episode fails and is not used.
 """
 
 import contextlib
@@ -20,30 +19,30 @@ from agentrl_jax.services.pools import InstancePool, Lease
 from agentrl_jax.services.shadow_env import play_along
 
 RETRIES = "retries"
-"""Name in `HostStep.info` of the number of instances that were lost and replaced in a turn."""
+"""Key in `HostStep.info`: the number of instances that were lost and replaced in a turn."""
 
 ScoreRule = Literal["sum", "last", "max"]
-"""What an episode is worth: all rewards together, the score after its last turn, or the best score on the way."""
+"""Return of an episode: the sum of rewards, the score after its last turn, or the best score on the way."""
 
 Result = TypeVar("Result")
 
 
 class Differs(ServiceError):
-    """An episode that was played again went another way: the environment is not deterministic."""
+    """A replayed episode got different answers: the environment is not deterministic."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BridgeConfig:
-    """How episodes are played over a bridge.
+    """How episodes of a service are played.
 
     Attributes:
-        items: that seeds choose among.
-        score: what an episode is worth.
-        scale: what scores and rewards are multiplied by.
-        progress: what the whole of `Service.progress` is worth beside; 0 leaves it out.
-        seconds: that a turn may take, with all attempts; less than the deadline of the callback.
+        items: items that seeds choose from.
+        score: how the return of an episode is computed.
+        scale: factor of scores and rewards.
+        progress: extra reward for the full range of `Service.progress`; 0 turns it off.
+        seconds: time that a turn may take, with all attempts; less than the deadline of the callback.
         retries: instances that may be lost in a turn.
-        told: is told each item and what it showed first.
+        told: called with each item and the first observation shown for it.
     """
 
     items: Sequence[int]
@@ -59,7 +58,7 @@ class BridgedEnvironment:
     """One episode of a service, as a `HostEnvironment`."""
 
     def __init__(self, service: Service, pool: InstancePool, config: BridgeConfig):
-        """Asks for nothing yet."""
+        """Sends no request yet."""
         self._service, self._pool, self._config = service, pool, config
         self._lease: Lease | None = None
         self._beside: ServiceEnvironment | None = None
@@ -73,10 +72,10 @@ class BridgedEnvironment:
         self._whole, self._over = True, False
 
     def reset(self, seed: int) -> str:
-        """Starts the episode of the item that `seed` stands for, modulo their number.
+        """Starts the episode of item number `seed`, modulo the number of items.
 
         Raises:
-            Lost: no instance could be had in time.
+            Lost: no instance became available in time.
         """
         self._item = self._config.items[seed % len(self._config.items)]
         with self._working():
@@ -88,10 +87,10 @@ class BridgedEnvironment:
         return self._shown
 
     def step(self, response: str, actions: Sequence[str]) -> HostStep:
-        """Plays the action that the service's own reader finds in a response.
+        """Plays the action that the service's own parser finds in a response.
 
         Raises:
-            Lost: the instance was lost and could not be replaced, or the new one tells another story.
+            Lost: the instance was lost and could not be replaced, or the new one answered differently on replay.
         """
         reading = self._service.read(response)
         if reading.action is None:
@@ -112,18 +111,18 @@ class BridgedEnvironment:
         )
 
     def _news(self) -> dict[str, float]:
-        """Instances that were lost and that nobody has been told of."""
+        """Number of lost instances not yet reported."""
         lost, self._told = self._lost - self._told, self._lost
         return {RETRIES: float(lost)}
 
     def close(self) -> None:
-        """Gives the instance back; one that still works on something is given up."""
+        """Returns the instance to the pool, or abandons it if a request is still running."""
         self._over = True
         self._leave(good=self._whole)
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """While this goes on, and for ever if it fails, nobody else may have the instance."""
+        """Marks the instance as in use; if the block fails, it stays so and the instance is not reused."""
         self._whole = False
         yield
         self._whole = True
@@ -135,7 +134,7 @@ class BridgedEnvironment:
             lease.leave(good=good)
 
     def _enter(self, deadline: float) -> Lease:
-        """The instance, or a fresh one on which the episode was played as far."""
+        """The current instance, or a fresh one on which the episode has been replayed up to this point."""
         if self._lease is not None:
             return self._lease
         lease = self._pool.open(self._item, deadline)
@@ -160,9 +159,9 @@ class BridgedEnvironment:
             raise Differs(f"item {self._item}, played again, answers {new} to {asked!r}, not {old}")
 
     def _attempts(self, ask: Callable[[float], Result]) -> Result:
-        """What comes of asking, again and again while instances are lost and there is time; `ask` is given a deadline.
+        """Result of `ask`, repeated while instances are lost and time remains; `ask` gets a deadline.
 
-        A single attempt has half of the time, so that a server that hangs leaves some for another.
+        A single attempt gets half of the time, so that a hanging server leaves some for another attempt.
         """
         end, pause, lost = time.monotonic() + self._config.seconds, FIRST_PAUSE, 0
         while True:
@@ -178,7 +177,7 @@ class BridgedEnvironment:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _earned(self, answer: StepResult) -> float:
-        """What a turn adds to the worth of its episode."""
+        """Reward of a turn under the score rule."""
         if self._config.score == "sum":
             return answer.reward
         self._worth = max(self._worth, answer.score) if self._config.score == "max" else answer.score
@@ -186,7 +185,7 @@ class BridgedEnvironment:
         return earned
 
     def _gained(self, action: str) -> float:
-        """What a turn adds for the progress that it makes; less than nothing for a step back."""
+        """Reward of a turn for its change in progress; negative if progress falls."""
         if self._beside is None or self._service.progress is None:
             return 0.0
         self._beside.step(action)

@@ -9,17 +9,17 @@ from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, service_
 
 _MODULES = {name: f"agentrl_jax.services.environments.{name}" for name in TEXT_SERVICES}
 _MODULES["textcraft"] += ".env"
-"""Modules of the environments in Python, which are imported when they are asked for."""
+"""Modules of the environments written in Python, imported on demand."""
 
 NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
-"""Services that are no environments of `envs_jax`."""
+"""Names of services that are not environments of `envs_jax`."""
 
 
 def get_service(name: str) -> Service:
-    """The service called `name`: one of `TEXT_SERVICES`, another one of AgentGym, or an environment of `envs_jax`.
+    """The service called `name`: one of `TEXT_SERVICES`, another AgentGym service, or an environment of `envs_jax`.
 
     Raises:
-        ValueError: there is no such environment, or what it needs is not installed.
+        ValueError: there is no such environment, or a package it needs is not installed.
     """
     if name in TEXT_SERVICES:
         return importlib.import_module(_MODULES[name]).SERVICE

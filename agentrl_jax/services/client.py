@@ -1,4 +1,4 @@
-"""Talks to a service: AgentGym's fifteen environments, its own servers or ours, of either generation."""
+"""HTTP client of a service: AgentGym's fifteen environments, on its own servers (of either generation) or on ours."""
 
 import contextlib
 import dataclasses
@@ -20,56 +20,56 @@ from agentrl_jax.services.protocol import Errors, RouteSpec
 from agentrl_jax.strict_json import parse
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Longest answer that is read."""
+"""Longest answer that is read, in bytes."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between two attempts: at first, doubled each time, and at most."""
+"""Seconds between two attempts: the first pause, which doubles each time, and the longest."""
 
 KEPT_SECONDS = 2.0
-"""That a connection is kept without a request. Less than the 5 s after which uvicorn, on which AgentGym's servers run,
-closes it: a request that meets the closing is lost."""
+"""Seconds that a connection is kept without a request. uvicorn, which runs AgentGym's servers, closes it after 5 s; a
+request that meets the closing would be lost."""
 
 _BUSY = frozenset((429, 502, 503, 504))
-"""Statuses of a server that may answer if it is asked again."""
+"""Status codes of a server that may answer on a later attempt."""
 
 
 _BROKEN = (httpx.HTTPError, httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError)
-"""A connection that could not be had, or broke. (Of two names since the transport below httpx is httpcore's.)"""
+"""A connection failed or broke. (Two libraries, since the transport below httpx is httpcore's.)"""
 
 Found = TypeVar("Found")
 
 
 class ServiceError(Exception):
-    """The service did not do what was asked; says which one, what was asked and what came instead, in one line."""
+    """The service did not do what was asked; the one-line message says which service, what was asked and what came."""
 
     def __init__(self, text: str):
-        """The text may quote the server: it is cut, as it ends in notes and files."""
+        """Shortens the text, which may quote the server and ends up in notes and files."""
         super().__init__(shortened(text, MAX_FOREIGN))
 
 
 class Lost(ServiceError):
-    """The instance is gone or may not be trusted: the server forgot it, was started anew, or did not answer."""
+    """The instance is gone or may not be trusted: the server forgot it, restarted, or did not answer."""
 
 
 class ServiceClient:
-    """The connections to one server, for any number of instances. Safe in threads.
+    """The connections to one server, for any number of instances. Thread-safe.
 
-    A request that may safely be repeated (a new instance, a reset, a look) is repeated with growing pauses until its
-    time is up. A step is sent once: whether a step without an answer was carried out cannot be known.
+    A request that may safely be repeated (create, reset, observation) is retried with growing pauses until its time is
+    up. A step is sent once: if there is no answer, nobody knows whether the step was carried out.
     """
 
     def __init__(self, url: str, routes: RouteSpec, *, seconds: float = 60.0, connections: int = 64, token: str = ""):
-        """Connects to nothing yet.
+        """Opens no connection yet.
 
         Args:
-            url: base of the server, e.g. http://127.0.0.1:8000, with the routes's prefix or without.
-            routes: how it is talked to.
-            seconds: that a request may take, repetitions included.
-            connections: most that are open at once.
-            token: that requests bear; empty for none.
+            url: base address of the server, e.g. http://127.0.0.1:8000, with or without the prefix of the routes.
+            routes: the server's routes.
+            seconds: time that a request may take, retries included.
+            connections: most connections open at once.
+            token: bearer token of all requests; empty for none.
 
         Raises:
-            ValueError: `url` is no http address.
+            ValueError: `url` is not an http address.
         """
         base = url.rstrip("/")
         if not base.startswith(("http://", "https://")):
@@ -77,10 +77,10 @@ class ServiceClient:
         self.url = base if not routes.prefix or base.endswith(routes.prefix) else base + routes.prefix
         self.routes, self.seconds = routes, seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # Bodies as they are: a compressed one can be far longer than what is counted.
+        # Uncompressed bodies only: a compressed one can be far longer than the bytes counted.
         headers["Accept-Encoding"] = "identity"
-        # One connection each: a pool that many threads share costs more than the requests themselves. Proxies of the
-        # machine are not asked, as services are near.
+        # One connection per client: a pool shared by many threads costs more than the requests themselves. The
+        # machine's proxy settings are ignored, as services are nearby.
         verify = ssl.create_default_context() if base.startswith("https://") else None
         self._connections: queue.LifoQueue[httpx.Client] = queue.LifoQueue()
         for _ in range(connections):
@@ -94,7 +94,7 @@ class ServiceClient:
                 self._connections.get_nowait().close()
 
     def healthy(self, seconds: float = 5.0) -> bool:
-        """Whether the server answers at all, within a time."""
+        """Whether the server answers within some seconds."""
         until = time.monotonic() + seconds
         base = self.url.removesuffix(self.routes.prefix) if self.routes.prefix else self.url
         try:
@@ -107,11 +107,11 @@ class ServiceClient:
         """Opens an instance and returns its handle.
 
         Args:
-            item: number that services which want one at once are told.
-            deadline: monotonic seconds after which it fails; `seconds` from now if left out.
+            item: item number, for services that need one when an instance is created.
+            deadline: monotonic seconds after which it fails; default: `seconds` from now.
 
         Raises:
-            ServiceError: it could not be opened.
+            ServiceError: the instance could not be opened.
         """
         wanted = self.routes.create
         body = None if wanted is None else {name: item for name, required in wanted.items() if required}
@@ -120,11 +120,11 @@ class ServiceClient:
         )
 
     def reset(self, handle: int, item: int, *, deadline: float | None = None) -> StepResult:
-        """Starts an episode; what the agent is shown first is the answer's observation.
+        """Starts an episode; the result's observation is what the agent is shown first.
 
         Raises:
             ItemError: there is no such item.
-            ServiceError: it could not be started.
+            ServiceError: the episode could not be started.
         """
         routes = self.routes
         body = {routes.handle: handle, **routes.reset, routes.item: item}
@@ -140,8 +140,8 @@ class ServiceClient:
         """Plays an action.
 
         Raises:
-            Lost: whether it was carried out is not known, or the instance is gone.
-            ServiceError: it was refused.
+            Lost: whether the action was carried out is unknown, or the instance is gone.
+            ServiceError: the action was refused.
         """
         found = self._once("POST", "step", {self.routes.handle: handle, "action": action}, self._until(deadline))
         answer = self._read("step", lambda found: read_step(self.routes, found), found)
@@ -149,7 +149,7 @@ class ServiceClient:
         return dataclasses.replace(answer, reward=reward, score=answer.score if self.routes.cumulative else reward)
 
     def observation(self, handle: int, *, deadline: float | None = None) -> str:
-        """What was said last."""
+        """The last observation."""
         return self._read(
             "observation",
             read_text,
@@ -157,7 +157,7 @@ class ServiceClient:
         )
 
     def shut(self, handle: int) -> None:
-        """Closes an instance where the server knows how; never raises."""
+        """Closes an instance, if the server supports it; never raises."""
         with contextlib.suppress(ServiceError):
             self._once("POST", "close", {self.routes.handle: handle}, time.monotonic() + min(self.seconds, 5.0))
 
@@ -170,7 +170,7 @@ class ServiceClient:
             try:
                 return self._once(method, path, body, until)
             except _Later as error:
-                wait = pause * random.uniform(0.5, 1.0)  # so that clients do not come back all at once
+                wait = pause * random.uniform(0.5, 1.0)  # so that clients do not all retry at once
                 if time.monotonic() + wait >= until:
                     raise Lost(str(error)) from error
                 time.sleep(wait)
@@ -216,7 +216,7 @@ class ServiceClient:
             raise ItemError(f"{where}: {shown}")
         if status >= 400:
             raise (Lost if status in (404, 500) else ServiceError)(f"{where}: status {status}: {shown}")
-        if status != 200:  # a redirect or a proxy's word: whatever the body says, it is no answer of an environment
+        if status != 200:  # a redirect or a proxy's page: regardless of its body, not an environment's answer
             raise Lost(f"{where}: status {status}, expected 200: {shown}")
         try:
             found = parse(content, where)
@@ -244,4 +244,4 @@ def _read(response: httpx.Response) -> bytes | None:
 
 
 class _Later(Lost):
-    """A refusal that may be different if it is asked again."""
+    """A refusal that may change on a later attempt."""

@@ -1,7 +1,7 @@
-"""One HTTP connection whose requests end by a deadline, however slowly the other side speaks.
+"""One HTTP connection whose requests end by a deadline, even if the server sends slowly.
 
-The time limits of HTTP libraries are for single reads of the socket: a server that sends a byte a second keeps a
-request alive for ever. Here every read gets only what is left of the time of the whole request.
+HTTP libraries limit the time of single socket reads, so a server that sends a byte a second keeps a request alive
+forever. Here each read gets only the time left for the whole request.
 """
 
 import ssl
@@ -13,14 +13,14 @@ import httpcore
 import httpx
 
 UNTIL = "until"
-"""Name of the request extension that holds the deadline, monotonic seconds."""
+"""Name of the request extension that holds the deadline, in monotonic seconds."""
 
 
 class DeadlineTransport(httpx.BaseTransport):
-    """A connection for one request at a time, which is kept for `kept` seconds without a request."""
+    """A connection for one request at a time; it is kept for `kept` seconds without a request."""
 
     def __init__(self, *, kept: float, verify: ssl.SSLContext | None):
-        """Connects to nothing yet; `verify` says whom to trust, for https."""
+        """Opens no connection yet; `verify` is the TLS context for https."""
         self._backend = _Backend()
         self._pool = httpcore.ConnectionPool(
             ssl_context=verify,
@@ -34,8 +34,8 @@ class DeadlineTransport(httpx.BaseTransport):
         """Sends a request whose extensions hold `UNTIL`.
 
         Raises:
-            httpcore.TimeoutException: its time is up.
-            httpcore.NetworkError, httpcore.ProtocolError: the connection broke, or what came is no HTTP.
+            httpcore.TimeoutException: the request's time is up.
+            httpcore.NetworkError, httpcore.ProtocolError: the connection broke, or the answer is not HTTP.
         """
         self._backend.until = request.extensions[UNTIL]
         url = request.url
@@ -70,7 +70,7 @@ class _Body(httpx.SyncByteStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Opens sockets that know the deadline of the request in progress.
+    """Opens sockets that obey the deadline of the request in progress.
 
     Attributes:
         until: monotonic seconds.

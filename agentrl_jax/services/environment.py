@@ -1,4 +1,4 @@
-"""What an environment behind a service is: one episode of text at a time, in Python, without a model or a tokenizer."""
+"""Interface of an environment behind a service: one text episode at a time, in Python, without model or tokenizer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -9,14 +9,14 @@ from agentrl_jax.services.action_parsing import Reader
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """What an environment says after a reset or an action.
+    """Result of a reset or an action.
 
     Attributes:
         observation: text that the agent reads.
-        reward: of this action alone.
-        score: of the episode so far, where the environment keeps one; otherwise `reward`.
+        reward: reward of this action alone.
+        score: score of the episode so far, if the environment keeps one; otherwise `reward`.
         done: the episode is over.
-        info: further plain data that the environment's own answers hold, as JSON.
+        info: further JSON data from the environment's answer.
     """
 
     observation: str
@@ -27,14 +27,14 @@ class StepResult:
 
 
 class ItemError(ValueError):
-    """There is no such item; the message is what a client is told."""
+    """There is no such item; the message is sent to the client."""
 
 
 class ServiceEnvironment(Protocol):
-    """One instance. Its methods are called by one thread at a time, not always the same.
+    """One instance. Its methods are called by one thread at a time, not always the same one.
 
-    It holds no global state and draws nothing but from its item, so that instances do not disturb one another and equal
-    actions on equal items give equal answers. Texts that an agent may send never raise.
+    It has no global state, and its randomness depends on its item alone, so instances do not affect each other and
+    equal actions on equal items give equal answers. No text that an agent may send raises an exception.
     """
 
     def reset(self, item: int) -> StepResult:
@@ -46,53 +46,53 @@ class ServiceEnvironment(Protocol):
         ...
 
     def step(self, action: str) -> StepResult:
-        """Carries out an action, as `Service.read` found it in the agent's response."""
+        """Carries out an action that `Service.read` found in the agent's response."""
         ...
 
     def close(self) -> None:
-        """Gives back what the instance holds. It is not used again."""
+        """Releases the instance's resources. It is not used again."""
         ...
 
 
 class ScriptedPolicy(Protocol):
-    """A scripted agent in one episode."""
+    """A scripted policy that plays one episode."""
 
     def act(self, observation: str) -> str:
-        """The next action, from what the environment said last."""
+        """The next action, given the last observation."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
-    """A kind of environment: how it is made, talked to and judged.
+    """A kind of environment: how to create it, talk to it and judge it.
 
     Attributes:
-        name: as AgentGym knows it, where it does.
-        make: makes an instance. With True it repeats the slips of AgentGym's own server, see the environment's docs.
+        name: AgentGym's name of it, if it has one.
+        make: creates an instance. With True it reproduces the bugs of AgentGym's server, see the environment's docs.
         items: number of items, 0 to `items` - 1.
-        instruction: what the agent is told before the first observation.
+        instruction: text that the agent reads before the first observation.
         read: finds the action in an agent's response.
         write: writes a response that holds an action, as an agent would.
-        turns: usual most turns of an episode.
+        turns: usual limit of turns per episode.
         solved: whether an answer says that the task is solved.
-        oracle: makes a player that solves an item; None where none is known.
-        random: makes a player that draws its actions from a seed: (item, seed).
-        views: further things that a client may read by name, and the methods of the environment, without arguments,
-            that give them as JSON.
-        marked: responses put their action behind `Action:`.
-        distinct: items before they are others of the same kind over again; 0 where all differ.
-        full_score: score of a solved item, which rewards are divided by.
-        progress: how far an instance is with its item, 0 at the start and 1 when it is solved; None where nobody can
-            tell. It is asked of an instance that plays along beside the server's, in this process.
-        advise: the action that the oracle would go on with from where an instance stands, likewise; None where there is
-            no oracle, or only one that has to play from the start.
-        category: what kind of item a number is, for tables of results; None where all are alike.
-        content: what an item is about, the same for items that are one task in other words. None where only its first
-            text can tell.
-        locate: the item that shows a first text, for servers that number their items otherwise; raises `ItemError`,
-            with the reason, where none does. None where all servers number alike.
-        facts: what a client may read by name without an instance, as JSON.
-        table: what stands behind each item, as JSON; None where there is nothing to tell.
+        oracle: creates a scripted policy that solves an item; None if none is known.
+        random: creates a scripted policy that acts at random, from (item, seed).
+        views: further data that a client may read, by name, with the environment's methods (without arguments) that
+            return it as JSON.
+        marked: responses put their action after `Action:`.
+        distinct: number of items after which they repeat in another form; 0 if all differ.
+        full_score: score of a solved item, by which rewards are divided.
+        progress: progress of an instance on its item, from 0 at the start to 1 when solved; None if unknown. It is
+            computed from a shadow instance in this process, which replays the actions sent to the server.
+        advise: the oracle's next action from an instance's current state, also computed from the shadow instance; None
+            if there is no oracle, or only one that has to play from the start.
+        category: category of an item number, for result tables; None if items are not divided.
+        content: what an item is about, equal for items that are the same task in other words. None if only the item's
+            first text can tell.
+        locate: finds the item that shows a given first text, for servers that number their items differently; raises
+            `ItemError` with the reason if there is none. None if all servers number items alike.
+        facts: data that a client may read by name without an instance, as JSON.
+        table: what each item is, as JSON; None if there is nothing to list.
     """
 
     name: str

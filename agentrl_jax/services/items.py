@@ -1,8 +1,8 @@
-"""Which items to play: ranges, and the id files of AgentGym and AgentGym-RL in a local folder.
+"""Which items to play: from ranges, or from id files of AgentGym and AgentGym-RL in a local folder.
 
-`AgentItemId/<env>_train.json` and `AgentEval/<env>/*.json`, the test and its categories, are arrays of objects with an
-`item_id`; what else the objects hold, conversations for instance, is not looked at. The data of AgentGym-RL is not for
-commercial use (CC-BY-NC-4.0); nothing here downloads it.
+`AgentItemId/<env>_train.json` and `AgentEval/<env>/*.json` (the test set and its categories) are arrays of objects with
+an `item_id`; other fields, such as conversations, are ignored. The data of AgentGym-RL is not for commercial use
+(CC-BY-NC-4.0); nothing here downloads it.
 """
 
 import re
@@ -13,10 +13,10 @@ from typing import Any
 from agentrl_jax.strict_json import parse
 
 MOST_BYTES = 256 << 20
-"""Size of a file beyond which it is not read."""
+"""Largest file that is read, in bytes."""
 
 MOST_ITEMS = 10_000_000
-"""Items that a range may name, far more than any environment has."""
+"""Most items that a range may name; far more than any environment has."""
 
 _RANGE = re.compile(r"\s*([0-9]{1,12})\s*(?:-\s*([0-9]{1,12})\s*)?", re.ASCII)
 _RANGES = re.compile(r"[0-9\s,-]*", re.ASCII)
@@ -24,14 +24,14 @@ _MAPPINGS = "mappings_*.json"
 
 
 def load_items(source: str, environment: str) -> tuple[int, ...]:
-    """Items from a range, such as `0-399,450`, or from a JSON file.
+    """Items from a range such as `0-399,450`, or from a JSON file.
 
     Args:
-        source: what consists of digits, commas, hyphens and blanks is a range, anything else a path.
-        environment: name of the environment, as AgentGym has it.
+        source: a range if it consists of digits, commas, hyphens and blanks; otherwise a path.
+        environment: AgentGym's name of the environment.
 
     Raises:
-        ValueError: the source is no proper range, no file, or the file does not hold items.
+        ValueError: the source is neither a valid range nor a file, or the file does not hold items.
     """
     if _RANGES.fullmatch(source):
         return parse_ranges(source)
@@ -40,10 +40,10 @@ def load_items(source: str, environment: str) -> tuple[int, ...]:
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """Items in a text such as `0-399,450`, ends included, in the order of the text.
+    """Items of a range such as `0-399,450`, both ends included, in the order of the text.
 
     Raises:
-        ValueError: it is no such text, names an item twice, or names too many.
+        ValueError: the text is not such a range, names an item twice, or names too many.
     """
     items: list[int] = []
     for part in text.split(","):
@@ -64,17 +64,17 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None = None) -> int:
     """The number that an environment's `reset` takes for an item id.
 
-    It is what follows the last `_`: `webshop_6` is 6, and `nq_12` is the 12th item over all data sets of SearchQA. For
-    ALFWorld the ids in AgentGym-RL's data are paths of games, `<task type>_<trial>`, whose last number means a time
-    and not a game: they are looked up.
+    It is the number after the last `_`: `webshop_6` is 6, and `nq_12` is the 12th item over all data sets of SearchQA.
+    ALFWorld's ids in the AgentGym-RL data are game paths, `<task type>_<trial>`, whose last number is a time, not a
+    game; they are looked up in `mapping`.
 
     Args:
         item_id: id.
-        environment: name of the environment, as AgentGym has it.
-        mapping: items by path id, from `read_mapping`.
+        environment: AgentGym's name of the environment.
+        mapping: item numbers by path id, from `read_mapping`.
 
     Raises:
-        ValueError: the id is not of these forms, or not in the mapping.
+        ValueError: the id has none of these forms, or is not in the mapping.
     """
     head, _, tail = item_id.rpartition("_")
     if environment == "alfworld" and head not in ("", "alfworld"):
@@ -90,12 +90,12 @@ def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None
 
 
 def read_mapping(folder: Path) -> dict[str, int]:
-    """ALFWorld's items by path id, from all files `mappings_*.json` in a folder.
+    """ALFWorld's item numbers by path id, from all files `mappings_*.json` in a folder.
 
-    Their entries have an integer `item_id` and the texts `task_type` and `task_id`.
+    Each entry has an integer `item_id` and the texts `task_type` and `task_id`.
 
     Raises:
-        ValueError: a file does not hold that, or a path stands in them twice.
+        ValueError: a file has another format, or a path occurs twice.
     """
     mapping: dict[str, int] = {}
     for path in sorted(folder.glob(_MAPPINGS)):
@@ -115,7 +115,7 @@ def read_ids(path: Path) -> tuple[str, ...]:
     """The item ids of a file, in order.
 
     Raises:
-        ValueError: the file is missing, too large, or no JSON array of objects with a text `item_id`.
+        ValueError: the file is missing, too large, or not a JSON array of objects with a text `item_id`.
     """
     ids = []
     for number, entry in enumerate(_read_objects(path)):

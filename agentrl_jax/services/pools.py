@@ -1,7 +1,7 @@
-"""Where instances of a service are: behind a client, or in this process.
+"""Pools of service instances: behind a client, or in this process.
 
-A pool hands out leases: instances at the start of an item's episode. It keeps those that come back good for other
-episodes. What an episode does with its lease, and what it does without one, is the bridge's (`services.bridge`).
+A pool hands out leases: instances at the start of an item's episode. It keeps healthy instances that are returned, for
+further episodes. The bridge (`services.bridge`) decides what to do when a lease is lost.
 """
 
 import contextlib
@@ -18,44 +18,44 @@ from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironm
 from agentrl_jax.services.protocol import wire_of
 
 CLOSE_SECONDS, CLOSERS = 10.0, 16
-"""Seconds that closing all free instances may take, and how many are closed at once."""
+"""Seconds allowed for closing all free instances, and how many are closed at once."""
 
 
 class InstancePool(Protocol):
-    """Where instances of a service are: behind a client, or in this process. Safe in threads."""
+    """Instances of a service, behind a client or in this process. Thread-safe."""
 
     def open(self, item: int, deadline: float) -> "Lease":
-        """An instance at the start of an item's episode; `Lost` where there is none by the deadline."""
+        """Returns an instance at the start of an item's episode; raises `Lost` if none is available by the deadline."""
         ...
 
 
 class Lease(Protocol):
-    """One instance with an episode.
+    """An instance with an episode in progress.
 
     Attributes:
-        first: its first answer.
+        first: its answer to the reset.
     """
 
     first: StepResult
 
     def step(self, action: str, deadline: float) -> StepResult:
-        """Plays an action; `Lost` where the instance may not be trusted any more."""
+        """Plays an action; raises `Lost` if the instance can no longer be trusted."""
         ...
 
     def leave(self, *, good: bool) -> None:
-        """Gives the instance back, for others to use if it is good. Returns at once."""
+        """Returns the instance to the pool, which reuses it if `good`. Does not block."""
         ...
 
 
 class RemotePool:
-    """Instances behind a client, which are used again for other episodes.
+    """Instances behind a client, reused for further episodes.
 
-    A server that is started anew gives the same handles again, to other instances. When that shows, all handles from
-    before count as lost, so that no episode goes on in an instance of another.
+    A restarted server gives out the same handles again, for other instances. When a known handle comes back, all
+    earlier handles count as lost, so that no episode continues in another one's instance.
     """
 
     def __init__(self, client: ServiceClient):
-        """Opens nothing yet."""
+        """Opens no instance yet."""
         self._client = client
         self._free: list[int] = []
         self._known: set[int] = set()
@@ -63,7 +63,7 @@ class RemotePool:
         self._lock = threading.Lock()
 
     def open(self, item: int, deadline: float) -> "_RemoteLease":
-        """See `InstancePool`. A free instance that the server has forgotten is dropped without a word."""
+        """See `InstancePool`. A free instance that the server has forgotten is dropped silently."""
         while (taken := self._take()) is not None:
             handle, epoch = taken
             try:
@@ -82,32 +82,32 @@ class RemotePool:
             raise
 
     def step(self, handle: int, epoch: int, action: str, deadline: float) -> StepResult:
-        """Plays an action; `Lost` where the instance is gone or was one of a server before this."""
+        """Plays an action; raises `Lost` if the instance is gone or belongs to the server before a restart."""
         self.check(epoch)
         answer = self._client.step(handle, action, deadline=deadline)
         self.check(epoch)
         return answer
 
     def check(self, epoch: int) -> None:
-        """Raises `Lost` for an instance of a server that has been started anew since."""
+        """Raises `Lost` for an instance from before the server's last restart."""
         if epoch != self._epoch:
             raise Lost(f"{self._client.url}: the server has been started anew")
 
     def close(self) -> None:
-        """Closes the instances that nobody uses, and the connections."""
+        """Closes the free instances and the connections."""
         with self._lock:
             free, self._free = self._free, []
         run_all([functools.partial(self._client.shut, handle) for handle in free], CLOSE_SECONDS, CLOSERS)
         self._client.close()
 
     def keep(self, handle: int, epoch: int) -> None:
-        """Takes an instance back for later."""
+        """Takes an instance back for reuse."""
         with self._lock:
             if epoch == self._epoch:
                 self._free.append(handle)
 
     def drop(self, handle: int, epoch: int) -> None:
-        """Closes an instance on the side; whether that works does not matter."""
+        """Closes an instance in the background; failures do not matter."""
         if epoch == self._epoch:
             threading.Thread(target=self._client.shut, args=(handle,), daemon=True).start()
 
@@ -141,10 +141,10 @@ class _RemoteLease:
 
 
 class LocalPool:
-    """Instances in this process, without HTTP. One that raises counts as lost."""
+    """Instances in this process, without HTTP. An instance that raises counts as lost."""
 
     def __init__(self, service: Service):
-        """Makes nothing yet."""
+        """Creates no instance yet."""
         self._service = service
         self._free: list[ServiceEnvironment] = []
         self._lock = threading.Lock()
@@ -162,14 +162,14 @@ class LocalPool:
             raise
 
     def close(self) -> None:
-        """Closes the instances that nobody uses."""
+        """Closes the free instances."""
         with self._lock:
             free, self._free = self._free, []
         for env in free:
             env.close()
 
     def keep(self, env: ServiceEnvironment) -> None:
-        """Takes an instance back for later."""
+        """Takes an instance back for reuse."""
         with self._lock:
             self._free.append(env)
 

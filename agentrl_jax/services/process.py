@@ -1,4 +1,4 @@
-"""A service in a process of its own, which is started when it is needed and again when it dies or hangs."""
+"""A service in a separate process, which is started on demand and restarted when it dies or hangs."""
 
 import json
 import logging
@@ -20,24 +20,24 @@ POLL_SECONDS = 0.2
 MOST_RESTARTS = 20
 
 HEALTH_SECONDS = 5.0
-"""Between two looks whether the process still answers."""
+"""Seconds between two health checks."""
 
 MOST_MISSED = 2
-"""Looks without an answer, one after another, after which it counts as hung. One may be this process's own fault, when
-it was stopped itself."""
+"""Failed health checks in a row after which the process counts as hung. One alone may have failed because this process
+itself was paused."""
 
 
 class ServiceProcess:
-    """`agentrl serve` for one environment. Safe in threads.
+    """`agentrl serve` for one environment. Thread-safe.
 
-    The process ends with this one, however this one ends: it watches its standard input, which then closes. It answers
-    nobody but those who bear `token`, which it is given through a pipe, so that it is in no list of processes and in no
-    environment or file.
+    The server process always ends with this one: it watches its standard input, which closes when this process ends in
+    any way. It answers only requests with `token`, which it gets through a pipe, so that the token appears in no
+    process list, environment variable or file.
 
     Attributes:
-        log: file with what the process says.
-        token: that requests have to bear; drawn for this process unless one is given.
-        restarts: times that it was started again.
+        log: log file of the process.
+        token: bearer token of requests; generated for this process unless given.
+        restarts: number of restarts.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class ServiceProcess:
         answer_seconds: float = 20.0,
         token: str | None = None,
     ):
-        """Starts nothing yet.
+        """Starts no process yet.
 
         Args:
             env: name of the environment.
-            log: file for what it says; its folder has to be there when it starts.
-            max_instances: instances that it may have open.
-            start_seconds: that it may take until it listens.
-            answer_seconds: without an answer after which it is killed and started again.
-            token: see the attribute; drawn if left out, and empty to answer everybody, for clients that know no tokens.
+            log: log file; its folder has to exist when the process starts.
+            max_instances: most instances that it may have open.
+            start_seconds: time it may take until it listens.
+            answer_seconds: time without an answer after which it is killed and restarted.
+            token: see the attribute; default: generated. Empty to serve everybody, for clients without token support.
         """
         self.log = log
         self.token = secrets.token_urlsafe(32) if token is None else token
@@ -71,10 +71,10 @@ class ServiceProcess:
         self._lock = threading.Lock()
 
     def url(self) -> str:
-        """Its address; starts it first if it does not run yet.
+        """Its address; starts the process if it is not running.
 
         Raises:
-            ServiceError: it ends, or does not listen in time.
+            ServiceError: the process ends, or does not listen in time.
         """
         with self._lock:
             if self._ended:
@@ -86,12 +86,12 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Process id, while there is a process."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
     def close(self) -> None:
-        """Ends the process, for good."""
+        """Ends the process; it is not restarted."""
         self._ended = True
         process = self._process
         if process is None:
@@ -118,7 +118,7 @@ class ServiceProcess:
         return self._listening(process)
 
     def _listening(self, process: subprocess.Popen[str]) -> str:
-        """The address of a process, once it listens."""
+        """The address of a process, as soon as it listens."""
         self._process = process
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         said = process.stdout
@@ -143,8 +143,8 @@ class ServiceProcess:
                 stderr=log,
                 text=True,
                 pass_fds=inherited,
-                process_group=0,  # Ctrl-C in the terminal is for this process, which then ends the other
-                # What is compiled there is small, and the accelerators are this process's.
+                process_group=0,  # Ctrl-C in the terminal goes to this process, which then ends the other
+                # Little is compiled there, and the accelerators belong to this process.
                 env={**os.environ, "JAX_PLATFORMS": "cpu"},
             )
 
@@ -161,7 +161,7 @@ class ServiceProcess:
                 if time.monotonic() < looked + min(HEALTH_SECONDS, self._answer_seconds):
                     continue
                 missed = 0 if health.healthy(self._answer_seconds / MOST_MISSED) else missed + 1
-                looked = time.monotonic() - (HEALTH_SECONDS if missed else 0.0)  # a second look follows at once
+                looked = time.monotonic() - (HEALTH_SECONDS if missed else 0.0)  # the second check follows at once
                 if missed < MOST_MISSED or self._ended or process.poll() is not None:
                     continue
                 process.kill()

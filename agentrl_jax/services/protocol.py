@@ -1,7 +1,7 @@
-"""AgentGym's protocol (arXiv 2406.04151) as data: how each of its environments names things on the routes.
+"""AgentGym's protocol (arXiv 2406.04151) as data: the routes and field names of each environment.
 
-Client and server both read this table. All bodies and answers are JSON; an instance is known by a small number, its
-handle. Three families name it differently, and say differently that something went wrong; `Errors` tells how.
+Client and server both read this table. All bodies and answers are JSON; an instance is identified by a small number,
+its handle. Three families of environments use different field names and report errors differently, see `Errors`.
 """
 
 import dataclasses
@@ -13,45 +13,45 @@ from agentrl_jax.services.environment import StepResult
 
 
 class Errors(enum.Enum):
-    """What an answer looks like when a request could not be met."""
+    """How an answer reports that a request failed."""
 
     PAYLOAD = "payload"
-    """Status 200 and {"error": text} in place of everything else."""
+    """Status 200 and {"error": text} instead of all other fields."""
     STATUS = "status"
-    """A status above 399."""
+    """A status code of 400 or more."""
     TEXT = "text"
-    """Status 200 and the text in place of the observation."""
+    """Status 200 and the error text as the observation."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RouteSpec:
-    """How one environment is talked to.
+    """Routes and field names of one environment.
 
-    Answers name their fields: "observation", "reward", "score" and "done" are those of a `StepResult`, "state" is the
-    observation and "terminated" is done under other names, "id" and "env_idx" the handle, "deleted" and "truncated" are
-    false, and any other is taken from `StepResult.info`, null where that lacks it.
+    Field names in answers: "observation", "reward", "score" and "done" are the fields of a `StepResult`; "state" and
+    "terminated" are other names for observation and done; "id" and "env_idx" are the handle; "deleted" and "truncated"
+    are false. Any other field is taken from `StepResult.info`, or null if missing there.
 
     Attributes:
-        title: as its health route spells it; empty for the routes that answer `ok`.
-        prefix: of all routes.
+        title: name in the answer of the health route; empty for servers that answer `ok`.
+        prefix: prefix of all routes.
         handle: name of the handle in bodies and queries.
-        create: what the body of /create holds, by name and whether the server insists on it; None for no body.
-        created: fields of its answer; empty for the handle as a bare number.
-        item: name of the item's number in the body of /reset.
-        reset: what else that body holds.
+        create: fields of the body of /create, by name, and whether the server requires them; None for no body.
+        created: fields of the answer to /create; empty for the handle as a bare number.
+        item: name of the item number in the body of /reset.
+        reset: further fields of that body.
         reset_answer: "object" with the fields `reset_fields`, "pair" for [observation, null], or "text".
-        reset_fields: see there.
+        reset_fields: see `reset_answer`.
         step_fields: fields of the answer to /step.
-        plays: fields of the answers of further routes that play an action, each by a method of its name.
+        plays: further routes that play an action by the method of the same name, with the fields of their answers.
         observes: the observation of a reset or a step is fetched from /observation instead.
-        shown: in front of the observation of a reset, the fields of it that the agent is shown, a line each.
-        listed: behind the observation of a reset, the field of it that lists what the agent may do.
-        cumulative: the score of a step is that of the whole episode, which AgentGym takes for the reward.
-        final: a reward counts in the last answer only.
+        shown: fields of a reset's answer that the agent is shown before the observation, one per line.
+        listed: field of a reset's answer that lists the available actions, shown after the observation.
+        cumulative: the score of a step is that of the whole episode, which AgentGym uses as the reward.
+        final: only the reward of the last answer counts.
         opens: /create starts an episode, on the item with the number of the handle.
-        closes: AgentGym's server knows /close.
-        goes_on: AgentGym's server plays steps behind the end of an episode.
-        errors: what refusals look like.
+        closes: AgentGym's server has the route /close.
+        goes_on: AgentGym's server plays steps after the end of an episode.
+        errors: how errors are reported.
     """
 
     title: str = ""
@@ -76,7 +76,7 @@ class RouteSpec:
     errors: Errors = Errors.PAYLOAD
 
     def first(self, answer: StepResult) -> StepResult:
-        """What an agent is shown first: the answer to a reset, with the fields `shown` and `listed` in its text."""
+        """What an agent is shown first: a reset's answer with the fields `shown` and `listed` added to its text."""
         lines = [*(str(answer.info[name]) for name in self.shown if name in answer.info), answer.observation]
         actions = answer.info.get(self.listed)
         if isinstance(actions, list):
@@ -84,7 +84,7 @@ class RouteSpec:
         return dataclasses.replace(answer, observation="\n".join(lines))
 
     def fields(self, names: tuple[str, ...], handle: int, answer: StepResult) -> dict[str, Any]:
-        """The fields of an answer on the routes."""
+        """The given fields of an answer, as sent on these routes."""
         known = {
             "id": handle,
             "env_idx": handle,
@@ -118,7 +118,7 @@ _BABYAI = RouteSpec(
 )
 
 COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"))
-"""Environments of ours that AgentGym does not have: as BabyAI, and told whether they are solved."""
+"""Our environments that AgentGym does not have: like BabyAI, with an additional field for success."""
 
 ROUTES: Mapping[str, RouteSpec] = {
     "babyai": _BABYAI,
@@ -185,9 +185,9 @@ ROUTES: Mapping[str, RouteSpec] = {
     ),
     **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOL),
 }
-"""By AgentGym's names."""
+"""By AgentGym's names of the environments."""
 
 
 def wire_of(name: str) -> RouteSpec:
-    """The routes of an environment; of one that AgentGym does not have, `COMPILED` under its name."""
+    """The routes of an environment; `COMPILED` under its name if AgentGym does not have it."""
     return ROUTES.get(name) or dataclasses.replace(COMPILED, title=name)

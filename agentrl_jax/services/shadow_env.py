@@ -1,4 +1,4 @@
-"""Instances that play along beside a server's, in this process, and tell what its protocol does not."""
+"""Shadow instances in this process, which replay a server's episode and give data that its protocol lacks."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ from agentrl_jax.services.environment import ItemError, ScriptedPolicy, Service,
 
 
 def located(service: Service, item: int, shown: str) -> int:
-    """The number here of the item that a server has shown first under its number `item`.
+    """The local number of the item that a server has shown first under its number `item`.
 
     Raises:
-        ServiceError: it is none of the items here.
+        ServiceError: the server's item does not exist here.
     """
     if service.locate is None:
         return item
@@ -26,10 +26,10 @@ def located(service: Service, item: int, shown: str) -> int:
 
 
 def play_along(service: Service, item: int, shown: str) -> ServiceEnvironment:
-    """An instance at the start of an item that a server has shown, under its number there.
+    """A local instance at the start of an item that a server has shown, given the server's item number.
 
     Raises:
-        ServiceError: the server has shown something else.
+        ServiceError: the server has shown another text.
     """
     number, instance = located(service, item, shown), service.make(False)
     if instance.reset(number).observation != shown and service.locate is None:
@@ -41,10 +41,10 @@ def play_along(service: Service, item: int, shown: str) -> ServiceEnvironment:
 
 
 class NoisyOracle:
-    """An oracle that goes on from wherever a random player has left it (DART, Laskey et al. 2017, arXiv 1703.09327)."""
+    """An oracle that continues from any state a random policy leads to (DART, Laskey et al. 2017, arXiv 1703.09327)."""
 
     def __init__(self, service: Service, item: int, noise: Iterable[bool], seed: int):
-        """Plays an item of a service that can advise; in turn t the random player of this seed acts if `noise[t]`."""
+        """Plays an item of a service with `advise`; in turn t the random policy with this seed acts if `noise[t]`."""
         assert service.advise is not None
         self._service, self._item, self._advise = service, item, service.advise
         self._noise = iter(noise)
@@ -52,7 +52,7 @@ class NoisyOracle:
         self._beside: ServiceEnvironment | None = None
 
     def act(self, observation: str) -> str:
-        """What the random player draws, or the oracle's advice.
+        """The random policy's action, or the oracle's advice.
 
         Raises:
             ServiceError: the item is another task on the server.

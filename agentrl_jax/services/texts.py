@@ -1,9 +1,9 @@
-"""Texts of others, before they are shown."""
+"""Shortens foreign texts before they are shown."""
 
 MOST_SHOWN = 500
 """Characters of an error or of an echoed input that are shown or logged."""
 
 
 def cut(text: str, most: int = MOST_SHOWN) -> str:
-    """A text of at most `most` characters, and how many were left out behind it."""
+    """A text of at most `most` characters, followed by how many were cut off."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more characters)"

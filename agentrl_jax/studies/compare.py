@@ -1,6 +1,6 @@
-"""Learning rules side by side: the same starts, levels, episodes and gradient steps, several seeds in one program.
+"""Compares learning rules: the same starts, levels, episodes and gradient steps, several seeds in one program.
 
-Seed s of a variant is the run that `agentrl train` makes of the variant's configuration with that seed, up to rounding.
+Seed s of a variant is the run that `agentrl train` does with the variant's configuration and that seed, up to rounding.
 Shapes: `S` seeds, `n` held-out levels.
 """
 
@@ -20,27 +20,27 @@ from agentrl_jax.studies.variants import Record, Variants
 def compare(
     comparison: Comparison, out: str | os.PathLike[str], *, only: tuple[str, ...], console: Console
 ) -> dict[str, Record]:
-    """Plays every variant that has no file in the folder yet, and returns what is known of all of them.
+    """Runs every variant that has no file in the folder yet, and returns the records of all of them.
 
-    A variant's file is written when the variant ends: a comparison that was stopped goes on with the variant it was at.
+    A variant's file is written when the variant ends: a stopped comparison resumes at the variant that was interrupted.
 
     Args:
         comparison: the variants.
-        out: the folder; variants are VARIANT.json in it.
-        only: variants to play; all if empty.
+        out: folder of the results, one file VARIANT.json per variant.
+        only: variants to run; all if empty.
         console: where progress is shown.
 
     Returns:
-        Records of the variants that have been played, in the order of the file.
+        Records of the finished variants, in the order of the comparison file.
 
     Raises:
-        UserError: the folder cannot be written, a variant of it was played with another configuration, or a part of the
-            comparison is of no use.
+        UserError: the folder cannot be written, one of its variants was run with another configuration, or an entry of
+            the comparison is invalid.
     """
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try_writing(folder)  # a variant is only written when it has been played to its end
+        try_writing(folder)  # checked now, since a variant is written only at its end
     except OSError as error:
         if error.errno in FULL:
             raise

@@ -1,4 +1,4 @@
-"""What a comparison of learning rules found: a table, a figure and a page.
+"""Results of a comparison of learning rules: a table, a figure and a page.
 
 Shapes: `S` seeds, `n` held-out levels, `k` validations, `I` iterations.
 """
@@ -23,20 +23,20 @@ _GRAY, _BLUE = "#94a3b8", "#2563eb"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a variant reached.
+    """Results of one variant.
 
     Attributes:
-        name: of the variant.
-        start: sampled success before learning.
-        sampled, greedy: success at the end, over seeds and held-out levels.
-        gain: sampled success at the end minus the start's, seed by seed on the same levels.
-        steps: environment steps of a seed, in the mean.
-        at_equal_steps: sampled validation success where the variant that stepped least ends, with its interval over
-            seeds.
-        entropy: in nats a token, mean of the first and of the last five iterations.
-        no_spread: share of groups without a spread of returns, likewise.
-        alarms: number of seeds that raised each alarm, by its name.
-        skipped: gradient steps that were skipped, of all seeds.
+        name: name of the variant.
+        start: sampled success before training.
+        sampled, greedy: success after training, over seeds and held-out levels.
+        gain: sampled success after training minus that before, paired by seed on the same levels.
+        steps: mean environment steps per seed.
+        at_equal_steps: sampled validation success at the total environment steps of the variant that used the fewest,
+            with its interval over seeds.
+        entropy: entropy per token in nats, mean of the first and of the last five iterations.
+        no_spread: share of groups whose returns are all equal, mean of the first and of the last five iterations.
+        alarms: number of seeds that raised each alarm, by alarm name.
+        skipped: gradient steps that were skipped, over all seeds.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 def findings(records: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """One finding a variant, the best first."""
+    """One finding per variant, best first."""
     least = min(np.sum(record["metrics"]["environment_steps"], axis=0).min() for record in records.values())
     found = [_finding(name, record, least) for name, record in records.items()]
     return sorted(found, key=lambda f: -f.sampled["mean"])
@@ -62,7 +62,7 @@ def findings(records: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
 def differences(
     records: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str, Interval, Interval]]:
-    """For each pair (a, b) of variants that were played: a - b of sampled and of greedy success, seed by seed."""
+    """For each pair (a, b) of finished variants: a - b of sampled and of greedy success, paired by seed."""
     found = []
     for a, b in pairs:
         if a in records and b in records:
@@ -99,7 +99,7 @@ def _finding(name: str, record: Mapping[str, Any], least: float) -> Finding:
 
 
 def _at_steps(record: Mapping[str, Any], steps: float) -> np.ndarray:
-    """Validation success f64[S] after so many environment steps, straight between two validations."""
+    """Validation success f64[S] at a number of environment steps, interpolated linearly between validations."""
     spent = np.cumsum(np.array(record["metrics"]["environment_steps"], np.float64), axis=0)
     spent = np.concatenate([np.zeros((1, spent.shape[1])), spent])[record["validation"]["iteration"]]
     success = np.array(record["validation"]["success"], np.float64)
@@ -107,7 +107,7 @@ def _at_steps(record: Mapping[str, Any], steps: float) -> np.ndarray:
 
 
 def band(success: np.ndarray, *, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Bootstrap band [k], [k] of the mean over seeds of `success` [k, S]; the mean itself where all seeds agree."""
+    """Bootstrap band [k], [k] of the mean over seeds of `success` [k, S]; the mean itself if all seeds agree."""
     if success.shape[1] == 1:
         return success[:, 0], success[:, 0]
     found = stats.bootstrap(
@@ -142,7 +142,7 @@ def table(found: Sequence[Finding]) -> list[str]:
 
 
 def page(records: Mapping[str, Mapping[str, Any]], pairs: Sequence[tuple[str, str]], title: str, figure: str) -> str:
-    """The whole report in Markdown; `figure` is the name of the picture beside it."""
+    """The whole report in Markdown; `figure` is the file name of the figure beside it."""
     first = next(iter(records.values()))
     levels, seeds = len(first["end"]["sampled"][0]), len(first["seeds"])
     known = ", ".join(f"{name} play {value:.1%}" for name, value in first["baselines"].items()) or "not known"
@@ -173,7 +173,7 @@ def _points(x: Interval) -> str:
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str], title: str) -> None:
-    """One small diagram a variant: validation success with its band over seeds, the other variants' means behind it."""
+    """One subplot per variant: validation success with its band over seeds, and the other variants' means behind it."""
     columns = min(6, len(records))
     rows = -(-len(records) // columns)
     figure = Figure(figsize=(2.6 * columns, 2.1 * rows + 0.5), layout="constrained", facecolor="white")

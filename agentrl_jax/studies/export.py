@@ -1,4 +1,4 @@
-"""What a run has learned, written for other programs: a folder in Hugging Face's layout, or an adapter for PEFT."""
+"""Exports a run's policy for other programs: a folder in Hugging Face's format, or an adapter for PEFT."""
 
 import json
 from collections.abc import Mapping
@@ -32,17 +32,17 @@ def export(
 
     Args:
         model: folder of a run, or a pretrained model as `load_pretrained` takes it.
-        folder: must not exist, or be empty; it appears whole or not at all.
-        adapter: write the adapter of a run alone, f32; otherwise it is added to the weights, in float32.
-        dtype: of the weights: float32 (also where None), bfloat16 or float16.
-        online: as `load_pretrained` takes it; a run's configuration says it for its model.
+        folder: output folder; must not exist, or be empty. It is written atomically.
+        adapter: write only the adapter of a run, in float32; otherwise it is merged into the weights, in float32.
+        dtype: dtype of the weights: float32 (also for None), bfloat16 or float16.
+        online: as `load_pretrained` takes it; a run's configuration sets it for the run's model.
         revision: as `online`.
 
     Returns:
-        What was written, in words.
+        A description of what was written.
 
     Raises:
-        UserError: the folder is taken, or there is nothing of this kind to write.
+        UserError: the folder is not empty, or there is nothing of this kind to write.
     """
     target = Path(folder)
     with refusals():
@@ -90,8 +90,8 @@ def _save_adapter(folder: Path, config: Config, policy: RunPolicy, files: Mappin
 
 
 def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
-    """Of a decoder that was trained from nothing, on contexts of the run's length."""
-    services = Services(config, Path) if config.served else None  # of which none is started
+    """Configuration of a decoder trained from random weights, with positions for the run's contexts."""
+    services = Services(config, Path) if config.served else None  # no service is started
     batched_env = batched_envs(config, policy.tokenizer, services)[0]
     longest = cache_length(batched_env, build.engine_config(config, policy.tokenizer, group_size=1, slots=0))
     return describe(
@@ -103,7 +103,7 @@ def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
 
 
 def _tokenizer_files(policy: RunPolicy) -> dict[str, bytes]:
-    """The tokenizer's files, and what transformers needs beside a `tokenizer.json` that came alone."""
+    """The tokenizer's files, and what transformers needs beside a `tokenizer.json` without others."""
     tokenizer = policy.tokenizer
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,4 +1,4 @@
-"""What a run would take on devices that need not be there, from its own programs, compiled ahead of time."""
+"""Estimates memory and collectives of a run on any devices, from its own programs compiled ahead of time."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, iterate
 
 TOKEN_LOOP = 2
-"""Loops around what is done for every token of a rollout: turns, tokens."""
+"""Depth of the loops around the work for every token of a rollout: turns, tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +37,13 @@ class ProgramPlan:
 
     Attributes:
         seconds: time to lower and compile it.
-        arguments: bytes of what it is given and what it returns, where both share memory counted once.
-        temporaries: bytes that it needs besides.
+        arguments: bytes of inputs and outputs; memory shared by both counts once.
+        temporaries: bytes of temporary buffers.
         code: bytes of the program.
-        flops: operations that the compiler counts; loops whose length it does not know count once.
+        flops: operations counted by the compiler; loops of unknown length count once.
         accessed: bytes read and written, counted likewise.
-        estimate: the compiler's own estimate in seconds, counted likewise; None where it makes none.
-        operations: collectives and copies with the loops around them.
+        estimate: the compiler's own time estimate in seconds, counted likewise; None if it makes none.
+        operations: collectives and copies, with the loops around them.
     """
 
     seconds: float
@@ -58,21 +58,21 @@ class ProgramPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run takes on each device, in bytes.
+    """What a run needs on each device, in bytes.
 
     Attributes:
         mesh: devices by axis.
-        tokenizer: where the prompts' lengths are from.
-        context: positions of the cache.
-        rows: episodes that each player plays at a time.
+        tokenizer: tokenizer that gives the lengths of prompts.
+        context: positions of the KV cache.
+        rows: episodes that each rollout replica plays at a time.
         parameters: number of the model's parameters.
-        update_parameters: of the layout in which a run keeps them (f32 where they are trained).
-        rollout_parameters: of the rollout's layout, which stands beside it while a rollout runs.
-        optimizer: state of the optimizer.
-        beside: of the state, what a rollout is not given: optimizer, critic, reference.
+        update_parameters: parameters in the layout of the update (f32 if trained).
+        rollout_parameters: parameters in the layout of the rollout, kept beside the first while a rollout runs.
+        optimizer: optimizer state.
+        beside: the state that a rollout does not read: optimizer, critic, reference.
         cache: keys and values.
-        rollout: the program.
-        update: the program.
+        rollout: the rollout program.
+        update: the update program.
     """
 
     mesh: dict[str, int]
@@ -90,12 +90,12 @@ class Plan:
 
     @property
     def rollout_peak(self) -> int:
-        """Bytes while a rollout runs: the state, both layouts of the parameters, cache and temporaries."""
+        """Peak bytes during a rollout: the state, both layouts of the parameters, cache and temporaries."""
         return self.beside + self.rollout.arguments + self.rollout.temporaries + self.rollout.code
 
     @property
     def update_peak(self) -> int:
-        """Bytes while an update runs."""
+        """Peak bytes during an update."""
         return self.update.arguments + self.update.temporaries + self.update.code
 
 
@@ -108,15 +108,15 @@ def make_plan(
     """Compiles the rollout and the update of a run for some devices.
 
     Args:
-        config: the run; `mesh` lays the devices, `devices` is not read.
+        config: the run; `mesh` arranges the devices, `devices` is ignored.
         devices: from `topology.described_devices`.
-        model: name in `models.published.PUBLISHED` instead of the configuration's model; its vocabulary is that of the
-            model, its prompts have the lengths that the project's own tokenizer gives them.
-        report: told what goes on.
+        model: name in `models.published.PUBLISHED`, used instead of the configuration's model; its vocabulary is that
+            of the model, and prompts have the lengths that the project's own tokenizer gives.
+        report: called with each progress line.
 
     Raises:
         UserError: the configuration does not fit the devices.
-        ValueError: likewise, or the model is unknown.
+        ValueError: the configuration does not fit the devices, or the model is unknown.
     """
     mesh = make_mesh(devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
     config = config.replace(devices=mesh.size)
@@ -165,7 +165,7 @@ def _model(config: Config, name: str | None) -> tuple[DecoderConfig, Tokenizer, 
 
 
 class _Parts:
-    """A run's programs with the shapes and places of what they are given."""
+    """A run's programs with the shapes and placements of their inputs."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _Parts:
         return _bytes_each(tree, self.programs.placement(tree, self.model.decoder))
 
     def iteration(self, report: Callable[[str], None]) -> tuple[ProgramPlan, ProgramPlan]:
-        """Rollout and update of one iteration, compiled from the shapes of what they are given."""
+        """Rollout and update of one iteration, compiled from the shapes of their inputs."""
         config, group_size = self.config, self.config.rollout.group_size
         rows = Spec(self.programs.rollout_rules.row_axes)
         play = self.programs.rollout("rollout", self.model, self.batched_env, self.engine)
@@ -214,7 +214,7 @@ class _Parts:
             found.append(_compiled(play, *arguments))
             trajectory, stats = jax.eval_shape(play, *arguments)
             shapes.append(self._at(trajectory, rows))
-            ids = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), trajectory.ids)  # of which a group's are taken
+            ids = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), trajectory.ids)  # a group's are taken from it
             return shapes[0].replace(ids=ids), stats
 
         def greedy(params, key, ids, settings):

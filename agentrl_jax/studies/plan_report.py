@@ -1,4 +1,4 @@
-"""A plan for people and for programs."""
+"""A plan as JSON and as terminal tables."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ _WHERE = ("once", "each turn or part", "each token or layer")
 
 
 def as_json(plan: Plan, memory: int | None) -> dict[str, Any]:
-    """The plan as plain data: bytes of one device, see `plan.Plan`."""
+    """The plan as JSON data, in bytes per device, see `plan.Plan`."""
     programs = {}
     for name, program in (("rollout", plan.rollout), ("update", plan.update)):
         of_loops = [
@@ -30,7 +30,7 @@ def as_json(plan: Plan, memory: int | None) -> dict[str, Any]:
 
 
 def as_table(plan: Plan, memory: int | None) -> Group:
-    """The plan as tables for a terminal; `memory` is that of a device in bytes, if it is known."""
+    """The plan as tables for a terminal; `memory` is that of a device in bytes, None if unknown."""
     mesh = " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
     sizes = Table(title=f"Memory of one device ({mesh})", title_justify="left")
     sizes.add_column("")
@@ -72,7 +72,7 @@ def _programs(plan: Plan) -> Table:
 
 
 def _by_loops(program: ProgramPlan) -> dict[tuple[int, str], tuple[int, int]]:
-    """Number and largest size in bytes of the operations of a kind inside so many loops."""
+    """Number and largest size in bytes of the operations of each kind, by loop depth."""
     number = Counter((one.depth, one.kind) for one in program.operations)
     largest: dict[tuple[int, str], int] = {}
     for one in program.operations:

@@ -1,6 +1,6 @@
-"""Several seeds of a run in one program: one after the other on a device, or shared out over devices.
+"""Several seeds of a run in one program: sequentially on one device, or distributed over devices.
 
-Shapes: `S` seeds, the first axis of everything that belongs to a seed.
+Shapes: `S` seeds, the first axis of everything that differs by seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,15 +19,15 @@ _AXIS = "seed"
 class Seeds:
     """S seeds over some devices.
 
-    A loop whose condition has an axis of seeds would run until the last seed is done and copy the state of the others
-    at every step, so that seeds of a device are played by `jax.lax.map`.
+    Under `vmap`, a loop would run until its slowest seed is done and copy the state of the others at every step, so the
+    seeds of a device run sequentially with `jax.lax.map`.
     """
 
     def __init__(self, first: int, count: int, devices: Sequence[jax.Device]):
-        """Seeds `first` to `first + count - 1`.
+        """Creates the seeds `first` to `first + count - 1`.
 
         Raises:
-            ValueError: the devices cannot have equal numbers of seeds.
+            ValueError: the seeds cannot be divided equally among the devices.
         """
         if count % len(devices):
             raise ValueError(
@@ -36,17 +36,17 @@ class Seeds:
         self.numbers = tuple(range(first, first + count))
         self.mesh = Mesh(np.array(devices), (_AXIS,))
         self.keys = jax.vmap(jax.random.key)(np.asarray(self.numbers, np.uint32))
-        """key[S], that of every seed."""
+        """key[S], one per seed."""
 
     def each(self, function: Callable[[Any, Any, Any], Any], *, donate: bool = False) -> Callable[[Any, Any, Any], Any]:
-        """A program (state, mine, shared) -> results: `function` of every seed's state and own arguments.
+        """Maps `function` over the seeds: a program (state, mine, shared) -> results.
 
         Args:
-            function: (state, mine, shared) of one seed to its results; on one device, compiled or not.
-            donate: the states are given up.
+            function: (state, mine, shared) -> results for one seed; runs on one device, compiled or not.
+            donate: whether the states are donated.
 
         Returns:
-            The same function where leaves of `state`, of `mine` and of the results are [S, ...].
+            The same function with leaves [S, ...] of `state`, `mine` and the results; all seeds get the same `shared`.
         """
 
         def over(state, mine, shared):

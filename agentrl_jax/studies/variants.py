@@ -1,4 +1,4 @@
-"""The variants of a comparison: what they share, and how one of them is played with all its seeds.
+"""The variants of a comparison: what they share, and how a variant runs with all its seeds.
 
 Shapes: `S` seeds, `n` held-out levels.
 """
@@ -36,11 +36,11 @@ from envs_jax.budget import optimal_label
 from envs_jax.splits import Split
 
 Record = dict[str, Any]
-"""What is known of a variant, as its file holds it: see `Variants.play`."""
+"""Results of a variant, as stored in its file, see `Variants.play`."""
 
 
 class Variants:
-    """What variants share: the world, the start of every seed, and the programs that do not depend on the rule."""
+    """What variants share: the environment, each seed's start, and the programs that do not depend on the rule."""
 
     def __init__(self, comparison: Comparison, console: Console):
         self.comparison, self.console = comparison, console
@@ -84,7 +84,7 @@ class Variants:
         )
 
     def _rollout(self, engine: Any, rounds: int = 1) -> Any:
-        """As `IterationPrograms.rollout`, of all seeds: trained parameters, keys, ids and horizons are [S, ...]."""
+        """`IterationPrograms.rollout` over all seeds: trained parameters, keys, ids and horizons are [S, ...]."""
         names = tuple(task.label for task in self.config.tasks)
         program = self.alone.rollout(
             f"rollout {rounds}", self.model, self.batched_env, engine, rounds=rounds, task_names=names
@@ -104,7 +104,7 @@ class Variants:
         return rollout
 
     def _begin(self) -> tuple[Any, Any]:
-        """Policies [S, ...] that every variant starts from, and what is frozen of them."""
+        """Initial policies [S, ...] of every variant, and their frozen parameters."""
         config, pretrained = self.config, self.pretrained.params if self.pretrained else None
         tx = build.build_optimizer(config)
 
@@ -142,13 +142,13 @@ class Variants:
         return states.params["policy"], frozen_params
 
     def play(self, name: str) -> Record:
-        """A variant from the common start to its end.
+        """Runs a variant from the common start to its end.
 
         Returns:
             config; seeds; iteration: 1 to the last; metrics by name, [iterations][S] (means over the minibatches of an
-            iteration); environment_steps likewise, those of the iteration; validation: {iteration, success} with
-            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] lists of names and
-            iterations; levels: [S] what `HeldOut.seen` tells of the test levels; baselines: success of random, optimal
+            iteration); environment_steps [iterations][S] of each iteration; validation: {iteration, success} with
+            success [k][S]; start and end: {sampled, greedy}, outcomes [S][n]; alarms: [S] mappings of alarm name to
+            iteration; levels: [S] results of `HeldOut.seen` for the test levels; baselines: success of random, optimal
             and null play on them, by name; seconds; machine.
         """
         config, began = self.comparison.variants[name], time.monotonic()
@@ -189,7 +189,7 @@ class Variants:
         return record
 
     def _learner(self, config: Config) -> tuple[TrainState, Any]:
-        """The states [S, ...] of a variant before its first iteration, and the program of its update."""
+        """The initial states [S, ...] of a variant, and the program of its update."""
         tx, model = build.build_optimizer(config), self._model(config)
         reference = build.needs_reference(config)
         pretrained = self.pretrained.params if self.pretrained else None
@@ -251,14 +251,14 @@ class Variants:
         row = {key: np.asarray(value) for key, value in jax.device_get(metrics).items() if value.ndim == 1}
         row |= {"environment_steps": np.asarray(steps), "rollout/rounds": np.asarray(played.stats.rounds)}
         row["rollout/horizon"] = turns
-        # What resampling kept is no fair sample of the policy's episodes.
+        # Groups kept by resampling are not an unbiased sample, so use metrics over all episodes of the policy.
         row |= {key: np.asarray(mean.value) for key, mean in jax.device_get(played.stats.measured).items()}
         for index, horizon in enumerate(horizons):
             horizon.observe({key: value[index] for key, value in row.items()})
         return states, row, np.asarray(played.trajectory.turn.state_hash[:, ::group_size, 0])
 
     def _single(self, policy: Any, _: None, shared: Any) -> tuple[jax.Array, jax.Array]:
-        """Success bool[n] and hashes of the levels u32[n, 2] of the same episodes for every seed."""
+        """Success bool[n] and level hashes u32[n, 2] of one seed's policy on the shared episodes."""
         frozen_params, key, ids, settings = shared
         trajectory = self.episode(_player(policy, frozen_params), key, ids, settings)[0]
         return trajectory.success, trajectory.turn.state_hash[:, 0]
@@ -266,7 +266,7 @@ class Variants:
     def _success(
         self, states: TrainState, eval_sets: Sequence[EvalSet], episodes: int, temperature: float
     ) -> tuple[np.ndarray, list[list[str]]]:
-        """Success bool[S, n] on the first n levels of every task's panel, the same for all seeds, and their ids."""
+        """Success bool[S, n] on the first n levels of every task's eval set, the same for all seeds, and their ids."""
         policies = states.params["policy"]
         parts, levels = [], []
         for eval_set in eval_sets:
@@ -291,7 +291,7 @@ class Variants:
 
     @functools.cached_property
     def _baselines(self) -> dict[str, float]:
-        """Success of reference policies on the held-out levels by name; empty where it is not known."""
+        """Success of the reference policies on the held-out levels by name; empty if unknown."""
         known = self.held_out.baselines()
         if known is None:
             return {}
@@ -305,12 +305,12 @@ class Variants:
 
 
 def _player(policy: Any, frozen_params: Any) -> dict[str, Any]:
-    """What a rollout reads of a state."""
+    """The parts of a state that a rollout reads."""
     return {"policy": policy} if frozen_params is None else {"policy": policy, "frozen": frozen_params}
 
 
 def _stacked(parts: list[Any]) -> Any:
-    """Rows of every seed [S, N, ...]; those with fewer get empty rows at the end, which imitation never draws."""
+    """Stacks the seeds' rows [S, N, ...]; shorter ones are padded with empty rows, which imitation never samples."""
     most = max(jax.tree.leaves(part)[0].shape[0] for part in parts)
 
     def padded(x):
@@ -320,7 +320,7 @@ def _stacked(parts: list[Any]) -> Any:
 
 
 def _alarms(rows: list[dict[str, Any]], validation: dict[str, list[Any]], index: int) -> dict[str, int]:
-    """Alarms of one seed and the iteration in which each was first raised."""
+    """Alarms of one seed, with the iteration in which each was first raised."""
     of_seed: list[dict[str, Any]] = [
         {"iteration": number + 1, **{key: float(value[index]) for key, value in row.items()}}
         for number, row in enumerate(rows)
@@ -333,5 +333,5 @@ def _alarms(rows: list[dict[str, Any]], validation: dict[str, list[Any]], index:
 
 
 def _rounded(values: np.ndarray) -> list[float | None]:
-    """Six significant digits; None for what is no number."""
+    """Values rounded to six significant digits; None for those that are not finite."""
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.astype(float)]

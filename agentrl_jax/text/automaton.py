@@ -1,10 +1,10 @@
-"""A response format as a deterministic automaton over bytes, and its composition along tokens. Host only.
+"""Compiles a response format to a deterministic automaton over bytes, and then over tokens. Runs on the host.
 
-A response is `prelude answer`. The prelude leads to the first byte of the answer: with a think block it is the first
-`</think>`, spaces, `<answer>` that follows the first `<think>`; without one, the first `<answer>`. Since the gaps
-match anything, taking the first of each is what a non-greedy regular expression finds. The answer is split into items
-as its bytes arrive. Bytes that may turn out to be a separator or the closing tag wait in `pending` until they are
-known, so an item never sees them.
+A response is `prelude answer`. The prelude ends before the first byte of the answer: with a think block it is the first
+`</think>`, spaces, `<answer>` after the first `<think>`; without one, the first `<answer>`. Since the gaps match
+anything, taking the first of each equals a non-greedy regular expression. The answer is split into items byte by byte.
+Bytes that may begin a separator or the closing tag are kept in `pending` until this is decided, so they never become
+part of an item.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ SPACE = b" \t\n\r\v\f"
 CLOSING = b"</answer>"
 
 NO_ITEM, UNKNOWN, FIRST_ACTION = 0, 1, 2
-"""What a byte finishes: nothing, an item that names no action, or `FIRST_ACTION + action id`."""
+"""Item that a byte completes: none, one that names no action, or `FIRST_ACTION + action id`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ByteMachine:
 
     Attributes:
         next_state: i32[Q, 256] state after a byte.
-        item: i32[Q, 256] item that a byte finishes.
-        start: first state.
+        item: i32[Q, 256] item that a byte completes.
+        start: initial state.
         closed: absorbing state after the answer.
     """
 
@@ -38,7 +38,7 @@ class ByteMachine:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """One element of the prelude: a byte out of `allowed`, or any number of them if `repeats`."""
+    """One element of the prelude: a byte of `allowed`, or any number of them if `repeats`."""
 
     allowed: frozenset[int]
     repeats: bool = False
@@ -46,19 +46,19 @@ class _Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Prelude:
-    """Elements of the prelude that may come next."""
+    """State in the prelude: the elements that may come next."""
 
     open_steps: frozenset[int]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """Inside the answer.
+    """State inside the answer.
 
     Attributes:
-        item: lower-case bytes of the item so far without leading spaces, while they begin an action's name; the name
-            itself once spaces have followed it (`complete`); None when no action can match any more.
-        complete: spaces follow a whole name.
+        item: lower-case bytes of the item so far, without leading spaces, as long as they are a prefix of an action's
+            name; the name itself if spaces followed it (`complete`); None if no action can match.
+        complete: a whole name was followed by spaces.
         pending: bytes that begin a separator or the closing tag.
     """
 
@@ -79,7 +79,7 @@ def build(*, actions: tuple[bytes, ...], think: bool, forced: bool, separator: b
     next_rows, item_rows = [], []
     telling = grammar.telling_bytes()
     for state in order:
-        alike = grammar.move(state, 0xFF)  # occurs in no UTF-8 text, so in no format
+        alike = grammar.move(state, 0xFF)  # 0xFF is in no UTF-8 text, so in no format
         moves = [grammar.move(state, byte) if byte in telling else alike for byte in range(256)]
         for after, _ in moves:
             if after not in numbers:
@@ -115,13 +115,13 @@ class _Format:
     beginnings: set[bytes] = dataclasses.field(init=False)
 
     def telling_bytes(self) -> frozenset[int]:
-        """Returns the bytes that the format mentions; all others act alike."""
+        """Returns the bytes that the format mentions; all other bytes have the same effect."""
         steps = {byte for step in self.prelude if not step.repeats for byte in step.allowed}
         text = b"".join([*self.names, *(name.upper() for name in self.names), CLOSING, self.separator, SPACE])
         return frozenset(steps | set(text))
 
     def move(self, state: Hashable, byte: int) -> tuple[Hashable, int]:
-        """Returns the state after `byte` and the item that it finishes."""
+        """Returns the state after `byte` and the item that it completes."""
         if isinstance(state, _Prelude):
             reached = set()
             for k in state.open_steps:
@@ -133,7 +133,7 @@ class _Format:
         return state, NO_ITEM
 
     def enter_prelude(self, reached: set[int]) -> Hashable:
-        """Closes a set of elements under skipping what may repeat zero times."""
+        """Returns the state for a set of elements, plus those reached by skipping elements with `repeats`."""
         opened = set()
         for k in sorted(reached):
             while k < len(self.prelude) and self.prelude[k].repeats:
@@ -142,7 +142,7 @@ class _Format:
             opened.add(k)
         if len(self.prelude) in opened:
             return _Answer()
-        # A gap that is open stays open, so whatever comes before the last open gap can add nothing.
+        # An open gap stays open, so elements before the last open gap cannot change the result.
         last_gap = max(
             (k for k in opened if self.prelude[k].repeats and len(self.prelude[k].allowed) == 256), default=0
         )
@@ -180,18 +180,18 @@ class _Format:
 def compose(
     machine: ByteMachine, token_bytes: Sequence[bytes | None], block: int = 2048
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Composes the automaton along the bytes of every token.
+    """Composes the automaton over the bytes of every token.
 
-    Tokens that act alike from every state share a class, which keeps the tables small for large vocabularies.
+    Tokens with the same effect in every state share a class, which keeps the tables small for large vocabularies.
 
     Args:
         machine: the automaton; `Q` states.
-        token_bytes: by token id, its bytes; None or no bytes for a token that changes nothing.
-        block: tokens treated at a time; bounds the memory of the build.
+        token_bytes: bytes of each token id; None or no bytes for a token that changes nothing.
+        block: tokens processed at a time; limits the memory of the build.
 
     Returns:
         (token_class i32[V], next_state i32[Q, C], run i32[Q, C], runs i32[F, E]): row `run[q, c]` of `runs` lists the
-        items that a token of class `c` finishes from state `q`, padded with `NO_ITEM`. Class 0 changes nothing.
+        items that a token of class `c` completes from state `q`, padded with `NO_ITEM`. Class 0 changes nothing.
     """
     states = machine.next_state.shape[0]
     next_flat, item_flat = machine.next_state.ravel(), machine.item.ravel().astype(np.int16)
@@ -210,7 +210,7 @@ def compose(
         for row, i in enumerate(chunk):
             data[row, : lengths[row]] = np.frombuffer(token_bytes[i] or b"", np.uint8)
         for position in range(lengths.max()):
-            first = int(np.searchsorted(lengths, position, side="right"))  # lengths are sorted: rows that go on
+            first = int(np.searchsorted(lengths, position, side="right"))  # lengths are sorted: rows with more bytes
             index = state[first:] * 256 + data[first:, position, None]
             state[first:] = next_flat[index]
             item = item_flat[index]
@@ -229,7 +229,7 @@ def compose(
 
 
 def _append(runs: dict[tuple[int, ...], int], run: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """Returns the ids of the runs that are one item longer; new ones are added to `runs`."""
+    """Appends an item to each run and returns the ids of the results; new runs are added to `runs`."""
     pairs, inverse = np.unique(run.astype(np.int64) << 16 | item, return_inverse=True)
     known = list(runs)
     longer = [runs.setdefault((*known[pair >> 16], pair & 0xFFFF), len(runs)) for pair in pairs.tolist()]

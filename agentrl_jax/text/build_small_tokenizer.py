@@ -1,8 +1,8 @@
 """Trains the small tokenizer that the package ships: `python -m agentrl_jax.text.build_small_tokenizer`.
 
-Byte-level BPE of at most 512 tokens. Special tokens come first, then the words that deserve a token of their own
-(reply tags, separator, action names, the one grid symbol outside ASCII), then the 256 bytes, then merges learned from
-the short corpus below. The corpus has no boards, so no merge ever joins two grid symbols.
+Byte-level BPE with at most 512 tokens. Special tokens come first, then words with their own token (response tags,
+separator, action names, the one grid symbol outside ASCII), then the 256 bytes, then merges learned from the short
+corpus below. The corpus has no boards, so no merge joins two grid symbols.
 """
 
 import json
@@ -47,9 +47,9 @@ def build(corpus: str = CORPUS, size: int = VOCAB_SIZE, words: Sequence[str] = W
     """Returns the text of a `tokenizer.json`; the same on every run.
 
     Args:
-        corpus: that merges are learned from.
-        size: most tokens, special ones, words and the 256 bytes included.
-        words: that are tokens of their own, wherever they stand.
+        corpus: text that merges are learned from.
+        size: maximum tokens, including special ones, words and the 256 bytes.
+        words: words that are always one token.
     """
     alphabet = sorted(byte_alphabet().values())
     trainee = Tokenizer(models.BPE())
@@ -61,7 +61,7 @@ def build(corpus: str = CORPUS, size: int = VOCAB_SIZE, words: Sequence[str] = W
     trainer = trainers.BpeTrainer(
         vocab_size=len(alphabet) + merges_wanted, initial_alphabet=alphabet, min_frequency=2, show_progress=False
     )
-    # Encoding cuts the words out before any merge applies, so the merges must not see them either.
+    # Encoding extracts the words before it merges, so the merges are trained without them.
     trainee.train_from_iterator(re.split("|".join(map(re.escape, (*words, "\n"))), corpus.strip()), trainer)
     merges = [tuple(pair) for pair in json.loads(trainee.to_str())["model"]["merges"]]
     names = [*SPECIALS, *words, *alphabet, *("".join(pair) for pair in merges)]
@@ -74,7 +74,7 @@ def build(corpus: str = CORPUS, size: int = VOCAB_SIZE, words: Sequence[str] = W
 
 
 def main() -> None:
-    """Writes the packaged file anew."""
+    """Rewrites the packaged file."""
     target = Path(str(resources.files("agentrl_jax.text"))) / "data" / "small_tokenizer.json"
     target.write_text(build(), encoding="utf-8")
     print(f"{target}: {target.stat().st_size} bytes")

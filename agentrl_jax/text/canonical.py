@@ -1,7 +1,7 @@
-"""A tokenizer's own rule for whole texts, on the device: bytes of pieces, split into words, merged by rank.
+"""Canonical tokenization on the device: bytes of pieces are split into words and merged by rank.
 
-Between two special tokens the tokens are those that `Tokenizer.encode` gives the text there. One exception: an added
-token (Qwen3's `<think>`, say) is found within a piece only, not where several pieces put it together.
+Between two special tokens the tokens are those of `Tokenizer.encode` for the whole text. One exception: an added token
+(such as Qwen3's `<think>`) is found only within one piece, not where it spans several pieces.
 
 Shapes: `N` pieces, `V` vocabulary, `R` merge rules, `T` bytes of a row.
 """
@@ -22,22 +22,22 @@ from agentrl_jax.text.splitting import Splitting
 from agentrl_jax.text.tokenizer import Tokenizer, byte_alphabet
 
 _NEVER = np.int32(2**31 - 1)
-"""Rank of two tokens that no rule merges."""
+"""Rank of a pair of tokens that no rule merges."""
 
 
 class CanonicalTable(struct.PyTreeNode):
-    """Pieces by bytes, and the rules of a byte-level BPE (Sennrich et al. 2016).
+    """Pieces as bytes, and the merge rules of a byte-level BPE (Sennrich et al. 2016).
 
     Attributes:
-        letters: the tokens of the single bytes of every piece.
-        codes: with the same offsets, what the splitting has to know of each byte, see `splitting.codes`.
+        letters: the single-byte tokens of every piece.
+        codes: code of each byte for the splitting, with the same offsets, see `splitting.codes`.
         first: i32[V + 1] the rules whose left token is `t` are `first[t]:first[t + 1]`.
-        right: i32[R] their right tokens, ascending.
+        right: i32[R] right token of each rule, ascending.
         rank: i32[R] rules of lower rank are applied first.
-        merged: i32[R] what a rule makes of its two tokens.
-        steps: halvings by which a rule is found.
+        merged: i32[R] token that a rule merges its two tokens into.
+        steps: steps of the binary search for a rule.
         most_bytes: `T`, enough for every row.
-        splitting: how the text is split into words that are not merged with each other.
+        splitting: how the text is split into words; tokens of different words are never merged.
     """
 
     letters: PieceTable
@@ -52,11 +52,11 @@ class CanonicalTable(struct.PyTreeNode):
 
 
 def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], most_bytes: int) -> CanonicalTable:
-    """Takes the rules from the tokenizer; rows will have at most `most_bytes` bytes, a special token counts as one.
+    """Takes the rules from the tokenizer; rows have at most `most_bytes` bytes, with a special token counted as one.
 
     Raises:
-        ValueError: the tokenizer splits or merges in a way that is not known here, or a piece holds a character that
-            the vocabulary or the splitting does not know.
+        ValueError: the tokenizer's splitting or merging is not supported, or a piece has a character that the
+            vocabulary or the splitting does not support.
     """
     layout = json.loads(tokenizer.backend.to_str())
     pattern = splitting.from_layout(layout)
@@ -74,11 +74,11 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], most_bytes: i
     added = {token["content"]: token["id"] for token in layout.get("added_tokens", ()) if not token["special"]}
     if any(token[way] for token in layout.get("added_tokens", ()) for way in ("lstrip", "rstrip", "single_word")):
         raise ValueError("a tokenizer whose added tokens take what is around them has no canonical encoder; use pieces")
-    # A tokenizer finds its added tokens before it splits, the longest first.
+    # A tokenizer finds its added tokens before it splits, longest first.
     apart = re.compile("|".join(map(re.escape, sorted(added, key=len, reverse=True))) or r"(?!)")
 
     def spell(piece: Piece) -> list[tuple[int, int]]:
-        """Tokens with their codes."""
+        """Tokens of a piece with their codes."""
         if isinstance(piece, Special):
             return [(tokenizer.special_id(piece.name), splitting.BORDER)]
         spelled: list[tuple[int, int]] = []
@@ -110,7 +110,7 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], most_bytes: i
 
 
 def encode_row(table: CanonicalTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Array, jax.Array]:
-    """Turns one row of piece ids into the tokens of their text; arguments and result as those of `pieces.expand`."""
+    """Turns one row of piece ids into the tokens of their text; arguments and results as for `pieces.expand`."""
     tokens, count = expand(table.letters, ids, table.most_bytes)
     codes, _ = expand(table.codes, ids, table.most_bytes)
     tokens, count = _merge(table, tokens, splitting.words(codes, table.splitting), count)
@@ -119,12 +119,12 @@ def encode_row(table: CanonicalTable, ids: jax.Array, max_tokens: int) -> tuple[
 
 
 def _merge(table: CanonicalTable, tokens: jax.Array, word: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Applies in each word of a row the rule of lowest rank, leftmost first, until there is none."""
+    """Applies the rule of lowest rank in each word of a row, leftmost first, until no rule applies."""
     size = tokens.shape[0]
     slots = jnp.arange(size)
 
     def found(tokens, word, count):
-        """Rank of each token with the next one, and what they make."""
+        """Rank of the rule for each token and the next one, and the token that it merges them into."""
         right = jnp.roll(tokens, -1)
         low, high = table.first[tokens], table.first[tokens + 1]
         end = high
@@ -157,7 +157,7 @@ def _merge(table: CanonicalTable, tokens: jax.Array, word: jax.Array, count: jax
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece], following: str = "") -> list[int]:
-    """Tokens of constant pieces by the tokenizer itself; `following` is text that will stand right after them.
+    """Tokens of constant pieces, encoded by the tokenizer itself; `following` is the text right after them.
 
     Raises:
         ValueError: a token would span the border between them.

@@ -1,8 +1,8 @@
-"""How a conversation is marked as it grows, message by message, in pieces.
+"""Chat format of a conversation that grows message by message, in pieces.
 
-A conversation only ever gets longer: what was sampled stays as it was sampled, and what was inserted stays too, so that
-a policy is trained on what it has read and its cache stays good. Where a chat template would write the past anew (it
-drops the think blocks of earlier responses, say), `differences` tells so.
+A conversation is append-only: sampled and inserted tokens never change, so the policy is trained on what it has read
+and its KV cache stays valid. A chat template may rewrite earlier messages (for example drop the think blocks of earlier
+responses); `differences` lists such cases.
 """
 
 import dataclasses
@@ -15,22 +15,22 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Chat:
-    """What stands around the contents of a conversation. A "header" opens a message, as far as its content.
+    """The text around the contents of a conversation. A "header" is the part of a message before its content.
 
     Attributes:
-        open_system: opens a conversation with a system message; None where there is none, so that its words open the
-            first user message.
+        open_system: opens a conversation with a system message; None if there is no system role, so that its text is
+            put at the start of the first user message.
         system_end: ends the system message.
         first_user: header of the user message right after a system message.
-        open_user: opens a conversation without a system message, header of the first user message included.
+        open_user: opens a conversation without a system message, including the header of the first user message.
         user: header of a user message after a response.
         user_end: ends a user message.
-        response: header of a response as the policy finds it, such as an empty think block after its name.
-        response_lead: stands between that and a response that was written, not sampled.
+        response: header of a sampled response; may include an empty think block after the role.
+        response_lead: follows this header before a response that was given, not sampled.
         unended: ends a response that did not end by itself; its last piece is `end`.
-        end: name of the token by which a response ends itself.
-        after_end: stands after it, before the next header.
-        headers_suffice: a message of the system or the user may go without its end, where the next header begins.
+        end: name of the end-of-turn token, which a policy samples to end its response.
+        after_end: follows `end`, before the next header.
+        headers_suffice: the end of a system or user message may be left out before the next header.
         cuts: by kind of content (`chat_segments.CONTENTS`), the name in `edits.CUTS` of what the template does to it.
     """
 
@@ -52,8 +52,8 @@ class Chat:
         """Opens a conversation with a system message; the header of the first user message is next.
 
         Args:
-            text: its content.
-            brief: leave out the end of the message where headers suffice.
+            text: content of the message.
+            brief: leave out the end of the message if `headers_suffice`.
         """
         if self.open_system is None:
             return (*self.open_user, text, "\n\n")
@@ -68,7 +68,7 @@ class Chat:
             forced: whether it is inserted.
 
         Raises:
-            ValueError: the header opens a think block by itself, and the response's format does not start inside one.
+            ValueError: the header opens a think block, but the response format does not start inside one.
         """
         last = self.response[-1] if self.response else ""
         written = last.name if isinstance(last, Special) else last
@@ -83,15 +83,15 @@ class Chat:
 
 
 def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
-    """Returns how conversations are marked: by the tokenizer's template, else judged by its special tokens.
+    """Returns the chat format from the tokenizer's template or, without one, from its special tokens.
 
     Args:
         tokenizer: the tokenizer.
-        thinking: whether a template that can do both (`enable_thinking`) asks for a think block; None leaves it to the
-            template.
+        thinking: value of `enable_thinking` for templates that read it; None for the template's default.
 
     Raises:
-        ValueError: there is no template and no special tokens for a conversation, or segments cannot express it.
+        ValueError: there is neither a template nor special tokens for a conversation, or segments cannot express the
+            template.
     """
     if tokenizer.template is not None:
         return _from_segments(segments(tokenizer, thinking))
@@ -116,7 +116,7 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
     """Returns the segments of the tokenizer's template; `thinking` as in `chat_format`.
 
     Raises:
-        ValueError: there is no template, or segments cannot express it.
+        ValueError: there is no template, or segments cannot express the template.
     """
     if tokenizer.template is None:
         raise ValueError("the tokenizer has no chat template; expected one in tokenizer_config.json")
@@ -136,9 +136,9 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
 
 
 def differences(tokenizer: Tokenizer, thinking: bool | None = None) -> tuple[str, ...]:
-    """Returns in words what a growing conversation has otherwise than the tokenizer's template; errors as `segments`.
+    """Describes how a growing conversation differs from the tokenizer's template; errors as in `segments`.
 
-    Empty where both are the same for every conversation, but for what is spelled like a special token in a content.
+    Empty if both agree for every conversation, except for contents that spell a special token.
     """
     found = segments(tokenizer, thinking)
     texts, told = found.texts, []
@@ -168,7 +168,7 @@ def differences(tokenizer: Tokenizer, thinking: bool | None = None) -> tuple[str
 def _by_headers(
     begin: tuple[Piece, ...], headers: Sequence[tuple[Piece, ...]], end: str, after_end: tuple[Piece, ...]
 ) -> Chat:
-    """A format in which all messages end alike; headers are those of system, user and assistant."""
+    """A format in which all messages have the same end; `headers` are those of system, user and assistant."""
     system, user, response = headers
     close = (Special(end), *after_end)
     return Chat(
@@ -196,13 +196,13 @@ def _from_segments(found: ChatSegments) -> Chat:
             f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} "
             "after an earlier one; expected both to begin with one special token that ends a response"
         )
-    # Where to part what ends a response from the next header only matters for telling that headers are alike.
+    # The split between the end of a response and the next header only matters for comparing headers.
     tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else spelled
     user = texts["next_user"].removeprefix(tail)
     after_system = texts.get("after_system", "")
     alike = user != "" and after_system.endswith(user)
     user_end = texts["user_end"] if texts["ask"].startswith(texts["user_end"]) else ""
-    # A template may put a space between the header and a response that it expects the policy to sample.
+    # A template may write a space after the header that it expects the policy to sample.
     written = texts["response_earlier"]
     lead = written.removeprefix(texts["ask"]) if written.startswith(texts["ask"]) else ""
     return Chat(

@@ -1,8 +1,8 @@
-"""Takes the segments of a conversation from a chat template: what it writes between one content and the next.
+"""Derives the segments of a conversation from a chat template: the text between one content and the next.
 
-The template is rendered on conversations of marker contents. What stands between two markers is a segment; it may
-depend on who spoke, who speaks next and whether the conversation ends there, and on nothing else. A template for which
-that does not hold is refused with the place where it fails. Host only.
+The template is rendered on conversations whose contents are markers. The text between two markers is a segment. It may
+depend only on the roles before and after it and on whether the conversation ends there. Other templates are refused,
+with the first difference in the error message. Runs on the host.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ SEGMENTS = {
     "next_user": "what stands between a response and the next user message",
     "response_end": "what follows the last message of a conversation if it is a response",
 }
-"""The segments by name. The first two are missing where a template takes no system message."""
+"""The segments by name. The first two are missing if a template takes no system message."""
 
 RESPONSES = ("response_earlier", "response_last")
 
@@ -32,7 +32,7 @@ CONTENTS = ("system", "first_user", "user", *RESPONSES)
 """The kinds of content that a template may treat in different ways; "first_user" follows a system message."""
 
 TURNS = 4
-"""Turns of the longest conversation that a template is tried on."""
+"""Turns of the longest conversation that a template is tested on."""
 
 _SPACES = ("\n\n \tplain\nwords \t\n\n", "\n\nplain\n\n", "  plain  ")
 _THOUGHT = "<think>\nplan\n</think>\n\nThe answer."
@@ -41,17 +41,17 @@ _TRIALS = ("Hello.", "<answer>Up || Down</answer>", *_SPACES, "two\nlines\n\nand
 
 @dataclasses.dataclass(frozen=True)
 class ChatSegments:
-    """What a chat template writes around contents, and what it does to them.
+    """The text that a chat template writes around contents, and how it changes contents.
 
     Attributes:
         template: the template.
-        thinking: what it was told as `enable_thinking`.
+        thinking: value of `enable_thinking` passed to the template.
         special_names: the tokenizer's special tokens.
         texts: the segments by their names in `SEGMENTS`.
         cuts: by kind of content, the name in `edits.CUTS` of what the template does to it.
         thoughts: by kind of response, for one with a think block: (the segment before it, name in
             `edits.THOUGHT_CUTS`).
-        system_refusal: why there is no system message; empty where there may be one.
+        system_refusal: why system messages are refused; empty if they are allowed.
     """
 
     template: ChatTemplate
@@ -63,20 +63,20 @@ class ChatSegments:
     system_refusal: str
 
     def split(self, text: str) -> tuple[Piece, ...]:
-        """Returns a segment's text as pieces: special tokens, and the text between them."""
+        """Splits the text of a segment into pieces: special tokens, and the text between them."""
         return tuple(split_specials(text, self.special_names))
 
     def pieces(self, messages: Sequence[Message], *, generate: bool) -> tuple[Piece, ...]:
         """Returns a conversation exactly as the template writes it, segment by segment and content by content.
 
-        Contents are text pieces: what is spelled like a special token inside them stays text.
+        Contents are text pieces: text in them that spells a special token stays text.
 
         Args:
             messages: the conversation, see `check_roles`.
-            generate: whether it ends with what opens the next response; only after a user message.
+            generate: whether it ends with the header of the next response; only after a user message.
 
         Raises:
-            ValueError: the roles are out of order, or the template does something else to this conversation.
+            ValueError: the roles are out of order, or the template writes this conversation differently.
         """
         pieces: list[Piece] = []
         written = ""
@@ -109,10 +109,10 @@ class ChatSegments:
 
 
 def check_roles(roles: Sequence[str]) -> None:
-    """Checks the order of the speakers: a system message or none, then user and assistant in turn.
+    """Checks the order of the roles: an optional system message, then user and assistant alternately.
 
     Raises:
-        ValueError: another order, or no message of the user.
+        ValueError: the order is different, or there is no user message.
     """
     spoken = list(roles[1:] if roles and roles[0] == "system" else roles)
     if not spoken or spoken != [("user", "assistant")[i % 2] for i in range(len(spoken))]:
@@ -140,7 +140,7 @@ def derive(template: ChatTemplate, special_names: frozenset[str], thinking: bool
     Args:
         template: the template.
         special_names: the tokenizer's special tokens.
-        thinking: what the template reads as `enable_thinking`; None leaves it to the template.
+        thinking: value of `enable_thinking`; None for the template's default.
 
     Raises:
         ValueError: the template cannot be expressed by segments; the message says where.
@@ -184,7 +184,7 @@ def split_specials(text: str, special_names: frozenset[str]) -> Iterator[Piece]:
 
 
 def difference(rendered: str, written: str) -> str:
-    """Says where what the template writes and what the segments write part."""
+    """Describes where the text of the template and that of the segments first differ."""
     pairs = enumerate(zip(rendered, written))
     at = next((i for i, (a, b) in pairs if a != b), min(len(rendered), len(written)))
     near = slice(max(at - 20, 0), at + 20)
@@ -192,8 +192,7 @@ def difference(rendered: str, written: str) -> str:
 
 
 def _shapes(system: bool) -> list[tuple[tuple[str, ...], bool]]:
-    """Conversations as (roles, generate): up to `TURNS` turns, ended by a user message, by its question, by a
-    response."""
+    """Conversations as (roles, generate), up to `TURNS` turns, ending in a user message, a header or a response."""
     shapes = []
     for turns in range(1, TURNS + 1):
         roles = ("system",) * system + ("user", "assistant") * turns
@@ -202,7 +201,7 @@ def _shapes(system: bool) -> list[tuple[tuple[str, ...], bool]]:
 
 
 def _texts(template: ChatTemplate, thinking: bool | None, *, system: bool) -> dict[str, str]:
-    """The segments that occur with, or without, a system message."""
+    """The segments of conversations with, or without, a system message."""
     texts: dict[str, str] = {}
     for roles, generate in _shapes(system):
         markers = [f"\ue000{i}\ue001" for i in range(len(roles))]
@@ -235,7 +234,7 @@ def _agree(texts: Mapping[str, str], others: Mapping[str, str]) -> None:
 
 
 def _probe(kind: str, content: str) -> tuple[list[Message], bool]:
-    """A conversation with a content of some kind in its place, and whether the next response is generated."""
+    """A conversation with `content` as its content of a kind, and whether the next response is generated."""
     if kind == "system":
         return [("system", content), ("user", "u")], True
     if kind == "first_user":
@@ -247,7 +246,7 @@ def _probe(kind: str, content: str) -> tuple[list[Message], bool]:
 
 
 def _find_cut(segments: ChatSegments, kind: str) -> str:
-    """Name of the first cut that explains what the template does to outer white space."""
+    """Name of the first cut that reproduces what the template does to outer white space."""
     if kind in ("system", "first_user") and segments.system_refusal:
         return "kept"
     for name in CUTS:
@@ -260,7 +259,7 @@ def _find_cut(segments: ChatSegments, kind: str) -> str:
 
 
 def _find_thought(segments: ChatSegments, kind: str) -> tuple[str, str]:
-    """What explains how the template writes a response with a think block; as it is, if nothing does."""
+    """Segment and cut that reproduce a response with a think block; those for an unchanged one if none do."""
     for before in (kind, "response_earlier"):
         for name in THOUGHT_CUTS:
             tried = dataclasses.replace(segments, thoughts={**segments.thoughts, kind: (before, name)})

@@ -1,8 +1,8 @@
 """A model's chat template: a Jinja program that writes a conversation as text. Host only.
 
-It is rendered by `transformers`, so that a model reads what it was trained on, but with a date that is given instead of
-today's, because a prompt that changes overnight cannot be reproduced. The sandbox of `transformers` keeps a template
-from running code; a process of its own, `template_worker`, keeps it from taking much time or memory.
+It is rendered by `transformers`, so that a model reads the format it was trained on, but with a fixed date instead of
+today's, so that prompts are reproducible. The sandbox of `transformers` keeps a template from running code; a separate
+process, `template_worker`, limits its time and memory.
 """
 
 import dataclasses
@@ -23,26 +23,26 @@ from typing import Any
 from agentrl_jax.errors import UserError, shortened
 
 Message = tuple[str, str]
-"""Who speaks ("system", "user" or "assistant") and the content."""
+"""Role ("system", "user" or "assistant") and content."""
 
 DATE = datetime.date(2024, 7, 26)
-"""What a template is told today is; the date that Llama's templates fall back on."""
+"""Today's date for templates; it is the default date of Llama's templates."""
 
 MAX_SOURCE = 1 << 17
-"""Most characters of a template."""
+"""Maximum characters of a template."""
 
 MAX_SECONDS = 2.0
-"""CPU time that one rendering may take; those of published templates take milliseconds."""
+"""Maximum CPU time of one rendering; published templates take milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatTemplate:
-    """A chat template and what it may read besides the messages.
+    """A chat template and its variables besides the messages.
 
     Attributes:
         source: the Jinja program.
-        variables: pairs (name, value) of the special tokens that it may name, such as `("bos_token", "<s>")`.
-        date: what it is told today is.
+        variables: pairs (name, value) of the special tokens that it may use, such as `("bos_token", "<s>")`.
+        date: today's date for the template.
     """
 
     source: str = dataclasses.field(repr=False)
@@ -64,11 +64,11 @@ class ChatTemplate:
 
         Args:
             messages: the conversation.
-            generate: whether the text ends with what opens the next response of the assistant.
-            thinking: what the template reads as `enable_thinking`; None leaves it to the template.
+            generate: whether the text ends with the header of the next response.
+            thinking: value of `enable_thinking`; None for the template's default.
 
         Raises:
-            ValueError: the template is no Jinja program, refuses this conversation, or writes too much.
+            ValueError: the template is not valid Jinja, refuses this conversation, or writes too much text.
         """
         if len(self.source) > MAX_SOURCE:
             raise ValueError(f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}")
@@ -94,7 +94,7 @@ class ChatTemplate:
         return text
 
     def closing_token(self, special_names: Iterable[str]) -> str | None:
-        """Returns the first of some special tokens that follows a finished response; None if there is none."""
+        """Returns the first of the given special tokens after a finished response; None if there is none."""
         asked, replied = "\ue000asked\ue001", "\ue000replied\ue001"
         try:
             text = self.render([("user", asked), ("assistant", replied)], generate=False)
@@ -105,7 +105,7 @@ class ChatTemplate:
 
 
 def special_pattern(special_names: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern that finds the spelling of special tokens, the longest that fits."""
+    """Returns a pattern that matches the spelling of special tokens, preferring longer ones."""
     longest_first = sorted(special_names, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
@@ -123,7 +123,7 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _worker() -> subprocess.Popen[str]:
-    """The process that renders; it ends with this one, when its standard input does."""
+    """The process that renders templates; it exits when its standard input closes, so with this process."""
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
             "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
@@ -144,10 +144,10 @@ def _worker() -> subprocess.Popen[str]:
 
 
 def _ask(asked: dict[str, Any]) -> dict[str, str]:
-    """The worker's answer; where it ended instead, that as a refusal. The next question starts another one."""
+    """The worker's answer, or a refusal if the worker exited; the next call then starts another worker."""
     with _LOCK:
         worker = _worker()
-        if worker.poll() is not None:  # it was ended from outside while it had nothing to do
+        if worker.poll() is not None:  # it was ended from outside while idle
             _worker.cache_clear()
             worker = _worker()
         assert worker.stdin
@@ -158,7 +158,7 @@ def _ask(asked: dict[str, Any]) -> dict[str, str]:
             line = worker.stdout.readline()
         except BrokenPipeError:
             line = ""
-        except BaseException:  # an interrupt: what is answered later is not for the next question
+        except BaseException:  # after an interrupt, a late answer must not be read as the next one
             worker.kill()
             raise
         if line.endswith("\n"):
@@ -167,6 +167,6 @@ def _ask(asked: dict[str, Any]) -> dict[str, str]:
         worker.communicate()
         if worker.returncode == -signal.SIGPROF:
             return {"refusal": f"it takes more than {MAX_SECONDS:g} s"}
-        if worker.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # not what a template can do to it
+        if worker.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # a template cannot cause these signals
             raise UserError("the process that renders chat templates was ended from outside; try again")
         return {"refusal": f"the process that renders it ended with code {worker.returncode}"}

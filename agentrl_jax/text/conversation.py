@@ -1,4 +1,4 @@
-"""Conversations on the host as token ids, for talking with a policy. Ids are only added, so its cache stays good."""
+"""Conversations as token ids on the host, to chat with a policy. Ids are only appended, so its cache stays valid."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 
 def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, thinking: bool | None = None) -> list[int]:
-    """Returns a conversation as token ids, each segment and each content encoded by itself.
+    """Returns a conversation as token ids; each segment and each content is encoded separately.
 
-    After a message of the user the header of the next response follows, so that the policy can go on from there; after
-    one of the assistant nothing, as if it had ended its response by itself.
+    A last user message is followed by the header of the next response, so that the policy can continue from there; a
+    last assistant message by nothing, as if the response had ended by itself.
 
     Args:
         tokenizer: the tokenizer.
-        messages: pairs (role, content): a system message or none, then user and assistant in turn.
+        messages: pairs (role, content): an optional system message, then user and assistant alternately.
         thinking: as `chat.chat_format` takes it.
 
     Raises:
@@ -33,16 +33,15 @@ def conversation_ids(tokenizer: Tokenizer, messages: Sequence[Message], *, think
 def following_ids(
     tokenizer: Tokenizer, content: str, *, response_ended: bool, thinking: bool | None = None
 ) -> list[int]:
-    """Returns what comes between a sampled response and the next one: the end of the response, the user's message, a
-    header.
+    """Returns the ids between two sampled responses: the end of the first, the user's message and the next header.
 
-    The ids so far, the sampled ids and these are the ids of the longer conversation. If the response spells the tokens
-    that its text is encoded to, `conversation_ids` gives the same.
+    The ids so far, the sampled ids and these form the longer conversation. If the sampled tokens are those that the
+    response's text is encoded to, `conversation_ids` gives the same ids.
 
     Args:
         tokenizer: the tokenizer.
         content: the user's next message.
-        response_ended: the response's last token is one of `tokenizer.stop_ids`; otherwise the end of the turn is
+        response_ended: the response's last token is one of `tokenizer.stop_ids`; otherwise the end-of-turn token is
             inserted.
         thinking: as for the ids so far.
 
@@ -81,8 +80,8 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece], *, joined: bool
     Args:
         tokenizer: the tokenizer.
         pieces: special tokens and text.
-        joined: encode the text between two special tokens as one, as if the whole conversation had been tokenized;
-            otherwise every piece by itself.
+        joined: encode the text between two special tokens as a whole, as if the whole conversation were tokenized;
+            otherwise encode every piece separately.
     """
     if joined:
         runs = itertools.groupby(pieces, lambda piece: isinstance(piece, Special))
@@ -98,10 +97,10 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece], *, joined: bool
 def share_equal_to_whole(
     tokenizer: Tokenizer, conversations: Iterable[Sequence[Message]], *, thinking: bool | None = None
 ) -> float:
-    """Returns the share of conversations whose ids by segments are those of their whole text; 1 of none.
+    """Returns the share of conversations whose ids by segments equal those of the whole text; 1 if there are none.
 
-    Segments are encoded by themselves because a policy's tokens must not depend on what comes after them. Where the
-    share is below 1, a model reads some borders otherwise than in its own training.
+    Segments are encoded separately because a policy's tokens must not depend on later text. If the share is below 1,
+    some borders are tokenized differently than in the model's own training.
 
     Args:
         tokenizer: the tokenizer.

@@ -1,4 +1,4 @@
-"""What chat templates do to contents: cut outer white space, and drop the think blocks of responses."""
+"""How chat templates change contents: they cut outer white space and drop the think blocks of responses."""
 
 from collections.abc import Callable
 
@@ -22,9 +22,9 @@ THOUGHT_CUTS: dict[str, Callable[[str], str]] = {
     "dropped with the space around the rest": lambda content: content.split(_CLOSING)[-1].strip(),
     "kept, ends cut": str.strip,
 }
-"""What becomes of a response with a think block, by name."""
+"""Changes to a response with a think block, by name."""
 
 
 def holds_thought(content: str) -> bool:
-    """Returns whether a response has the end of a think block in it."""
+    """Returns whether a response has the end of a think block."""
     return _CLOSING in content

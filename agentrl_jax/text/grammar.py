@@ -1,12 +1,12 @@
 """The response format as an automaton over tokens, which runs inside the decode loop.
 
 `ResponseGrammar` describes the format. `agentrl_jax.text.automaton` turns it into a deterministic automaton over bytes,
-and `compile_grammar` composes that along every token into tables `states x token classes`. Following a response costs a
-few gathers per token. What it finds equals `agentrl_jax.text.reference.parse_response` on the bytes of the whole
+and `compile_grammar` composes it over the bytes of every token into tables `states x token classes`. Parsing a response
+costs a few gathers per token. The result equals `agentrl_jax.text.reference.parse_response` on the bytes of the whole
 response.
 
-Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `E` items that one token can finish,
-`F` distinct runs of finished items, `A` actions kept per turn.
+Shapes: `Q` states, `V` vocabulary, `C` classes of tokens with the same effect, `E` items that one token can complete,
+`F` distinct runs of completed items, `A` actions kept per turn.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ _SEPARATOR_BYTES = frozenset(string.punctuation) - frozenset("<>/")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResponseGrammar:
-    """How a response is written: `<think>...</think><answer>Up || Left</answer>`, or the answer block alone.
+    """Format of a response: `<think>...</think><answer>Up || Left</answer>`, or the answer block alone.
 
     Attributes:
         actions: action names; index = action id. Their ASCII case does not matter.
         think: whether a think block comes before the answer block.
         forced: whether the opening tag is inserted for the agent, so that its response starts inside the first block.
-        separator: stands between two actions.
+        separator: text between two actions.
         max_actions: `A`, actions kept per turn; what follows is ignored without penalty.
     """
 
@@ -73,16 +73,16 @@ class ResponseGrammar:
 
     @property
     def forced_text(self) -> str:
-        """What is inserted before the response: the opening tag if `forced`, else nothing."""
+        """Text inserted before the response: the opening tag if `forced`, else empty."""
         return self.opening if self.forced else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainResponse:
-    """A response in any words, which the environment reads itself; it counts as one action, with id 0.
+    """A free-text response, which the environment parses itself; it counts as one action, with id 0.
 
     Attributes:
-        opening: what is inserted in front of it, such as "Action: ".
+        opening: text inserted before the response, such as "Action: ".
     """
 
     opening: str = ""
@@ -91,7 +91,7 @@ class PlainResponse:
 
     @property
     def forced_text(self) -> str:
-        """What is inserted before the response."""
+        """Text inserted before the response."""
         return self.opening
 
 
@@ -101,10 +101,10 @@ class GrammarTable(struct.PyTreeNode):
     Attributes:
         token_class: i32[V] class of each token; class 0 changes nothing.
         next_state: i32[Q, C] state after a token.
-        emission: i32[Q, C] row of `runs` that a token finishes.
-        runs: i32[F, E] finished items in order: 0 none, 1 an unknown name, 2 + action id.
+        emission: i32[Q, C] row of `runs` with the items that a token completes.
+        runs: i32[F, E] completed items in order: 0 none, 1 an unknown name, 2 + action id.
         start_state: state before the first token of a response.
-        closed_state: state after the answer's closing tag; it absorbs.
+        closed_state: absorbing state after the answer's closing tag.
         max_actions: `A`.
     """
 
@@ -118,12 +118,12 @@ class GrammarTable(struct.PyTreeNode):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tables together."""
+        """Total bytes of all tables."""
         return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(self))
 
 
 class GrammarState(struct.PyTreeNode):
-    """Where one response stands.
+    """Parser state of one response.
 
     Attributes:
         state: i32[] state of the automaton.
@@ -139,13 +139,13 @@ class GrammarState(struct.PyTreeNode):
 
 
 class ParsedResponse(struct.PyTreeNode):
-    """What a response asked for.
+    """The parsed actions of one response.
 
     Attributes:
         actions: i32[A] ids of the known actions among the first `A` items, from the left; -1 elsewhere.
-        num_valid: i32[] number of them.
+        num_valid: i32[] number of known actions.
         num_parsed: i32[] items found, known or not, at most `A`.
-        format_ok: bool[] the blocks are there and closed. Without it nothing was asked for.
+        format_ok: bool[] all blocks are present and closed; otherwise there are no actions.
     """
 
     actions: jax.Array
@@ -157,7 +157,7 @@ class ParsedResponse(struct.PyTreeNode):
 def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokenizer) -> GrammarTable:
     """Compiles a grammar for a tokenizer. Runs on the host; about a second for 49k tokens.
 
-    The table of a plain response finds nothing: no token changes its state, which never closes.
+    The table of a plain response parses nothing: no token changes its state, and it never closes.
     """
     if isinstance(grammar, PlainResponse):
         nothing = jnp.zeros((2, 1), jnp.int32)
@@ -200,7 +200,7 @@ def start(table: GrammarTable) -> GrammarState:
 
 
 def advance(table: GrammarTable, state: GrammarState, token: jax.Array) -> GrammarState:
-    """Follows one token, i32[]. Special tokens and ids outside the vocabulary change nothing."""
+    """Returns the state after one token, i32[]. Special tokens and ids outside the vocabulary change nothing."""
     kind = table.token_class.at[token].get(mode="fill", fill_value=INVISIBLE, wrap_negative_indices=False)
     run = table.runs[table.emission[state.state, kind]]
     actions, num_valid, num_parsed = state.actions, state.num_valid, state.num_parsed
@@ -220,12 +220,12 @@ def advance(table: GrammarTable, state: GrammarState, token: jax.Array) -> Gramm
 
 
 def closed(table: GrammarTable, state: GrammarState) -> jax.Array:
-    """Returns bool[]: the answer has been closed; whatever follows is ignored."""
+    """Returns bool[]: the answer is closed; later tokens are ignored."""
     return state.state == table.closed_state
 
 
 def result(table: GrammarTable, state: GrammarState) -> ParsedResponse:
-    """Returns what the response asked for if it ended here."""
+    """Returns the parsed actions, as if the response ended here."""
     done = closed(table, state)
     return ParsedResponse(
         actions=jnp.where(done, state.actions, -1),

@@ -1,4 +1,4 @@
-"""What the files beside a `tokenizer.json` say: the chat template, and which special tokens mean what. Host only."""
+"""Reads the files next to a `tokenizer.json`: chat template and roles of special tokens. Runs on the host."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """What is known of a tokenizer from outside its own file.
+    """Information about a tokenizer from files other than `tokenizer.json`.
 
     Attributes:
-        template: its chat template.
+        template: the chat template.
         end: name of the end-of-sequence token.
         pad: name of the padding token.
-        stop_ids: ids of the tokens that end a response, as the model's own generation settings list them.
+        stop_ids: ids of the tokens that end a response, from the model's generation settings.
     """
 
     template: ChatTemplate | None = None
@@ -29,17 +29,17 @@ class Beside:
 
 
 def read_files(files: Mapping[str, bytes], source: str) -> Beside:
-    """What the files say. Each may be missing.
+    """Reads the files. Each may be missing.
 
-    Of several templates the one called "default" is taken. A file of its own (`.jinja`, then `.json`) goes before the
-    tokenizer's configuration.
+    Of several templates the one called "default" is used. A separate template file (`.jinja`, then `.json`) takes
+    precedence over the tokenizer's configuration.
 
     Args:
-        files: content by name, of those in `tokenizer_files.NAMES`.
-        source: where they are from, for messages.
+        files: content by name, for names in `tokenizer_files.NAMES`.
+        source: where the files are from, for messages.
 
     Raises:
-        ValueError: a file cannot be read as what it should be.
+        ValueError: a file does not have the expected format.
     """
     settings = _json(files, "special_tokens_map.json", source) | _json(files, "tokenizer_config.json", source)
     names = {role: name for role in _ROLES if (name := _token_name(settings.get(role))) is not None}
@@ -63,7 +63,7 @@ def read_files(files: Mapping[str, bytes], source: str) -> Beside:
 
 
 def text_of(files: Mapping[str, bytes], name: str, source: str) -> str | None:
-    """A file as text; None if it is not among them; arguments and errors as `read_files`."""
+    """A file as text; None if it is missing; arguments and errors as for `read_files`."""
     try:
         return files[name].decode("utf-8") if name in files else None
     except UnicodeDecodeError as error:

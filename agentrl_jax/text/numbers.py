@@ -1,8 +1,8 @@
-"""Numbers as text by one fixed-point rule.
+"""Formats numbers as fixed-point text.
 
-The rule: multiply by `10**decimals` in float32, round to the nearest integer with exact halves going to the even one
-(IEEE 754 roundTiesToEven), saturate at the digits available, write sign, digits without leading zeros, and the point.
-Zero has no sign. The product and the rounding are single IEEE operations, so that no platform writes another text.
+The rule: multiply by `10**decimals` in float32, round to the nearest integer with ties to even (IEEE 754
+roundTiesToEven), saturate at the available digits, write sign, digits without leading zeros, and the point. Zero has
+no sign. Product and rounding are single IEEE operations, so the text is the same on every platform.
 """
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 DIGIT_PIECES = (*"0123456789", ".", "-")
-"""The block of pieces that the ids of `number_pieces` index."""
+"""The pieces that the ids from `number_pieces` index."""
 
 POINT, MINUS = 10, 11
 
@@ -19,15 +19,15 @@ def number_pieces(value: jax.Array, decimals: int, integer_digits: int = 4) -> j
     """Writes a number as ids into `DIGIT_PIECES`.
 
     Args:
-        value: f32[] or i32[]; NaN is written as zero, since the device cannot refuse it.
+        value: f32[] or i32[]; NaN is written as zero, since the device cannot raise an error.
         decimals: digits after the point; 0 writes no point.
         integer_digits: digits before the point; larger magnitudes are written as all nines.
 
     Returns:
-        i32[K] with `K = 1 + integer_digits + (decimals > 0) + decimals`; -1 stands for nothing, anywhere in the row.
+        i32[K] with `K = 1 + integer_digits + (decimals > 0) + decimals`; -1 means no piece, anywhere in the row.
 
     Raises:
-        ValueError: more than seven digits, which float32 does not hold.
+        ValueError: more than seven digits, which exceeds the precision of float32.
     """
     if decimals < 0 or integer_digits < 1 or decimals + integer_digits > 7:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Pieces of text and the tables that turn them into tokens on the device.
+"""Pieces of text, and tables that turn them into tokens on the device.
 
 Shapes: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
 """
@@ -16,7 +16,7 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Special:
-    """A piece that stands for the special token called `name`, which no text can produce."""
+    """A piece for the special token called `name`, which no text can produce."""
 
     name: str
 
@@ -25,11 +25,11 @@ Piece = str | Special
 
 
 class PieceTable(struct.PyTreeNode):
-    """The tokens of every piece, end to end.
+    """The concatenated tokens of all pieces.
 
     Attributes:
         tokens: i32[M] tokens of piece 0, then of piece 1, and so on.
-        offsets: i32[N + 1] piece `i` owns `tokens[offsets[i]:offsets[i + 1]]`.
+        offsets: i32[N + 1] piece `i` has the tokens `tokens[offsets[i]:offsets[i + 1]]`.
         pad_id: token that fills a row on the right.
     """
 
@@ -39,10 +39,10 @@ class PieceTable(struct.PyTreeNode):
 
 
 def build_table(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> PieceTable:
-    """Encodes every piece by itself, once per tokenizer.
+    """Encodes every piece separately, once per tokenizer.
 
     Raises:
-        ValueError: a special token is unknown, or the tokenizer does not give a piece back (it normalizes its text).
+        ValueError: a special token is unknown, or decoding does not return a piece (the tokenizer normalizes text).
     """
     rows = [encode_piece(tokenizer, piece) for piece in pieces]
     return PieceTable(
@@ -70,18 +70,18 @@ def expand(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Arra
 
     Args:
         table: the pieces' tokens.
-        ids: i32[K] piece ids; a negative id stands for nothing, wherever it is.
+        ids: i32[K] piece ids; a negative id means no piece, anywhere in the row.
         max_tokens: static length of the result.
 
     Returns:
-        (i32[max_tokens] tokens, padded on the right; i32[] true length, which exceeds `max_tokens` when the row did
-        not fit and was cut).
+        (i32[max_tokens] tokens, padded on the right; i32[] true length, which exceeds `max_tokens` if the row did not
+        fit and was cut).
     """
     piece = jnp.maximum(ids, 0)
     begin = table.offsets[piece]
     lengths = jnp.where(ids >= 0, table.offsets[piece + 1] - begin, 0)
     ends = jnp.cumsum(lengths)
-    # Position t of piece k is token t + shift[k]; comparing with every end beats a binary search at these sizes.
+    # Position t of piece k is token t + shift[k]; comparing with every end is faster than a binary search here.
     shift = begin - (ends - lengths)
     slots = jnp.arange(max_tokens)
     owner = jnp.minimum(jnp.sum(ends[None, :] <= slots[:, None], axis=1), ids.shape[0] - 1)

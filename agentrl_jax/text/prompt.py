@@ -1,7 +1,7 @@
-"""What the agent reads: a prefix once per trajectory, then one message before every response.
+"""Prompts: a prefix once per episode, then one message before every response.
 
-A style (`agentrl_jax.text.styles`) says which words stand where. `compile_prompt` turns them into piece ids, so that on
-the device a message is one row of ids and one lookup.
+A style (`agentrl_jax.text.styles`) defines the text. `compile_prompt` turns it into piece ids, so that on the device a
+message is one row of ids and one lookup.
 
 Shapes: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a response.
 """
@@ -29,7 +29,7 @@ ENCODERS: dict[str, Callable[[Any, jax.Array, int], tuple[jax.Array, jax.Array]]
     "pieces": expand,
     "canonical": encode_row,
 }
-"""Ways from piece ids to tokens: every piece by itself, or the whole text by the tokenizer's own rule."""
+"""Encoders from piece ids to tokens: pieces separately, or the whole text as the tokenizer encodes it."""
 
 
 class Prompt(struct.PyTreeNode):
@@ -38,19 +38,19 @@ class Prompt(struct.PyTreeNode):
     The table holds the observation's pieces, then `DIGIT_PIECES`, then the style's own pieces.
 
     Attributes:
-        prefix: i32[Px] tokens that open a trajectory. NumPy.
-        table: of all pieces.
+        prefix: i32[Px] tokens at the start of an episode. NumPy.
+        table: tokens of all pieces.
         prefix_pieces: the prefix as pieces.
         message_parts: the parts of a message, in order.
-        message_ids: for each part, the ids of its own pieces.
+        message_ids: for each part, the ids of its pieces.
         response_pieces: pieces (before, between, after) the actions of a canonical response.
-        response_ids: their ids.
+        response_ids: ids of `response_pieces`.
         actions: action names.
         action_ids: id of the first action's piece; the others follow.
         digit_ids: id of the first piece of `DIGIT_PIECES`.
         turn_digits: digits of the largest turn number.
         action_digits: digits of the action budget.
-        max_message_tokens: `O`, enough for every message by pieces; the tokenizer's own rule takes fewer tokens.
+        max_message_tokens: `O`, enough for every message by pieces; the canonical encoder takes fewer tokens.
         max_action_tokens: tokens of the longest action name.
         encoder: name in `ENCODERS`.
     """
@@ -101,28 +101,27 @@ def compile_prompt(
     """Compiles a style for a task and a tokenizer. Runs on the host.
 
     Args:
-        style: which words stand where.
+        style: the prompt style.
         instruction: the task in words.
         legend: pairs (symbol, meaning); may be empty.
         actions: action names by action id.
-        pieces: the environment's pieces; None when its observations come as token ids, as those of a host
-            environment do.
+        pieces: the environment's pieces; None if its observations are token ids, as for host environments.
         observation_pieces: `P`, length of an observation row.
-        think: whether a response has a think block; a chat template that can ask for one or not is told so.
+        think: whether a response has a think block; passed to chat templates that read `enable_thinking`.
         forced: whether a message ends with the opening tag of the response.
-        separator: stands between two actions.
-        max_actions_budget: actions per trajectory.
-        max_turns: turns per trajectory.
-        response_words: words that a response may have, as the prompt tells it.
+        separator: text between two actions.
+        max_actions_budget: actions per episode.
+        max_turns: turns per episode.
+        response_words: words that a response may have, stated in the prompt.
         tokenizer: the tokenizer.
-        piece_limits: most occurrences of each piece in one observation; empty for no limit but `P`.
+        piece_limits: maximum occurrences of each piece in one observation; empty for no limit except `P`.
         encoder: name in `ENCODERS`.
-        plain: responses are in any words, after this opening, which is inserted; None for responses in tags.
-        lists_actions: the style may list the names of the actions; responses name them either way.
+        plain: for free-text responses, the opening that is inserted before them; None for responses in tags.
+        lists_actions: whether the style may list the action names; responses use them in any case.
 
     Raises:
-        ValueError: the tokenizer lacks the special tokens of a chat, changes a piece, has a chat template that cannot
-            be expressed or opens a think block where the response's format has none, or `encoder` is unknown or cannot
+        ValueError: the tokenizer has no special tokens for a chat or changes a piece; its chat template cannot be
+            expressed, or opens a think block although the response format has none; or `encoder` is unknown or cannot
             be used, see `canonical.build_canonical`.
     """
     if encoder not in ENCODERS:
@@ -145,7 +144,7 @@ def compile_prompt(
     between: tuple[Piece, ...] = (f" {separator} " if style.spaced else separator,)
     after: tuple[Piece, ...] = ("</answer>", Special(chat.end))
 
-    # An observation of tokens is one whose piece i is token i.
+    # For observations that are token ids, piece i is token i.
     observed = tokenizer.vocab_size if pieces is None else len(pieces)
     own: list[Piece] = []
 
@@ -222,15 +221,15 @@ def message(
     first: jax.Array,
     response_ended: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns everything that is inserted before the next response.
+    """Returns the message: all tokens inserted before the next response.
 
     Args:
         prompt: the compiled prompt.
-        observation: i32[P] piece ids (token ids if the prompt was compiled with `pieces=None`); negative for nothing.
-        turn: i32[] index of the turn to come, from 0; shown from 1.
-        actions_left: i32[] actions left in the trajectory.
+        observation: i32[P] piece ids (token ids if the prompt was compiled with `pieces=None`); negative for no piece.
+        turn: i32[] index of the next turn, from 0; shown from 1.
+        actions_left: i32[] actions left in the episode.
         reward: f32[] reward of the last turn.
-        first: bool[] this is the trajectory's first message, right after the prefix.
+        first: bool[] the message directly follows the prefix.
         response_ended: bool[] the last response ended by sampling a stop token; then no end-of-turn token is inserted.
 
     Returns:
@@ -256,15 +255,14 @@ def message(
 def response(
     prompt: Prompt, actions: jax.Array, count: jax.Array, max_tokens: int | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the canonical response for some actions, with an empty thought, from the forced tag to the end of the
-    turn.
+    """Returns the canonical response for some actions, with an empty think block.
 
-    Every token of it counts as sampled, the end-of-turn token included.
+    It goes from after the forced tag to the end-of-turn token; all of its tokens count as sampled.
 
     Args:
         prompt: the compiled prompt.
         actions: i32[A] action ids.
-        count: i32[] how many of them count.
+        count: i32[] number of actions to use.
         max_tokens: static `L`; by default enough for `A` actions.
 
     Returns:
@@ -282,7 +280,7 @@ def response(
 def _canonical_prefix(
     tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Segment], pieces: Sequence[str]
 ) -> list[int]:
-    """The prefix as the tokenizer writes it before a first message, which need not be known beyond its beginning."""
+    """Tokens of the prefix before a first message, as the tokenizer encodes them; only its beginning must be known."""
     first = next(part for part in parts if part.when in ("always", "first"))
     if first.kind == "text":
         specials = [i for i, piece in enumerate(first.pieces) if isinstance(piece, Special)]
@@ -296,7 +294,7 @@ def _canonical_prefix(
 
 
 def _most_tokens(lengths: np.ndarray, limits: Sequence[int], size: int) -> int:
-    """The longest that `size` pieces can be together, if piece i may stand `limits[i]` times: the longest go first."""
+    """Maximum total tokens of `size` pieces, if piece i may occur `limits[i]` times: takes the longest ones first."""
     order = np.argsort(-lengths)
     limit = np.asarray(limits)[order]
     taken = np.clip(size - (np.cumsum(limit) - limit), 0, limit)

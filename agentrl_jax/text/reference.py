@@ -1,15 +1,15 @@
-"""The response parser for whole responses on the host: Python's `re` on bytes.
+"""The reference parser for whole responses on the host: Python's `re` on bytes.
 
-It defines what a response means. The compiled automaton is tested against it, and host environments use it directly.
+It defines the meaning of a response. The compiled automaton is tested against it, and host environments use it.
 
 Differences from RAGEN's parser, which works on decoded text (RAGEN, context manager; arXiv 2504.20073):
 
 * Spaces and letter case are those of ASCII. A no-break space does not strip, and the Kelvin sign is not a `k`.
-* Bytes that are not UTF-8 stay what they are; RAGEN sees U+FFFD.
+* Bytes that are not UTF-8 are kept; RAGEN sees U+FFFD.
 * A tag inside a block is part of its content, so `<answer><answer>Up</answer>` names an unknown action. RAGEN deletes
   such tags, and the spelling of chat tokens, from the content and would find `Up`.
-* Nothing is rewritten: what was sampled enters the context as it is.
-* Names whose upper and lower case differ outside ASCII must be written as they are declared.
+* Nothing is rewritten: sampled tokens enter the context unchanged.
+* Characters outside ASCII in action names must have the case in which they are declared.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ _ANSWER_ONLY = re.compile(rb"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class HostResponse:
-    """What a response asked for, on the host.
+    """The parsed actions of one response, on the host.
 
     Attributes:
         actions: ids of the known actions among the first `max_actions` items.
-        items: those items as they were written, known or not, without outer spaces.
-        format_ok: the blocks are there and closed. Without it there are no items.
+        items: these items as written, known or not, without outer spaces.
+        format_ok: all blocks are present and closed; otherwise there are no items.
     """
 
     actions: tuple[int, ...]
@@ -47,7 +47,7 @@ class HostResponse:
 
 
 def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> HostResponse:
-    """Parses the bytes of a response; what was inserted before them is put back."""
+    """Parses the bytes of a response, with the text that was inserted before it."""
     if isinstance(grammar, PlainResponse):
         return HostResponse((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
     pattern = _WITH_THOUGHT if grammar.think else _ANSWER_ONLY

@@ -1,7 +1,7 @@
-"""How byte-level tokenizers split a text into words before they merge, on the device.
+"""Pre-tokenization on the device: how byte-level tokenizers split a text into words before they merge.
 
-Two patterns are known: that of GPT-2 (Radford et al. 2019) and that of cl100k, which Qwen2, Qwen3 and Llama 3 share but
-for the digits of a word. A word's length follows from where runs of letters, digits, marks and white space end.
+Two patterns are supported: that of GPT-2 (Radford et al. 2019) and that of cl100k, which Qwen2, Qwen3 and Llama 3 use
+with different digits per word. A word's length follows from the ends of runs of letters, digits, marks and white space.
 
 Shapes: `T` bytes of a row.
 """
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 BORDER, LETTER, DIGIT, MARK, SPACE, BREAK, BLANK = range(7)
-"""Kinds of bytes: a border that no word crosses; letters; digits; what is none of the others; the space; `\\n` and
-`\\r`; other white space."""
+"""Kinds of bytes: a border that no word crosses; letters; digits; marks, which are none of the others; the space;
+`\\n` and `\\r`; other white space."""
 
 GPT2, CL100K = "gpt2", "cl100k"
 
@@ -28,12 +28,12 @@ _SUFFIXES = ("s", "t", "re", "ve", "m", "ll", "d")
 
 @dataclasses.dataclass(frozen=True)
 class Splitting:
-    """How a text is split.
+    """Rule by which a text is split into words.
 
     Attributes:
         pattern: GPT2 or CL100K.
-        digits: most digits of a word; 0 for any number.
-        digits_apart: each digit is split off first, and the pattern takes it for a border.
+        digits: maximum digits of a word; 0 for no limit.
+        digits_apart: each digit is split off first, and is a border for the pattern.
     """
 
     pattern: str
@@ -42,10 +42,10 @@ class Splitting:
 
 
 def from_layout(layout: dict[str, Any]) -> Splitting:
-    """Reads the splitting of a `tokenizer.json`.
+    """Reads the splitting rule of a `tokenizer.json`.
 
     Raises:
-        ValueError: it is not known.
+        ValueError: the rule is not supported.
     """
     outer = layout.get("pre_tokenizer") or {}
     steps = outer.get("pretokenizers", [outer])
@@ -70,10 +70,10 @@ def from_layout(layout: dict[str, Any]) -> Splitting:
 
 
 def codes(character: str) -> list[int]:
-    """For each byte of a character its kind, the bytes of the character from here on, and itself, in one number.
+    """Packs into one number for each byte of a character: its kind, the remaining bytes of the character, and the byte.
 
     Raises:
-        ValueError: it is white space or a number beyond ASCII, or a mark that belongs to the letter before.
+        ValueError: the character is white space or a number outside ASCII, or a mark that combines with a letter.
     """
     spelled = character.encode()
     category = unicodedata.category(character)
@@ -95,7 +95,7 @@ def codes(character: str) -> list[int]:
 
 
 def words(codes: jax.Array, splitting: Splitting) -> jax.Array:
-    """The number of the word that each byte belongs to.
+    """Number of the word that each byte belongs to.
 
     Args:
         codes: i32[T] from `codes`, or `BORDER`.
@@ -112,7 +112,7 @@ def words(codes: jax.Array, splitting: Splitting) -> jax.Array:
         inside &= kind != DIGIT
 
     def run(member: jax.Array) -> jax.Array:
-        """Position after the run of members that begins at each position."""
+        """End (exclusive) of the run of members that begins at each position."""
         return jax.lax.cummin(jnp.where(member, size, slots), reverse=True)
 
     def at(values: jax.Array, position: jax.Array, beyond: Any) -> jax.Array:
@@ -121,7 +121,7 @@ def words(codes: jax.Array, splitting: Splitting) -> jax.Array:
     white = (kind == SPACE) | (kind == BREAK) | (kind == BLANK)
     after = {of: run(kind == of) for of in (LETTER, DIGIT, MARK, BREAK)}
     after_white = run(white)
-    # White space before something else leaves its last character to it.
+    # The last character of white space belongs to the word after it.
     shorter = at(inside, after_white, False) & (after_white > slots + 1)
     end = jnp.where(white, after_white - shorter, slots + jnp.maximum(left, 1))
 
@@ -149,7 +149,7 @@ def words(codes: jax.Array, splitting: Splitting) -> jax.Array:
 
 
 def _contraction(letters: jax.Array, splitting: Splitting, end: jax.Array) -> jax.Array:
-    """Where the word of an apostrophe ends if one of `_SUFFIXES` follows it; otherwise `end`."""
+    """End of the word of an apostrophe if one of `_SUFFIXES` follows it; otherwise `end`."""
     if splitting.pattern == CL100K:
         letters = jnp.where((letters >= ord("A")) & (letters <= ord("Z")), letters + 32, letters)
     slots = jnp.arange(letters.shape[0])
@@ -165,7 +165,7 @@ def _reached(end: jax.Array) -> jax.Array:
     size = end.shape[0]
     jump = jnp.append(end, size)
     begins = jnp.zeros(size + 1, bool).at[0].set(True)
-    # After n rounds all beginnings within 2^n words are marked, and `jump` leads 2^n words on.
+    # After n rounds the beginnings of the first 2^n words are marked, and `jump` skips 2^n words.
     for _ in range(size.bit_length()):
         begins = begins | jnp.zeros_like(begins).at[jump].max(begins)
         jump = jump[jump]

@@ -1,10 +1,9 @@
-"""Prompt styles: which words stand where, in pieces, before any tokenizer is asked.
+"""Prompt styles: the text of prefix and messages as pieces, independent of the tokenizer.
 
-`ragen` tells everything that RAGEN's prompt tells (arXiv 2504.20073, appendix on prompts, and its context manager) in
-other words: task, legend, actions, budget, then per turn the reward, the turn's number, the state, the actions left
-and the format. `compact` tells the legend and the action names once, then per turn the state and the actions left.
-`chat` tells the task as a system message, then per turn what the environment says and nothing else; `bare` leaves the
-task out too.
+`ragen` has the content of RAGEN's prompt (arXiv 2504.20073, appendix on prompts, and its context manager) in other
+words: task, legend, actions, budget, then per turn the reward, the turn number, the state, the actions left and the
+format. `compact` has the legend and the action names once, then per turn the state and the actions left. `chat` has
+the task as a system message, then per turn only the environment's text; `bare` has no task either.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from agentrl_jax.text.pieces import Piece
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a style has to tell; the fields are those of `compile_prompt`, `actions` those that are to be listed."""
+    """Content of a prompt; the fields are arguments of `compile_prompt`, with `actions` those to be listed."""
 
     instruction: str
     legend: tuple[tuple[str, str], ...]
@@ -35,8 +34,8 @@ class Segment:
     Attributes:
         kind: fixed pieces, or a value that the engine fills in.
         pieces: the fixed pieces; empty for a value.
-        when: in every message, in the first, in all but the first, or in all but the first unless the response ended by
-            itself.
+        when: in every message, in the first, in all but the first, or in all but the first if the response before did
+            not end by itself.
     """
 
     kind: Literal["text", "observation", "turn", "actions_left", "reward"]
@@ -49,8 +48,8 @@ class PromptStyle:
     """A style of prompt.
 
     Attributes:
-        name: as `get_style` knows it.
-        prefix: pieces that open a trajectory.
+        name: name for `get_style`.
+        prefix: pieces at the start of an episode.
         message: parts inserted before every response, without the forced tag.
         spaced: whether a canonical response has spaces around the separator.
     """
@@ -73,7 +72,7 @@ def get_style(name: str) -> PromptStyle:
 
 
 def _later(chat: Chat) -> tuple[Segment, ...]:
-    """What closes the response before a message, and the message's header."""
+    """The end of the previous response, and the header of the message."""
     closing = (Segment("text", chat.unended, when="unended"), Segment("text", chat.after_end, when="later"))
     if chat.first_user == chat.user:
         return (*closing, Segment("text", chat.user))

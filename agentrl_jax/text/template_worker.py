@@ -1,7 +1,7 @@
-"""Renders chat templates, which are programs of others, in a process whose memory and CPU time are limited.
+"""Renders chat templates, which are untrusted programs, in a process with limited memory and CPU time.
 
-`chat_template` starts this file by its path, and nothing else of the package is imported here. A line of JSON on
-standard input asks for a text, a line on standard output answers. A template that takes too long ends the process.
+`chat_template` starts this file by its path; it imports nothing else of the package. Each request is a line of JSON on
+standard input, each answer a line on standard output. A template that takes too long ends the process.
 """
 
 import datetime
@@ -17,18 +17,18 @@ import jinja2
 from transformers.utils import chat_template_utils
 
 MAX_MEMORY = 1 << 29
-"""Bytes beyond what the libraries take."""
+"""Maximum bytes in addition to those of the libraries."""
 
 MAX_TEXT = 1 << 24
-"""Most characters of a rendered conversation."""
+"""Maximum characters of a rendered conversation."""
 
 _MAX_REASON = 4000
 
 
 def render(asked: dict[str, Any]) -> dict[str, str]:
-    """The text of a conversation, or why there is none: `text`, `syntax` or `refusal`."""
+    """The text of a conversation (`text`), or an error message (`syntax` or `refusal`)."""
     day = datetime.datetime.fromisoformat(asked["date"])
-    # The library has no other way to be given the day.
+    # The library has no other way to set the date.
     chat_template_utils.datetime = types.SimpleNamespace(now=lambda: day)  # type: ignore[misc, assignment]
     try:
         rendered: Any = chat_template_utils.render_jinja_template(
@@ -39,22 +39,22 @@ def render(asked: dict[str, Any]) -> dict[str, str]:
         )
     except jinja2.TemplateSyntaxError as error:
         return {"syntax": f"line {error.lineno}: {error.message}"[:_MAX_REASON]}
-    except Exception as error:  # the template is foreign code: whatever goes wrong inside it is its refusal
+    except Exception as error:  # the template is untrusted code: any error inside it is a refusal
         return {"refusal": str(error)[:_MAX_REASON] or type(error).__name__}
     text = rendered[0][0]
     return {"text": text} if len(text) <= MAX_TEXT else {"refusal": f"it writes more than {MAX_TEXT} characters"}
 
 
 def main() -> None:
-    """Says that it is ready, and answers until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for the process that asks
+    """Reports that it is ready, and answers requests until standard input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt in the terminal is for the parent process
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MAX_MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print(flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # the signal ends the process
         answer = json.dumps(render(asked))
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(answer, flush=True)

@@ -1,9 +1,9 @@
-"""Where in a response its thought stands: the tokens between `<think>` and `</think>`, found on the device.
+"""Finds the thought of a response on the device: the tokens between `<think>` and `</think>`.
 
-Tags may be cut anywhere by a tokenizer and share tokens with their neighbors, so they are looked for in bytes, by an
-automaton that is composed along the tokens as that of a response's format is (`agentrl_jax.text.automaton`).
+Tokenizers may split tags anywhere, and tags may share tokens with other text. So tags are found in bytes, by an
+automaton that is composed over tokens like that of the response format (`agentrl_jax.text.automaton`).
 
-Shapes: `Q` states, `V` vocabulary, `C` classes of tokens that behave alike, `L` tokens of a response.
+Shapes: `Q` states, `V` vocabulary, `C` classes of tokens with the same effect, `L` tokens of a response.
 """
 
 import itertools
@@ -27,11 +27,11 @@ class ThoughtTable(struct.PyTreeNode):
     Attributes:
         token_class: i32[V] class of each token; class 0 changes nothing.
         next_state: i32[Q, C] state after a token.
-        aged: i32[Q] the same state when the next token begins.
+        aged: i32[Q] the same state at the start of the next token (not `fresh`).
         inside: bool[Q] the opening tag is complete and the closing one is not.
-        fresh: bool[Q] the token just read holds the first byte of what has been seen of the closing tag.
+        fresh: bool[Q] the last token has the first byte of the matched part of the closing tag.
         closed: bool[Q] the closing tag is complete.
-        visible: bool[V] the token has a byte that is no space.
+        visible: bool[V] the token has a byte that is not a space.
         start_state: state before the first token of a response.
     """
 
@@ -46,12 +46,12 @@ class ThoughtTable(struct.PyTreeNode):
 
 
 class _State(NamedTuple):
-    """Bytes of the tag that is looked for, the opening one or the closing one, that the text ends with."""
+    """How many bytes of the next tag (opening or `closing`) have been matched at the end of the text."""
 
     closing: bool
     matched: int
     fresh: bool = False
-    """The first of them is of the token that is being read."""
+    """The first matched byte belongs to the current token."""
 
     @property
     def closed(self) -> bool:
@@ -61,7 +61,7 @@ class _State(NamedTuple):
         if self.closed:
             return self
         tag = _CLOSING if self.closing else _OPENING
-        # `<` stands in a tag only at its beginning, so that no shorter beginning survives a byte that does not fit.
+        # A tag has `<` only as its first byte, so after a mismatch at most this byte can still match.
         if byte == tag[self.matched]:
             matched, fresh = self.matched + 1, self.fresh or self.matched == 0
         else:
@@ -102,16 +102,16 @@ def compile_thought(tokenizer: Tokenizer, *, forced: bool) -> ThoughtTable:
 
 
 def thought(table: ThoughtTable, tokens: jax.Array, length: jax.Array) -> jax.Array:
-    """Which tokens of a response are its thought.
+    """Mask of the tokens of a response that form its thought.
 
-    The thought is what stands between the first `<think>` (the forced one, if the table is of forced tags) and the
-    first `</think>` after it. A token that shares a byte with a tag is no part of it; spaces inside are. A thought that
-    is not closed is none, and neither is one of nothing but spaces and special tokens.
+    The thought is the text between the first `<think>` (the forced one, if the table is for forced tags) and the first
+    `</think>` after it. Tokens that share a byte with a tag are excluded; spaces inside are included. A thought without
+    a closing tag does not count, nor does one with only spaces and special tokens.
 
     Args:
         table: from `compile_thought`.
-        tokens: i32[L] of the response.
-        length: i32[] how many of them count.
+        tokens: i32[L] tokens of the response.
+        length: i32[] number of tokens in the response.
 
     Returns:
         bool[L]

@@ -1,4 +1,4 @@
-"""Tokenizers as the project needs them: byte-level, with special tokens that text can never spell."""
+"""Byte-level tokenizers with special tokens that text can never spell."""
 
 import dataclasses
 import hashlib
@@ -19,26 +19,26 @@ from agentrl_jax.text.model_folder import Beside
 from agentrl_jax.text.tokenizer_file import byte_alphabet
 
 END_OF_TURN_NAMES = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
-"""Special tokens that close a turn, in the order in which they are looked for."""
+"""Special tokens that end a turn, in order of preference."""
 
 PAD_NAMES = ("<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<|end_of_text|>", "<pad>")
-"""Special tokens fit for padding, in the order in which they are looked for."""
+"""Special tokens for padding, in order of preference."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A byte-level BPE tokenizer: every ordinary token is a string of bytes, every special token is none.
+    """A byte-level BPE tokenizer: every ordinary token is a string of bytes, special tokens have no bytes.
 
     Attributes:
-        backend: the `tokenizers.Tokenizer` behind it.
+        backend: the underlying `tokenizers.Tokenizer`.
         vocab_size: number of ids, `V`.
-        pad_id: fills rows on the right; never sampled with meaning.
-        end_of_turn_id: the token by which a speaker ends its turn.
-        stop_ids: tokens by which a response ends itself, `end_of_turn_id` first.
+        pad_id: fills rows on the right; has no meaning when sampled.
+        end_of_turn_id: the token that ends a turn.
+        stop_ids: tokens that end a response, `end_of_turn_id` first.
         special_ids: ids of the special tokens.
-        token_bytes: by id, the bytes that a token stands for; None for a special token and for an id without a token.
-        fingerprint: 16 hex digits that change whenever the tokenizer or its chat template does.
-        template: how the model's conversations are written; None for a tokenizer that comes without one.
+        token_bytes: bytes of each token id; None for a special token and for an id without a token.
+        fingerprint: 16 hex digits that change with the tokenizer or its chat template.
+        template: the chat template; None if the tokenizer has none.
     """
 
     backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
@@ -52,16 +52,16 @@ class Tokenizer:
     template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`, none of them special: text spelled like a special token stays ordinary text.
+        """Returns the ids of `text`, none of them special: text that spells a special token stays ordinary text.
 
-        Bytes that the vocabulary lacks are left out (SmolLM2 lacks most control characters, and would otherwise put
-        its end-of-text token in their place).
+        Bytes that are not in the vocabulary are left out (SmolLM2 lacks most control characters and would otherwise
+        replace them by its end-of-text token).
         """
         ids = self.backend.encode(text, add_special_tokens=False).ids
         return [i for i in ids if i not in self.special_ids]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Returns the bytes of the ordinary tokens of `ids`; special tokens have none."""
+        """Returns the bytes of the ordinary tokens in `ids`; special tokens have none."""
         return b"".join(self.token_bytes[i] or b"" for i in ids)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -69,7 +69,7 @@ class Tokenizer:
 
         Args:
             ids: token ids.
-            skip_special: leave special tokens out; otherwise they are spelled by their names.
+            skip_special: leave special tokens out; otherwise they are written by name.
         """
         if skip_special:
             return self.decode_bytes(ids).decode("utf-8", "replace")
@@ -98,7 +98,7 @@ class Tokenizer:
 
 
 def load_small() -> Tokenizer:
-    """Returns the tokenizer shipped with the package: fewer than 512 tokens, tags and action names among them."""
+    """Returns the tokenizer shipped with the package: fewer than 512 tokens, including tags and action names."""
     return from_files(small_files(), "the shipped tokenizer")
 
 
@@ -108,13 +108,13 @@ def small_files() -> dict[str, bytes]:
 
 
 def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
-    """Reads a tokenizer from disk; the network is never asked.
+    """Reads a tokenizer from disk, without network access.
 
     Args:
-        path: a `tokenizer.json` by itself, or a folder that holds one, whose chat template and settings count too.
-        end_of_turn: name of the token that ends a turn; when None, the one by which the chat template ends a response,
+        path: a `tokenizer.json`, or a folder with one, whose chat template and settings are read too.
+        end_of_turn: name of the token that ends a turn; if None, the one with which the chat template ends a response,
             the model's end of sequence, or one of the usual names.
-        pad: name of the padding token; when None, the model's, unless it ends turns, or one of the usual names.
+        pad: name of the padding token; if None, the model's, unless it ends turns, or one of the usual names.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -140,8 +140,8 @@ def from_files(
     """Builds a `Tokenizer` from the files of a model.
 
     Args:
-        files: content by name, of those in `tokenizer_files.NAMES`.
-        source: where they are from, for messages.
+        files: content by name, for names in `tokenizer_files.NAMES`.
+        source: where the files are from, for messages.
         end_of_turn: as in `load`.
         pad: as in `load`.
 
@@ -155,10 +155,10 @@ def from_files(
 
 
 def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """The tokenizer of a model that gives logits to more ids than there are tokens; the others stand for no bytes.
+    """The tokenizer for a model with logits for more ids than there are tokens; the additional ids have no bytes.
 
     Raises:
-        ValueError: the model has fewer.
+        ValueError: the model has fewer ids than the tokenizer.
     """
     missing = vocab_size - tokenizer.vocab_size
     if missing < 0:
@@ -174,7 +174,7 @@ def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
 def from_json(
     text: str, *, end_of_turn: str | None = None, pad: str | None = None, beside: Beside | None = None
 ) -> Tokenizer:
-    """Builds a `Tokenizer` from the text of a `tokenizer.json` and what is known `beside` it; the rest as in `load`."""
+    """Builds a `Tokenizer` from the text of a `tokenizer.json` and the files `beside` it; the rest as in `load`."""
     beside = beside or Beside()
     file = tokenizer_file.parse(text)
     backend, names, special = file.backend, file.names, file.special

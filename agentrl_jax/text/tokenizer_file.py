@@ -1,4 +1,4 @@
-"""A `tokenizer.json` that others wrote: read, checked for what this project supports, and bounded."""
+"""Reads an untrusted `tokenizer.json` and checks that it is supported and not too large."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import tokenizers
 from agentrl_jax.errors import shortened
 
 MAX_IDS = 1 << 21
-"""Largest vocabulary, ids without a token included."""
+"""Maximum vocabulary size, including ids without a token."""
 
 _MAX_DEPTH = 32
 _SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
@@ -19,14 +19,14 @@ _SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFile:
-    """What a `tokenizer.json` says.
+    """Content of a `tokenizer.json`.
 
     Attributes:
         layout: the whole file.
-        backend: the tokenizer made of it.
-        names: tokens by id, as the vocabulary spells them.
-        added: ids of the tokens beside the vocabulary.
-        special: those of them that are special.
+        backend: the tokenizer built from it.
+        names: tokens by id, as spelled in the vocabulary.
+        added: ids of the added tokens.
+        special: ids of the added tokens that are special.
     """
 
     layout: dict[str, Any] = dataclasses.field(repr=False)
@@ -40,7 +40,7 @@ def parse(text: str) -> TokenizerFile:
     """Reads the text of a `tokenizer.json`.
 
     Raises:
-        ValueError: it is damaged, too large, or no byte-level BPE tokenizer.
+        ValueError: the text is damaged, too large, or not a byte-level BPE tokenizer.
     """
     try:
         layout = json.loads(text)
@@ -91,7 +91,7 @@ def _refuse_unless_byte_level(layout: Mapping[str, Any]) -> None:
 def byte_alphabet() -> dict[int, str]:
     """Returns the printable character by which a byte-level vocabulary file spells each of the 256 bytes.
 
-    Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on, in order
+    Printable Latin-1 characters represent themselves; the other bytes get the code points from 256 on, in order
     (Radford et al. 2019, the encoder of GPT-2).
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
@@ -111,7 +111,7 @@ def _check_components(layout: Any) -> None:
 
 def _check_tokens(layout: Mapping[str, Any]) -> None:
     model, added = layout["model"], layout.get("added_tokens") or []
-    for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library takes prefixes off unasked
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library removes prefixes silently
         _need(not model.get(name), f"model.{name} is {_shown(model.get(name))}, which byte-level tokens do not have")
     vocab = model.get("vocab")
     _need(isinstance(vocab, dict), "model.vocab is no object with an id for every token")
@@ -124,7 +124,7 @@ def _check_tokens(layout: Mapping[str, Any]) -> None:
         _need(
             isinstance(token.get("special"), bool), f"added_tokens: special of {_shown(content)} is not true or false"
         )
-    own = {token["content"] for token in added}  # they stand for their own spelling
+    own = {token["content"] for token in added}  # added tokens represent their own spelling
     for token, i in vocab.items():
         _need_id(i, token)
         spelled = _bytes().issuperset(token) or token in own
@@ -165,7 +165,7 @@ def _kinds(component: Any, children: str) -> set[str]:
 
 
 def _from_library(how: str, action: Callable[[], Any]) -> Any:
-    """Does something by the library, whose errors have no class of their own."""
+    """Calls the tokenizers library, which raises errors without a specific class."""
     try:
         return action()
     except (KeyboardInterrupt, SystemExit, MemoryError):

@@ -1,0 +1,1 @@
+"""A run: `run.train`, and one iteration of it, `iteration.iterate`."""

@@ -168,7 +168,7 @@ def test_a_run_stops_at_a_collapse_and_stays_stopped(tmp_path, monkeypatch):
 
 
 def test_the_documentation_lists_every_alarm():
-    text = (Path(__file__).parents[2] / "docs" / "collapse.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "collapse.md").read_text()
     for alarm in ALARMS:
         assert f"| `{alarm.name}`" in text
         assert alarm.about in text

@@ -348,7 +348,7 @@ def test_the_learner_takes_such_a_trajectory(troubled):
 
 def test_large_arguments_do_not_stall_many_devices():
     """Hangs forever if an argument above 100 KiB is transferred in one piece."""
-    rows, embed_dim = 64, 2 * PART_BYTES // 64
+    rows, width = 64, 2 * PART_BYTES // 64
     received = []
 
     def host(big, small):
@@ -358,7 +358,7 @@ def test_large_arguments_do_not_stall_many_devices():
     def loop(x):
         def body(carry):
             x, turn = carry
-            big = jnp.broadcast_to(x[:, None], (x.shape[0], embed_dim))
+            big = jnp.broadcast_to(x[:, None], (x.shape[0], width))
             return _call(host, jax.ShapeDtypeStruct(x.shape, jnp.int32), big, jnp.ones_like(x)), turn + 1
 
         return jax.lax.while_loop(lambda carry: carry[1] < 20, body, (x, 0))[0]
@@ -368,8 +368,8 @@ def test_large_arguments_do_not_stall_many_devices():
     total = rows * mesh.size
     assert function(jnp.zeros(total, jnp.int32)).tolist() == [20] * total
     assert len(received) == 20 * mesh.size
-    assert {shape for shape, _ in received} == {(rows, embed_dim)}
-    assert sorted(received)[-1][1] == 19 * rows * embed_dim
+    assert {shape for shape, _ in received} == {(rows, width)}
+    assert sorted(received)[-1][1] == 19 * rows * width
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def test_a_task_plays_as_if_alone(mixed, task, name):
     alone, rows = play(name), slice(task * GROUPS, (task + 1) * GROUPS)
     together = jax.tree.map(lambda x: x[rows], mixed)
     np.testing.assert_array_equal(alone.response.tokens, together.response.tokens)
-    embed_dim = alone.observation.shape[2]
-    np.testing.assert_array_equal(alone.observation, together.observation[:, :, :embed_dim])
+    width = alone.observation.shape[2]
+    np.testing.assert_array_equal(alone.observation, together.observation[:, :, :width])
     np.testing.assert_array_equal(alone.turn.reward, together.turn.reward)
     np.testing.assert_array_equal(alone.num_turns, together.num_turns)
 

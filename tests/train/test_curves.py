@@ -15,14 +15,14 @@ def pixels(path, color):
 
 
 def make_rows(n):
-    keys = [key for eval_set in SUBPLOTS for key, _ in eval_set.lines]
+    keys = [key for subplot in SUBPLOTS for key, _ in subplot.lines]
     return [{"step": step, **{key: step / n for key in keys}} for step in range(1, n + 1)]
 
 
 @pytest.mark.parametrize("n", [1, 60])
 def test_curves_and_baselines_are_drawn(tmp_path, n):
-    plot_curves(make_rows(n), tmp_path / "with.png", random=0.2, optimal=0.95, eval_sets=SUBPLOTS[:1])
-    plot_curves(make_rows(n), tmp_path / "without.png", eval_sets=SUBPLOTS[:1])
+    plot_curves(make_rows(n), tmp_path / "with.png", random=0.2, optimal=0.95, subplots=SUBPLOTS[:1])
+    plot_curves(make_rows(n), tmp_path / "without.png", subplots=SUBPLOTS[:1])
     assert pixels(tmp_path / "with.png", BLUE) > 50
     assert pixels(tmp_path / "with.png", GRAY) > pixels(tmp_path / "without.png", GRAY) + 500
     assert sorted(file.name for file in tmp_path.iterdir()) == ["with.png", "without.png"]
@@ -39,7 +39,7 @@ def test_rows_with_gaps_and_missing_panels(tmp_path):
     rows = [{"step": 1, "train/success": None}, {"step": 2, "train/success": 0.5}, {"step": 3}]
     plot_curves(rows, tmp_path / "gaps.png")
     plot_curves([], tmp_path / "none.png")
-    plot_curves(make_rows(3), tmp_path / "two.png", eval_sets=SUBPLOTS[:2])
+    plot_curves(make_rows(3), tmp_path / "two.png", subplots=SUBPLOTS[:2])
     sizes = [matplotlib.image.imread(tmp_path / f"{name}.png").shape for name in ("gaps", "none", "two")]
     assert sizes[0] == sizes[1]
     assert sizes[2][1] == 2 * sizes[0][1]

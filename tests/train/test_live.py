@@ -20,7 +20,7 @@ def progress(iteration, **changes):
 
 def show(terminal, iterations, **changes):
     out, ticks = io.StringIO(), iter(range(0, 1000, 10))
-    console = Console(file=out, force_terminal=terminal, embed_dim=100, legacy_windows=False)
+    console = Console(file=out, force_terminal=terminal, width=100, legacy_windows=False)
     with LiveView(20, title="demo", console=console, clock=lambda: next(ticks)) as view:
         view.note("imitation of 64 levels")
         for iteration in iterations:
@@ -89,7 +89,7 @@ def test_the_final_table():
         "paired": {"after RL against imitation": {"mean": 0.3, "low": 0.25, "high": 0.345, "n": 512}},
     }
     out = io.StringIO()
-    Console(file=out, embed_dim=100).print(final_table(summary))
+    Console(file=out, width=100).print(final_table(summary))
     text = out.getvalue()
     rows = [line for line in text.splitlines() if "%" in line and "│" in line]
     assert [row.split("│")[1].strip() for row in rows] == ["random", "after imitation", "after RL", "optimal"]

@@ -46,21 +46,21 @@ def refused(*words, path, advice):
 
 
 @pytest.fixture
-def arms(tmp_path):
+def variants(tmp_path):
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
-    file = tmp_path / "arms.yaml"
-    file.write_text(yaml.safe_dump({"seeds": 1, "run": run, "arms": {"one": {}}}))
+    file = tmp_path / "variants.yaml"
+    file.write_text(yaml.safe_dump({"seeds": 1, "run": run, "variants": {"one": {}}}))
     return str(file)
 
 
-def test_a_folder_that_cannot_be_made(finished, arms):
+def test_a_folder_that_cannot_be_made(finished, variants):
     """No user can create a folder in /proc, not even root."""
     refused("train", finished.file, "--run_dir", "/proc/new", path="/proc/new", advice="--run_dir")
-    refused("compare", arms, "--out", "/proc/new", path="/proc/new", advice="--out")
+    refused("compare", variants, "--out", "/proc/new", path="/proc/new", advice="--out")
     refused("export", str(finished.folder), "/proc/new", path="/proc/new", advice="give another")
 
 
-def test_a_run_on_a_read_only_disk_can_be_read_and_not_gone_on_with(finished, arms, tmp_path, read_only):
+def test_a_run_on_a_read_only_disk_can_be_read_and_not_gone_on_with(finished, variants, tmp_path, read_only):
     run = shutil.copytree(finished.folder, tmp_path / "disk" / "run").parent
     expected = tiny_run.command("eval", str(run / "run"), "--json", "--episodes", "2")
     read_only(run)
@@ -68,7 +68,7 @@ def test_a_run_on_a_read_only_disk_can_be_read_and_not_gone_on_with(finished, ar
     assert tiny_run.command("export", str(run / "run"), str(tmp_path / "model"))[0] == 0
     refused("train", finished.file, "--run_dir", str(run / "run"), *LONGER, path=run / "run", advice="--run_dir")
     refused("train", finished.file, "--run_dir", str(run / "new"), path=run / "new", advice="--run_dir")
-    refused("compare", arms, "--out", str(run), path=run, advice="--out")
+    refused("compare", variants, "--out", str(run), path=run, advice="--out")
     refused("export", str(finished.folder), str(run / "new"), path=run / "new", advice="give another")
     code, _, err = tiny_run.command("diagnose", str(run / "run"))
     assert (code, err.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""Pretrained weights in and out: Hugging Face folders, GGUF files and PEFT adapters, without PyTorch.
+"""Loading and saving of pretrained weights: Hugging Face folders, GGUF files and PEFT adapters, without PyTorch.
 
-`load` is the front door.
+`load` has the main functions.
 """

@@ -1,4 +1,4 @@
-"""Reading a configuration so that no key of it is ever ignored in silence."""
+"""Reads a configuration in such a way that no key is silently ignored."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -8,15 +8,15 @@ from agentrl_jax.models.io.errors import WeightsError
 
 
 def shown(value: Any) -> str:
-    """`value` as it stands in a message, cut short."""
+    """`value` as shown in a message, truncated."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 class Fields:
-    """The keys of one configuration. Every key is taken once and for all, or `finish` refuses it by name.
+    """The keys of one configuration. Every key must be read by one of the methods, or `finish` refuses it by name.
 
-    Keys that are absent have the value that `defaults` gives, or None.
+    A key that is absent has its value in `defaults`, or None.
     """
 
     def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None):
@@ -25,17 +25,17 @@ class Fields:
         self._taken: set[str] = set()
 
     def take(self, key: str) -> Any:
-        """The value of `key`, whatever it is."""
+        """The value of `key`, of any type."""
         self._taken.add(key)
         return self.raw.get(key, self._defaults.get(key))
 
     def refuse(self, key: str, expected: str) -> WeightsError:
-        """The error that names `key`, its value and what was expected instead."""
+        """An error that names `key`, its value and what was expected."""
         value = self.raw.get(key, self._defaults.get(key))
         return WeightsError(f"{self.where}: {key} is {shown(value)}; expected {expected}")
 
     def whole(self, key: str, most: int, least: int = 1) -> int:
-        """A whole number within bounds."""
+        """An integer from `least` to `most`."""
         value = self.take(key)
         if type(value) is not int or not least <= value <= most:
             raise self.refuse(key, f"a whole number from {least} to {most}")
@@ -49,14 +49,14 @@ class Fields:
         return float(value)
 
     def flag(self, key: str) -> bool:
-        """True or false; absent without a default is false."""
+        """A boolean; False if the key is absent and has no default."""
         value = self.take(key)
         if value is not None and type(value) is not bool:
             raise self.refuse(key, "true or false")
         return bool(value)
 
     def only(self, allowed: Mapping[str, Collection[Any]]) -> None:
-        """Refuses keys with any value but the `allowed` ones; null stands for an absent key."""
+        """Refuses keys with a value that is not `allowed`; null counts as absent."""
         for key, values in allowed.items():
             value = self.raw.get(key)
             if value is not None and not any(_same(value, other) for other in values):
@@ -65,9 +65,9 @@ class Fields:
             self._taken.add(key)
 
     def finish(self, harmless: Collection[str] = (), prefixes: tuple[str, ...] = ()) -> None:
-        """Refuses every key that was not taken, unless it is `harmless` or starts with one of `prefixes`.
+        """Refuses every key that was not read, unless it is `harmless` or starts with one of `prefixes`.
 
-        A key that is null sets nothing and is let pass: newer libraries write many of them.
+        Keys that are null are accepted, because they set nothing and newer libraries write many of them.
         """
         known = self._taken.union(harmless)
         left = [key for key, value in self.raw.items() if value is not None and key not in known]

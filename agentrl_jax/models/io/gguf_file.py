@@ -1,4 +1,4 @@
-"""Models from a GGUF file, the format of llama.cpp: weights, shape and tokenizer in one."""
+"""Loads models from GGUF files, the format of llama.cpp, which hold weights, shape and tokenizer."""
 
 import dataclasses
 from pathlib import Path
@@ -27,24 +27,24 @@ _HARMLESS = (
     *("tokenizer.chat_templates", "tokenizer.huggingface.json"),
 )
 _HARMLESS_PREFIXES = ("general.", "quantize.", "tokenizer.chat_template.", "tokenizer.ggml.fim_")
-"""Settings that say where the model comes from, and tokens for uses that we have not."""
+"""Settings about the origin of the model, and tokens for uses that this project does not have."""
 
 
 def load_gguf(
     path: Path, *, dtype: Any, placement: Placement
 ) -> tuple[PretrainedConfig, dict[str, Any], dict[str, bytes]]:
-    """Reads a model from a GGUF file; quantized weights are made whole again, one layer at a time.
+    """Reads a model from a GGUF file; quantized weights are dequantized, one layer at a time.
 
     Args:
         path: the file.
-        dtype: of the parameters: float32, bfloat16 or float16.
+        dtype: dtype of the parameters: float32, bfloat16 or float16.
         placement: sharding of the parameters, see `stacked.Placement`.
 
     Returns:
-        Configuration, parameters as `decoder.init_params` makes them, and the files of the tokenizer by name.
+        Configuration, parameters in the form of `decoder.init_params`, and the files of the tokenizer by name.
 
     Raises:
-        WeightsError: the file is broken or not supported, or the package `gguf` is missing.
+        WeightsError: the file is damaged or not supported, or the package `gguf` is missing.
     """
     file = open_gguf(path)
     fields = Fields(file.metadata, str(path))
@@ -122,14 +122,14 @@ def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConf
 
 
 def _short(value: float) -> float:
-    """The shortest decimal that rounds to the same f32: 1e-05, where the file can only say 9.99999974e-06."""
+    """The shortest decimal that rounds to the same f32: 1e-05, which the file stores as 9.99999974e-06."""
     return float(str(np.float32(value)))
 
 
 def _rope_scaling(decoder: DecoderConfig, file: GgufFile) -> Llama3Scaling | None:
-    """How the rotary frequencies are stretched, found from the divisors f32[Dh/2] in the file.
+    """Scaling of the rotary frequencies, derived from the divisors f32[Dh/2] in the file.
 
-    The divisors are all that such a file keeps of Llama 3.1's rule. Its other numbers have never been other ones.
+    Of Llama 3.1's rule the file stores only the divisors. The other numbers are the same in all published models.
     """
     if _ROPE_FACTORS not in file.tensors:
         return None
@@ -150,27 +150,27 @@ def _rope_scaling(decoder: DecoderConfig, file: GgufFile) -> Llama3Scaling | Non
 
 
 class _GgufTensors:
-    """Tensors of a GGUF file, as Hugging Face lays them out; see `stacked.Tensors`."""
+    """Tensors of a GGUF file in the layout of Hugging Face; see `stacked.Tensors`."""
 
     def __init__(self, file: GgufFile, permuted: DecoderConfig | None):
-        """Shape the tensors of `file`; of the decoder `permuted`, the rows of query and key were reordered."""
+        """Tensors of `file`; if `permuted` is given, its file has the rows of query and key in another order."""
         self._tensors, self._permuted = file.tensors, permuted
         self.where = str(file.path)
         self.shapes = {name: tuple(tensor.shape.tolist()[::-1]) for name, tensor in file.tensors.items()}
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
-        """The part of tensor `key` that `index` names, f32."""
+        """The slice `index` of tensor `key`, f32."""
         import gguf
 
         tensor = self._tensors[key]
         rows = self._order(key, self.shapes[key][0])[index[0]]
-        with np.errstate(all="ignore"):  # a torn file may hold any number
-            if len(self.shapes[key]) == 1:  # only a whole row can be made whole
+        with np.errstate(all="ignore"):  # a damaged file may hold any number
+            if len(self.shapes[key]) == 1:  # only a whole row can be dequantized
                 return gguf.dequantize(np.ascontiguousarray(tensor.data), tensor.tensor_type)[rows]
             return gguf.dequantize(np.ascontiguousarray(tensor.data[rows]), tensor.tensor_type)[:, index[1]]
 
     def _order(self, key: str, count: int) -> np.ndarray:
-        """Row of the file by row of ours: llama.cpp pairs dimension 2i with 2i + 1 where we pair i with i + Dh/2."""
+        """Row in the file for each of our rows: llama.cpp pairs dimensions 2i and 2i + 1, we pair i and i + Dh/2."""
         if self._permuted is None or key.split(".")[-2] not in ("attn_q", "attn_k"):
             return np.arange(count)
         heads = self._permuted.num_heads if key.split(".")[-2] == "attn_q" else self._permuted.num_kv_heads

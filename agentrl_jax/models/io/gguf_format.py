@@ -1,7 +1,7 @@
-"""The container of a GGUF file, read by the package `gguf` with bounds that it lacks.
+"""Reads the container of a GGUF file with the package `gguf`, with added bounds checks.
 
-`gguf.GGUFReader` takes every count in the file for true: past the end of a torn file it goes on reading nothing, for
-ever. All its reads go through `_get`, where each is held against the size of the file.
+`gguf.GGUFReader` trusts every count in the file: past the end of a truncated file it reads empty data without end. All
+its reads go through `_get`, which checks each of them against the size of the file.
 """
 
 import dataclasses
@@ -15,20 +15,20 @@ from agentrl_jax.models.io.config_fields import shown
 from agentrl_jax.models.io.errors import WeightsError
 
 KINDS = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16")
-"""Kinds of tensors that are supported."""
+"""Supported tensor types."""
 
 _MOST_READS = 2**21
-"""Numbers and texts of a header, twice those of the largest vocabulary there is; each takes memory and time."""
+"""Largest number of values in a header, twice that of the largest known vocabulary; each takes memory and time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GgufFile:
-    """An open file.
+    """An open GGUF file.
 
     Attributes:
         path: the file.
         metadata: its settings by name.
-        tensors: `gguf.ReaderTensor` by name. Their `data`, mapped into memory, has the slowest axis first.
+        tensors: `gguf.ReaderTensor` by name. Their memory-mapped `data` has the slowest axis first.
     """
 
     path: Path
@@ -37,11 +37,10 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads everything but the tensors' values.
+    """Reads everything except the values of the tensors.
 
     Raises:
-        WeightsError: the file cannot be read, is torn, or is of a form that is not supported, or the package `gguf` is
-            missing.
+        WeightsError: the file cannot be read, is truncated or not supported, or the package `gguf` is missing.
     """
     try:
         import gguf
@@ -62,7 +61,7 @@ def open_gguf(path: Path) -> GgufFile:
             return part.view(part.dtype.newbyteorder(override_order or self.byte_order))
 
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-            if raw_type == gguf.GGUFValueType.ARRAY:  # of numbers, which the library reads one by one
+            if raw_type == gguf.GGUFValueType.ARRAY:  # an array of numbers, which the library reads one by one
                 kind, count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
                 number = self.gguf_scalar_to_np.get(gguf.GGUFValueType(kind[0]))
                 if number is not None:
@@ -74,7 +73,7 @@ def open_gguf(path: Path) -> GgufFile:
         def _get_tensor_info_field(self, orig_offs: int) -> Any:
             field = super()._get_tensor_info_field(orig_offs)
             shape = field.parts[3].tolist()
-            # The library multiplies without regard to overflow; no kind has more than 8 numbers in a byte.
+            # The library multiplies without checking for overflow; no type has more than 8 numbers per byte.
             if not 1 <= len(shape) <= 4 or not 1 <= math.prod(shape) <= 8 * len(self.data):
                 raise ValueError(f"the tensor {shown(field.name)} is of shape {shape[::-1][:4]}")
             return field

@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file as the text of a `tokenizer.json`."""
+"""Converts the tokenizer in a GGUF file to a `tokenizer.json`."""
 
 import json
 
@@ -14,7 +14,7 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _CONTRACTIONS + r"\p{N}{1,3}" + _REST
 _QWEN2 = _CONTRACTIONS + r"\p{N}" + _REST
-"""How the tokenizers of Llama 3 and of Qwen 2 split text into words, from the `tokenizer.json` of each."""
+"""Patterns by which the tokenizers of Llama 3 and Qwen 2 split text into words, from their `tokenizer.json`."""
 
 _SPLITTERS = {
     "llama-bpe": _LLAMA3,
@@ -30,16 +30,16 @@ _TOKENS = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token"
 
 
 def tokenizer_files(fields: Fields) -> dict[str, bytes]:
-    """`tokenizer.json`, `tokenizer_config.json` and, where there is one, `chat_template.jinja`, by name.
+    """Content of `tokenizer.json`, `tokenizer_config.json` and, if there is one, `chat_template.jinja`, by file name.
 
-    Ids equal those of the tokenizer that the file was made from, with these exceptions, which it does not record: a
-    token is special if it is of the control type, and rows that only pad the vocabulary have no token.
+    Token ids equal those of the original tokenizer. Two things that the file does not record may differ: a token is
+    special if its type is control, and rows that only pad the vocabulary have no token.
 
     Args:
-        fields: the settings of the file; those of the tokenizer are taken.
+        fields: the settings of the file; those of the tokenizer are read from it.
 
     Raises:
-        WeightsError: the tokenizer is of a kind that is not supported, or broken.
+        WeightsError: the tokenizer is of an unsupported kind, or damaged.
     """
     kind, splitter = fields.take(_key("model")), fields.take(_key("pre"))
     if kind != "gpt2":
@@ -61,7 +61,7 @@ def tokenizer_files(fields: Fields) -> dict[str, bytes]:
         ]
     )
     marks = {mark: _named(fields, key, names, kinds) for mark, key in _TOKENS.items()}
-    default = _SPLITTERS[splitter] == _LLAMA3  # such files need not say that a text begins with a token
+    default = _SPLITTERS[splitter] == _LLAMA3  # such files need not say that texts begin with a BOS token
     if fields.flag(_key("add_bos_token")) or (default and _key("add_bos_token") not in fields.raw):
         backend.post_processor = _begins_with(fields, backend, marks["bos_token"])
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **{k: v for k, v in marks.items() if v is not None}}
@@ -125,7 +125,7 @@ def _model(fields: Fields, names: list[str], kinds: list[int], splitter: str) ->
             raise WeightsError(f"{fields.where}: the merge {shown(merge)} is not of two tokens to a third")
         merges.append((left, right))
     unknown = _named(fields, "unknown_token_id", names, kinds)
-    # Llama 3's vocabulary holds words that its merges do not lead to.
+    # Llama 3's vocabulary has words that its merges cannot produce.
     return models.BPE(vocabulary, merges, unk_token=unknown, ignore_merges=_SPLITTERS[splitter] == _LLAMA3)
 
 

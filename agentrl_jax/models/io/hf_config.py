@@ -1,8 +1,8 @@
-"""Hugging Face's `config.json` as a `DecoderConfig`.
+"""Converts Hugging Face's `config.json` to a `DecoderConfig`.
 
-Every key is used, known to change nothing, or refused by name: a setting that is not supported is never ignored. Both
-the form of transformers 4 (`rope_theta`, `rope_scaling`) and that of transformers 5 (`rope_parameters`) are read.
-`hf_config_out` writes it.
+Every key is used, known to change nothing, or refused by name: an unsupported setting is never ignored. Both the form
+of transformers 4 (`rope_theta`, `rope_scaling`) and that of transformers 5 (`rope_parameters`) are read.
+`hf_config_out` does the reverse.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "mistral": "MistralForCausalLM",
 }
-"""Model types that are supported, and the class each names."""
+"""Supported model types, and the class name of each."""
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
@@ -40,7 +40,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "tie_encoder_decoder": (False,),
     "use_mrope": (False,),
 }
-"""Keys that would change the model, with the only values that do not."""
+"""Keys that may change the model, with the only supported values."""
 
 _ONLY_OF: dict[str, dict[str, tuple[Any, ...]]] = {
     "llama": {"use_sliding_window": (False,)},
@@ -65,21 +65,21 @@ _HARMLESS = {
     "suppress_tokens temperature top_k top_p typical_p",
 }
 HARMLESS = frozenset(" ".join(_HARMLESS.values()).split())
-"""Keys that change nothing in the function that the weights compute."""
+"""Keys that do not affect what the model computes."""
 
 MOST = {"layers": 1024, "heads": 4096, "embed_dim": 2**18, "mlp": 2**21, "vocab": 2**24, "positions": 2**31}
-"""Sizes beyond those of any decoder there is; larger ones are mistakes or attacks."""
+"""Upper bounds of sizes, beyond any known decoder; larger values are mistakes or attacks."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedConfig:
-    """A decoder as Hugging Face describes it.
+    """A decoder and its Hugging Face configuration.
 
     Attributes:
-        decoder: its shape. `dtype` is float32, whatever the file was kept in.
-        model_type: one of `ARCHITECTURES`.
-        max_positions: positions that it was trained for.
-        raw: the whole `config.json`.
+        decoder: its shape. `dtype` is always float32, regardless of the dtype of the file.
+        model_type: key of `ARCHITECTURES`.
+        max_positions: number of positions that it was trained for.
+        raw: the complete content of `config.json`.
     """
 
     decoder: DecoderConfig
@@ -92,20 +92,20 @@ def read_config(path: Path) -> PretrainedConfig:
     """Reads a `config.json`.
 
     Raises:
-        WeightsError: it cannot be read, or a setting is not supported.
+        WeightsError: the file cannot be read, or a setting is not supported.
     """
     return parse_config(read_json(path), str(path))
 
 
 def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> PretrainedConfig:
-    """What the content of a `config.json` says.
+    """Parses the content of a `config.json`.
 
     Args:
         raw: the content.
-        where: name for messages.
+        where: file name for error messages.
 
     Raises:
-        WeightsError: a setting is not supported, missing, or not of its type.
+        WeightsError: a setting is not supported, missing, or of the wrong type.
     """
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
@@ -155,12 +155,12 @@ def parse_config(raw: Mapping[str, Any], where: str = "config.json") -> Pretrain
 
 @functools.cache
 def defaults(model_type: str) -> Mapping[str, Any]:
-    """What transformers takes for a key that is absent, by key, for one of `ARCHITECTURES`.
+    """Default values of transformers for absent keys, by key, for one of `ARCHITECTURES`.
 
     Raises:
         WeightsError: the package transformers is missing.
     """
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that PyTorch is missing
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would warn that PyTorch is missing
     try:
         from transformers import AutoConfig
     except ImportError as error:
@@ -173,7 +173,7 @@ def defaults(model_type: str) -> Mapping[str, Any]:
 
 
 def _or(fields: Fields, key: str, default: int) -> int:
-    """A number of heads or their size; null stands for `default`."""
+    """A number of heads or their size; `default` if the key is null."""
     return default if fields.take(key) is None else fields.whole(key, MOST["heads"])
 
 
@@ -184,7 +184,7 @@ def _head_dim(fields: Fields, embed_dim: int, heads: int) -> int:
 
 
 def _rope(fields: Fields, positions: int) -> tuple[float, Llama3Scaling | None]:
-    """Base of the rotary frequencies and how they are stretched."""
+    """Base and scaling of the rotary frequencies."""
     new, old = fields.take("rope_parameters"), fields.take("rope_scaling")
     if new and old:
         raise fields.refuse("rope_scaling", "nothing beside rope_parameters, which says the same")
@@ -199,7 +199,7 @@ def _rope(fields: Fields, positions: int) -> tuple[float, Llama3Scaling | None]:
     theta = inside.number("rope_theta")
     if theta != fields.number("rope_theta") and "rope_theta" in fields.raw:
         raise fields.refuse("rope_theta", f"{theta}, as the other value of this name says")
-    inside.only({"partial_rotary_factor": (1,), "rope_type": _ROPES, "type": _ROPES})  # its name was "type" once
+    inside.only({"partial_rotary_factor": (1,), "rope_type": _ROPES, "type": _ROPES})  # "type" is an old name
     kinds = {inside.raw.get("rope_type"), inside.raw.get("type")} - {None}
     if len(kinds) > 1:
         raise inside.refuse("type", f"{inside.raw['rope_type']!r}, as rope_type says")
@@ -221,22 +221,22 @@ def _rope(fields: Fields, positions: int) -> tuple[float, Llama3Scaling | None]:
 
 
 def _windows(fields: Fields, model_type: str, layers: int) -> tuple[int, ...]:
-    """Window by layer as `DecoderConfig` has it.
+    """Window of each layer, for `DecoderConfig.windows`.
 
-    A window of w lets position q see k > q - w, in transformers as here.
+    With a window of w, position q sees k > q - w, both in transformers and here.
     """
     window, first = None, 0
     if model_type == "mistral":
         window = _window(fields)
     elif model_type in ("qwen2", "qwen3"):
         first = fields.whole("max_window_layers", MOST["layers"], least=0)
-        fields.take("sliding_window")  # says nothing unless the next one is true
+        fields.take("sliding_window")  # has no effect unless use_sliding_window is true
         window = _window(fields) if fields.flag("use_sliding_window") else None
     usual = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
     kinds = fields.take("layer_types") or usual
     if not isinstance(kinds, list) or len(kinds) != layers or not all(k in _KINDS for k in kinds):
         raise fields.refuse("layer_types", f"one of {' or '.join(_KINDS)} for each of {layers} layers")
-    free = model_type in ("qwen2", "qwen3")  # the others ignore the list, so one that disagrees is a mistake
+    free = model_type in ("qwen2", "qwen3")  # other models ignore the list, so a list that disagrees is a mistake
     if (kinds != usual and not free) or ("sliding_attention" in kinds and window is None):
         raise fields.refuse("layer_types", f"a list that agrees with the window of {window or 0} positions")
     sizes = tuple(window or 0 if kind == "sliding_attention" else 0 for kind in kinds)

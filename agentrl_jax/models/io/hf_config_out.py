@@ -1,4 +1,4 @@
-"""A `DecoderConfig` as Hugging Face's `config.json`, which transformers 4 and 5 read."""
+"""Converts a `DecoderConfig` to Hugging Face's `config.json`, readable by transformers 4 and 5."""
 
 import dataclasses
 from typing import Any
@@ -18,13 +18,13 @@ def describe(
     eos_token_id: int | None = None,
     pad_token_id: int | None = None,
 ) -> PretrainedConfig:
-    """A `PretrainedConfig` for a decoder of ours, as a `llama`, `qwen2`, `qwen3` or `mistral` model.
+    """A `PretrainedConfig` for any decoder, as a `llama`, `qwen2`, `qwen3` or `mistral` model.
 
     Args:
         decoder: the shape.
-        max_positions: positions that it is trained for.
-        bos_token_id: token before a text.
-        eos_token_id: token after it.
+        max_positions: number of positions that it is trained for.
+        bos_token_id: token at the beginning of a text.
+        eos_token_id: token at the end of a text.
         pad_token_id: token for padding.
 
     Raises:
@@ -64,9 +64,9 @@ def describe(
 
 
 def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
-    """The content of `config.json` for weights of type `dtype`.
+    """The content of `config.json` for weights of dtype `dtype`.
 
-    It is the original one, unless the decoder has changed since it was read: then it is written afresh.
+    This is the original content, unless the decoder has changed since it was read: then it is newly generated.
     """
     raw = dict(config.raw)
     if parse_config(raw, "the configuration that the model came with").decoder != _plain(config.decoder):
@@ -74,11 +74,11 @@ def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
         raw = dict(describe(config.decoder, max_positions=config.max_positions).raw) | tokens
     raw.pop("torch_dtype", None)
     raw.pop("dtype", None)
-    return raw | {"torch_dtype": dtype}  # transformers 5 reads this name too, 4 reads no other
+    return raw | {"torch_dtype": dtype}  # transformers 4 reads only this name, 5 reads it too
 
 
 def _plain(decoder: DecoderConfig) -> DecoderConfig:
-    """The shape as a file can say it: without the type of the activations, and with no windows written in one way."""
+    """The shape as a file can store it: without the activations' dtype, and with a single form for "no windows"."""
     return dataclasses.replace(decoder, dtype="float32", windows=decoder.windows if any(decoder.windows) else ())
 
 
@@ -122,6 +122,6 @@ def _windows(decoder: DecoderConfig, model_type: str) -> dict[str, Any]:
         "use_sliding_window": window is not None,
         "sliding_window": window,
         "layer_types": ["sliding_attention" if slide else "full_attention" for slide in slides],
-        # Older transformers know no `layer_types`: for them, the first layer from which all of them slide.
+        # For older transformers without `layer_types`: the first layer from which on all layers have a window.
         "max_window_layers": max((i + 1 for i, slide in enumerate(slides) if not slide), default=0),
     }

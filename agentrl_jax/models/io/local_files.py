@@ -1,4 +1,4 @@
-"""Files of a model's folder, read as plain data and never from outside of it."""
+"""Reads files of a model's folder as plain data, and never from outside the folder."""
 
 import os
 from pathlib import Path
@@ -14,12 +14,12 @@ JSON_BYTES = 64 * 2**20
 def member(folder: Path, name: str) -> Path:
     """Path of the file called `name` in `folder`; it need not exist.
 
-    A symbolic link is followed where it stays inside the folder, or where the folder is a snapshot in Hugging Face's
-    cache, inside the blobs of the same repository. Other links are refused: a folder from elsewhere could name a
-    private file, whose content would then be copied wherever the model is saved.
+    A symbolic link is followed if its target is inside the folder or, for a snapshot in Hugging Face's cache, among the
+    blobs of the same repository. Other links are refused: a downloaded folder could link to a private file, whose
+    content would then be copied to every place where the model is saved.
 
     Raises:
-        WeightsError: `name` is no plain file name, or the file is a link that leads out of the folder.
+        WeightsError: `name` is not a plain file name, or the file is a link that leads out of the folder.
     """
     if not name or name in (".", "..") or any(character in name for character in "/\\\0") or len(name) > 255:
         raise WeightsError(f"{folder}: names the file {name[:300]!r}; expected a file of this folder, without any path")
@@ -52,16 +52,16 @@ def read_bytes(path: Path, limit: int = JSON_BYTES) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file: strictly JSON, and no key twice.
+    """The object in a JSON file; strict JSON, without repeated keys.
 
     Raises:
-        WeightsError: the file cannot be read or is no such object.
+        WeightsError: the file cannot be read or does not contain such an object.
     """
     return parse_json(read_bytes(path), str(path))
 
 
 def parse_json(content: bytes, where: str) -> dict[str, Any]:
-    """As `read_json`, for content at hand that messages call `where`."""
+    """Like `read_json`, for content in memory; `where` is its name in error messages."""
     try:
         return parse_object(content, where)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""One table of names: our leaves, Hugging Face's keys, GGUF's tensors.
+"""Names of all parameters: in this project, in Hugging Face's files, and in GGUF files.
 
-Our matrices are [In, Out] and stacked over layers, [N, In, Out]; those of both file formats are [Out, In], one a layer.
-The embedding is [V, D] everywhere, `lm_head` is [D, V] here and [V, D] there.
+Our matrices are [In, Out] and stacked over layers, [N, In, Out]; both file formats store [Out, In], one per layer. The
+embedding is [V, D] everywhere; `lm_head` is [D, V] here and [V, D] in files.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ PROJECTIONS = {
     "up": ("mlp.up_proj", "ffn_up"),
     "down": ("mlp.down_proj", "ffn_down"),
 }
-"""The products of a layer: ours, Hugging Face's, GGUF's."""
+"""Names of the matrices of a layer: by our name, those of Hugging Face and of GGUF."""
 
 _NORMS = {
     "attention_norm": ("input_layernorm", "attn_norm"),
@@ -39,18 +39,18 @@ HF_LAYER = "model.layers.{}."
 _GGUF_LAYER = "blk.{}."
 
 TIED_HEAD = _OUTER["lm_head"][0]
-"""Key of the output matrix, which some files hold although it is the embedding."""
+"""Key of the output matrix, which some files contain even if embeddings are tied."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One of our arrays and where a file keeps it.
+    """One of our arrays and where a file stores it.
 
     Attributes:
-        shape: of our array.
-        keys: the file's names: one for each layer where the array is stacked, otherwise a single one.
+        shape: shape of our array.
+        keys: names in the file: one per layer if the array is stacked, otherwise a single one.
         stacked: the first axis is the layer.
-        transposed: the file keeps the last two axes the other way round.
+        transposed: the file stores the last two axes in the opposite order.
     """
 
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ class Leaf:
 
 
 def leaves(config: DecoderConfig, style: Style) -> dict[str, Leaf]:
-    """Every array of a decoder by path, such as `layers/query`, in the order in which files hold them."""
+    """Every array of a decoder by path, such as `layers/query`, in the order of the files."""
     column = 0 if style == "hf" else 1
     outer = {
         "embedding": (config.vocab_size, config.embed_dim),
@@ -97,13 +97,13 @@ def check_shapes(
     where: str,
     harmless: Collection[str] = (),
 ) -> None:
-    """Refuses tensors that are missing, unexpected or of another shape, all in one message.
+    """Refuses tensors that are missing, unexpected or of the wrong shape, all in one message.
 
     Args:
-        wanted: shape of each tensor by its name.
-        found: shape of each tensor that is there.
-        where: name for the message.
-        harmless: tensors that may be there and are not wanted.
+        wanted: shape of each expected tensor, by name.
+        found: shape of each tensor in the file, by name.
+        where: file name for the message.
+        harmless: tensors that may be present but are not needed.
 
     Raises:
         WeightsError: the two differ.

@@ -1,4 +1,4 @@
-"""LoRA adapters as the library PEFT keeps them: `adapter_config.json` and `adapter_model.safetensors`."""
+"""LoRA adapters in the format of the library PEFT: `adapter_config.json` and `adapter_model.safetensors`."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from agentrl_jax.models.shape import DecoderConfig
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 _MODULES = {PROJECTIONS[name][0].split(".")[1]: name for name in TARGETS}
-"""Our names by PEFT's: `q_proj` is `query`."""
+"""Maps PEFT's names to ours, such as `q_proj` to `query`."""
 
 _ONLY: dict[str, tuple[Any, ...]] = {
     "alpha_pattern": ({},),
@@ -29,7 +29,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "ensure_weight_tying": (False,),
     "exclude_modules": ([],),
     "fan_in_fan_out": (False,),
-    # The other ways to start (PiSSA, OLoRA, LoftQ, CorDA) change the base's own weights.
+    # The other initializations (PiSSA, OLoRA, LoftQ, CorDA) change the base weights.
     "init_lora_weights": (True, False, "gaussian", "orthogonal"),
     "layers_pattern": ([],),
     "loftq_config": ({},),
@@ -49,23 +49,23 @@ _HARMLESS = frozenset(
         *("peft_version", "qalora_group_size", "revision", "runtime_config"),
     )
 )
-"""Settings of where an adapter comes from and how it was trained; `lora_dropout` acts in PEFT's training only."""
+"""Settings about the origin and training of an adapter; `lora_dropout` has an effect only in PEFT's training."""
 
 
 def load_adapter(folder: Path, config: DecoderConfig, *, placement: Placement = None) -> tuple[Adapter, LoraConfig]:
     """Reads an adapter.
 
     Args:
-        folder: holds `adapter_config.json` and `adapter_model.safetensors`.
+        folder: contains `adapter_config.json` and `adapter_model.safetensors`.
         config: shape of the decoder that the adapter belongs to.
-        placement: sharding of the adapter, see `stacked.Placement`; paths are such as `query/a`.
+        placement: sharding of the adapter, see `stacked.Placement`; paths have the form `query/a`.
 
     Returns:
         The adapter, f32, and its `LoraConfig`. The scale of rank-stabilized LoRA, alpha / sqrt(r), is folded into
         `alpha`.
 
     Raises:
-        WeightsError: a file is broken, does not fit the decoder, or asks for what is not supported.
+        WeightsError: a file is damaged, does not fit the decoder, or has settings that are not supported.
     """
     folder = Path(folder)
     lora = _parse(Fields(read_json(member(folder, CONFIG)), str(folder / CONFIG)))
@@ -88,16 +88,16 @@ def save_adapter(
     revision: str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes an adapter, f32, which PEFT reads. The folder appears whole or not at all.
+    """Writes an adapter, f32, in PEFT's format. The folder is written completely or not at all.
 
     Args:
         folder: must not exist, or be empty.
         adapter: the adapter.
-        lora: its size and place.
+        lora: its rank, scale and targets.
         config: shape of the decoder that it belongs to.
         base_model: folder or name of the decoder, for PEFT.
-        revision: of it, where it is a name on the Hugging Face Hub.
-        files: content of further files by name, such as the tokenizer's.
+        revision: revision of the decoder, if `base_model` is a name on the Hugging Face Hub.
+        files: content of additional files by name, such as the tokenizer's.
 
     Raises:
         WeightsError: the adapter does not fit the decoder, or the folder cannot be written.

@@ -1,4 +1,4 @@
-"""A folder of safetensors files, read part by part straight into sharded arrays. `safetensors_out` writes it."""
+"""Reads a folder of safetensors files piece by piece directly into sharded arrays. `safetensors_out` writes it."""
 
 import contextlib
 import re
@@ -18,11 +18,11 @@ from agentrl_jax.models.shape import DecoderConfig
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _HEADER_BYTES = 16 * 2**20
-"""Longest header that is read; that of a model with a thousand layers takes 2 MB."""
+"""Largest header that is read, in bytes; that of a model with a thousand layers takes 2 MB."""
 
 _FLOATS = ("F32", "F16", "BF16")
 _BUFFER = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-"""Frequencies that old files of Llama hold; they follow from the configuration."""
+"""Rotary frequencies in old Llama files; they follow from the configuration."""
 
 
 class SafetensorsFiles:
@@ -40,7 +40,7 @@ class SafetensorsFiles:
             )
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
-        """The part of tensor `key` that `index` names."""
+        """The slice `index` of tensor `key`."""
         try:
             return self._slices[key][index]
         except (SafetensorError, OSError) as error:
@@ -54,17 +54,17 @@ def open_files(
     """Opens files of a folder.
 
     Args:
-        folder: where they are.
-        files: their names.
-        index: file by tensor, where there is such a list: then the files hold these tensors and no others.
+        folder: the folder.
+        files: names of the files.
+        index: file name of each tensor, if there is an index: then the files must contain exactly these tensors.
 
     Raises:
-        WeightsError: a file is broken, or disagrees with the index.
+        WeightsError: a file is damaged, or disagrees with the index.
     """
     names = sorted(files)
     handles: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        for name, path in [(name, member(folder, name)) for name in names]:  # all names are checked before any is read
+        for name, path in [(name, member(folder, name)) for name in names]:  # check all names before reading any file
             if not path.is_file():
                 raise WeightsError(
                     f"{path}: no such file, although the model has a part of this name; download it again"
@@ -87,7 +87,7 @@ def open_files(
 
 
 def _refuse_repeated_keys(path: Path) -> None:
-    """The one fault of a header that the library lets pass: it takes one of two tensors that have the same name."""
+    """Checks for the one header fault that the library accepts: two tensors with the same name."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -99,22 +99,22 @@ def _refuse_repeated_keys(path: Path) -> None:
 
 
 def load_folder(folder: Path, config: DecoderConfig, *, dtype: Any, placement: Placement) -> dict[str, Any]:
-    """The decoder's parameters from `model.safetensors`, or from the files that `model.safetensors.index.json` names.
+    """The decoder's parameters from `model.safetensors`, or from the files in `model.safetensors.index.json`.
 
-    Every tensor is used exactly once. Three kinds are let pass besides: a `lm_head.weight` beside tied embeddings,
-    which must equal the embedding, and the `rotary_emb.inv_freq` of old files, which is not read.
+    Every tensor is used exactly once. Two others are accepted: `lm_head.weight` with tied embeddings, which must equal
+    the embedding, and `rotary_emb.inv_freq` in old files, which is not read.
 
     Args:
         folder: the folder.
         config: shape of the decoder.
-        dtype: of the parameters: float32, bfloat16 or float16.
+        dtype: dtype of the parameters: float32, bfloat16 or float16.
         placement: sharding of the parameters, see `stacked.Placement`.
 
     Returns:
-        Parameters as `decoder.init_params` makes them.
+        Parameters in the form of `decoder.init_params`.
 
     Raises:
-        WeightsError: a file is missing, broken, or does not fit the configuration.
+        WeightsError: a file is missing, damaged, or does not fit the configuration.
     """
     wanted = leaves(config, "hf")
     with open_files(folder, *_parts(folder)) as tensors:
@@ -130,7 +130,7 @@ def load_folder(folder: Path, config: DecoderConfig, *, dtype: Any, placement: P
 
 
 def _parts(folder: Path) -> tuple[list[str], dict[str, str] | None]:
-    """Names of the files that hold the weights, and the index if there is one."""
+    """Names of the files with the weights, and the index if there is one."""
     single, index = member(folder, SINGLE), member(folder, INDEX)
     if single.is_file():
         return [SINGLE], None

@@ -1,4 +1,4 @@
-"""A model as a folder that Hugging Face's libraries read, written whole or not at all."""
+"""Writes a model as a folder that Hugging Face's libraries can read, completely or not at all."""
 
 import contextlib
 import json
@@ -32,18 +32,18 @@ def save_folder(
     dtype: Any = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes a model as Hugging Face keeps it: weights, `config.json` and further files.
+    """Writes a model in Hugging Face's format: weights, `config.json` and additional files.
 
-    The folder appears whole or not at all: it is written under another name beside its place and then renamed.
+    The folder is written completely or not at all: it is written next to its final path and then renamed.
 
     Args:
         folder: must not exist, or be empty.
-        params: the decoder's parameters, as `decoder.init_params` makes them.
-        config: of the decoder.
-        files: content of further files by name, such as the tokenizer's.
-        dtype: of the file: float32, bfloat16 or float16; the embedding's where None.
-        shard_bytes: weights beyond it are split over several files, each of at most so many bytes if no single tensor
-            is larger. So much host memory is needed.
+        params: the decoder's parameters, in the form of `decoder.init_params`.
+        config: configuration of the decoder.
+        files: content of additional files by name, such as the tokenizer's.
+        dtype: dtype of the file: float32, bfloat16 or float16; None: that of the embedding.
+        shard_bytes: larger weights are split over several files of at most this many bytes each, unless a single tensor
+            is larger. As much host memory is needed.
 
     Raises:
         WeightsError: the parameters do not fit the configuration, or the folder cannot be written.
@@ -64,10 +64,10 @@ def save_folder(
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuses a path where something is already, an empty folder excepted.
+    """Refuses a path that exists, unless it is an empty folder.
 
     Raises:
-        WeightsError: the path is taken.
+        WeightsError: the path exists and is not an empty folder.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WeightsError(f"{folder}: already holds something; give a new folder")
@@ -75,7 +75,7 @@ def refuse_taken(folder: Path) -> None:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder, which takes the name of `folder` if all goes well and vanishes otherwise."""
+    """A temporary folder, which is renamed to `folder` on success and deleted otherwise."""
     place = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.unfinished"
     try:
         refuse_taken(folder)
@@ -99,7 +99,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def file_tensor(leaf: Leaf, array: Any, slot: int, dtype: np.dtype) -> np.ndarray:
-    """The tensor that a file keeps under `leaf.keys[slot]`, on the host.
+    """The tensor that a file stores under `leaf.keys[slot]`, on the host.
 
     Raises:
         WeightsError: a finite value is beyond the range of `dtype`.
@@ -113,21 +113,21 @@ def file_tensor(leaf: Leaf, array: Any, slot: int, dtype: np.dtype) -> np.ndarra
 
 
 def write_files(place: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files, content by name, in a new folder."""
+    """Writes files into a new folder; `files` maps names to contents."""
     for name, content in files.items():
         member(place, name).write_bytes(content)
 
 
 def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """Writes a safetensors file in a new folder."""
-    save_file(tensors, path, metadata={"format": "pt"})  # transformers reads no file without it
-    path.chmod(path.parent.stat().st_mode & 0o666)  # the library writes for its owner alone
+    save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files readable by their owner only
 
 
 def _write_weights(
     place: Path, given: Mapping[str, Any], wanted: Mapping[str, Leaf], dtype: np.dtype, shard_bytes: int
 ) -> None:
-    from huggingface_hub import split_state_dict_into_shards_factory  # nothing else of a run needs the package
+    from huggingface_hub import split_state_dict_into_shards_factory  # only needed here
 
     single = [(path, 0) for path, leaf in wanted.items() if not leaf.stacked]
     stacked = [(i, path) for path, leaf in wanted.items() if leaf.stacked for i in range(len(leaf.keys))]

@@ -1,4 +1,4 @@
-"""From one tensor a layer in a file to our stacked arrays, without a second copy of the weights."""
+"""Loads files with one tensor per layer into our stacked arrays, without a second copy of the weights."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -12,31 +12,31 @@ from agentrl_jax.models.io.names import Leaf
 from agentrl_jax.models.shape import DecoderConfig
 
 Placement = Sharding | Callable[[DecoderConfig, str, tuple[int, ...]], Sharding] | None
-"""Where arrays go: one sharding; a function of the decoder, the array's path (`layers/query`) and its shape to one; or
-None for the first device."""
+"""Where arrays are placed: one sharding for all; a function from the decoder, the array's path (`layers/query`) and its
+shape to a sharding; or None for the first device."""
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""Types that weights are kept in."""
+"""Supported dtypes of weights."""
 
 
 class Tensors(Protocol):
-    """Tensors of a file or of several."""
+    """Tensors of one or several files."""
 
     @property
     def where(self) -> str:
-        """Name for messages."""
+        """Name of the source for error messages."""
         ...
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
-        """The part of tensor `key` that `index` names, in any floating type."""
+        """The slice `index` of tensor `key`, in any floating dtype."""
         ...
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
-    """One of `DTYPES` as NumPy's.
+    """One of `DTYPES` as a NumPy dtype.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: `dtype` is none of them.
     """
     made = np.dtype(dtype)  # JAX registers bfloat16 with NumPy
     if made.name not in DTYPES:
@@ -47,15 +47,15 @@ def numpy_dtype(dtype: Any) -> np.dtype:
 def load_leaves(
     tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, placement: Placement, config: DecoderConfig
 ) -> dict[str, Any]:
-    """Nested arrays by the paths of `wanted`.
+    """Loads nested arrays with the paths of `wanted`.
 
-    Each device's part is read on its own, so that the host never holds more than one array beyond those placed. (Pages
-    of a mapped file that were read count as resident too until the system wants them back.)
+    Each device's shard is read separately, so the host holds at most one array besides those already placed. (Pages of
+    a memory-mapped file that were read count as resident too until the system reclaims them.)
 
     Args:
-        tensors: where they are read from; their shapes have been checked.
-        wanted: the arrays.
-        dtype: of the result.
+        tensors: the source; shapes must have been checked.
+        wanted: the arrays to load, by path.
+        dtype: dtype of the result.
         placement: sharding of the result.
         config: shape of the decoder, for `placement`.
 
@@ -82,9 +82,9 @@ def _load_leaf(tensors: Tensors, leaf: Leaf, dtype: np.dtype, sharding: Sharding
     parts: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
-        assert index is not None  # JAX's type says so, JAX never does
+        assert index is not None  # JAX's type annotation allows None, but it is never passed
         bounds = tuple(axis.indices(size)[:2] for axis, size in zip(index, leaf.shape))
-        if bounds not in parts:  # devices that hold the same part share one read
+        if bounds not in parts:  # devices with the same shard share one read
             parts[bounds] = _read(tensors, leaf, bounds, dtype)
         return parts[bounds]
 

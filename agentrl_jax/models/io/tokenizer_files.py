@@ -1,4 +1,4 @@
-"""The small files beside a model's weights: tokenizer, chat template, settings of generation."""
+"""The small files next to a model's weights: tokenizer, chat template, generation settings."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ NAMES = (
     "chat_template.json",
     "generation_config.json",
 )
-"""Files that are read with a model and written with it again."""
+"""Files that are loaded and saved together with a model."""
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Content of those of `NAMES` that the folder holds.
+    """Contents of the files in `NAMES` that the folder contains.
 
     Raises:
-        WeightsError: one cannot be read, is very large, or lies outside of the folder.
+        WeightsError: a file cannot be read, is too large, or is outside the folder.
     """
     paths = {name: member(folder, name) for name in NAMES}
     return {name: read_bytes(path) for name, path in paths.items() if path.is_file()}

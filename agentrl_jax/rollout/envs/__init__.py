@@ -1,0 +1,3 @@
+"""What the engine plays in: `batched_env` (the interface, and compiled environments), `host` (environments in
+Python behind one callback a turn), `host_environment` (what such an environment is) and `level_splits`.
+"""

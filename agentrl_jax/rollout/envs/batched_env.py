@@ -1,4 +1,4 @@
-"""What the engine plays in: environments, prompts and response grammars behind one batched interface.
+"""The engine's interface to environments: environments, prompts and response grammars of a batch of rows.
 
 Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` actions of one turn.
 """
@@ -24,12 +24,12 @@ from envs_jax.splits import Split, split_key
 
 
 class Message(struct.PyTreeNode):
-    """What is inserted before the next response of B rows.
+    """Tokens inserted before the next response of B rows.
 
     Attributes:
         tokens: i32[B, O] padded on the right.
-        length: i32[B] tokens, at most O.
-        overflow: bool[B] it was longer than O and has been cut.
+        length: i32[B] number of tokens, at most O.
+        overflow: bool[B] the message was longer than O and was cut.
     """
 
     tokens: jax.Array
@@ -38,16 +38,16 @@ class Message(struct.PyTreeNode):
 
 
 class BatchedEnv(Protocol):
-    """Environments of B rows. Implemented by `CompiledEnv`, `HostEnv` and `replay.RecordedEnv`."""
+    """Interface to the environments of B rows. Implemented by `CompiledEnv`, `HostEnv` and `replay.RecordedEnv`."""
 
     @property
     def prefix(self) -> np.ndarray | jax.Array:
-        """i32[K, P] tokens that open every context of a task."""
+        """i32[K, P] tokens at the start of every context of a task."""
         ...
 
     @property
     def prefix_length(self) -> np.ndarray | jax.Array:
-        """i32[K] how many of them a task has."""
+        """i32[K] number of prefix tokens of each task."""
         ...
 
     @property
@@ -57,15 +57,15 @@ class BatchedEnv(Protocol):
 
     @property
     def observation_tokens(self) -> int:
-        """Most tokens of an observation: O."""
+        """Maximum tokens of an observation: O."""
         ...
 
     def reset(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[Any, Message]:
-        """Starts the episodes `ids` [B] of the rows in `mask` bool[B], None for all; the others' results mean nothing.
+        """Starts the episodes `ids` [B] of the rows in `mask` bool[B], None for all.
 
-        Returns their state, every leaf [B, ...], and first observations.
+        Returns the state, every leaf [B, ...], and the first observations. Results of the other rows are meaningless.
         """
         ...
 
@@ -79,10 +79,10 @@ class BatchedEnv(Protocol):
         *,
         opens: bool,
     ) -> tuple[Any, TurnResult, Message]:
-        """Answers the rows in `mask` bool[B]; the state of the others does not change, their results mean nothing.
+        """Executes the responses of the rows in `mask` bool[B].
 
-        With `opens` the answer is written to stand right after the prefix, where nothing of earlier turns is seen;
-        otherwise to continue the conversation.
+        The state of the other rows does not change; their results are meaningless. With `opens` the next message is
+        written to follow the prefix directly, without earlier turns; otherwise it continues the conversation.
         """
         ...
 
@@ -93,12 +93,12 @@ class BatchedEnv(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """One compiled environment with the text around it.
+    """One compiled environment with its prompt and response grammar.
 
     Attributes:
         name: shown in metrics.
         env: the environment.
-        env_params: its default parameters; a rollout takes those in its settings.
+        env_params: default parameters; a rollout uses those in its settings.
         prompt: compiled prompt.
         grammar: compiled response grammar.
     """
@@ -115,11 +115,11 @@ class EpisodeState(struct.PyTreeNode):
 
     Attributes:
         task: i32[B].
-        envs: one state per task, [B, ...]; only the row's own task is meant.
-        noise_key: key[B].
+        envs: one state per task, [B, ...]; only the state of the row's task is used.
+        noise_key: key[B] of the environment noise.
         turn: i32[B] turns answered.
         used: i32[B] primitive actions executed.
-        no_level: bool[B] no level of the split was found, so that the episode is given up.
+        no_level: bool[B] no level of the split was found, so the episode fails.
     """
 
     task: jax.Array
@@ -131,16 +131,16 @@ class EpisodeState(struct.PyTreeNode):
 
 
 class Prompted:
-    """What a `BatchedEnv` tells of the prompts of its K tasks."""
+    """The properties of a `BatchedEnv` that follow from the prompts of its K tasks."""
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
-        """Those of the tasks."""
+        """Prompts of the K tasks."""
         raise NotImplementedError
 
     @property
     def prefix(self) -> np.ndarray:
-        """i32[K, P] padded with 0."""
+        """i32[K, P] prefix tokens, padded with 0."""
         longest = self.prefix_length.max()
         rows = [np.pad(prompt.prefix, (0, longest - len(prompt.prefix))) for prompt in self.prompts]
         return np.stack(rows).astype(np.int32)
@@ -152,17 +152,17 @@ class Prompted:
 
     @property
     def observation_tokens(self) -> int:
-        """O: the longest message of any task, frame included."""
+        """O: tokens of the longest message of any task, with the text around the observation."""
         return max(prompt.max_message_tokens for prompt in self.prompts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CompiledEnv(Prompted):
-    """Tasks that run inside the compiled loop. Every row carries a state of every task, so that rows may mix tasks.
+    """Environments that run inside the compiled loop. Every row has a state of every task, so a batch can mix tasks.
 
     Attributes:
         tasks: K tasks; their grammars keep the same number of actions per turn, A.
-        shared_noise: members of a group draw the same environment noise.
+        shared_noise: members of a group get the same environment noise.
     """
 
     tasks: tuple[Task, ...]
@@ -170,7 +170,7 @@ class CompiledEnv(Prompted):
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
-        """Those of the tasks."""
+        """Prompts of the K tasks."""
         return tuple(task.prompt for task in self.tasks)
 
     @property
@@ -185,17 +185,17 @@ class CompiledEnv(Prompted):
 
     @property
     def env_params(self) -> tuple[Any, ...]:
-        """Parameters of the tasks' environments, as `RolloutSettings` has them."""
+        """Default parameters of the tasks' environments, for `RolloutSettings.env_params`."""
         return tuple(task.env_params for task in self.tasks)
 
     def levels(self, task: int) -> int:
-        """Number of levels that a task was given; 0 where they come from its generator."""
+        """Number of levels in a task's pack; 0 if levels come from its generator."""
         pack = getattr(self.tasks[task].env_params, "levels", None)
         return 0 if pack is None else pack.shape[0]
 
     @property
     def info_keys(self) -> tuple[str, ...]:
-        """Names of the numeric information that any task reports."""
+        """Names of the numeric environment information of all tasks."""
         names: set[str] = set()
         for task in self.tasks:
             names |= set(_info_shapes(task))
@@ -204,7 +204,7 @@ class CompiledEnv(Prompted):
     def reset(
         self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
     ) -> tuple[EpisodeState, Message]:
-        """See `BatchedEnv.reset`; starting an episode touches nothing else, so every row is started."""
+        """See `BatchedEnv.reset`. Resets all rows, since a reset has no side effects."""
         level_keys = rng.level_key(key, ids)
         splits = jnp.broadcast_to(settings.split, len(self.tasks))
         envs, found = [], []
@@ -247,7 +247,7 @@ class CompiledEnv(Prompted):
         return unplayed(batch, self.max_actions_per_turn, self.info_keys)
 
     def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
-        """One row: executes its valid actions in the row's own task."""
+        """Executes the valid actions of one row in the environment of its task."""
         branches = [
             lambda s, i=i, task=task: _play(task, i, self.info_keys, settings, s, parsed)
             for i, task in enumerate(self.tasks)
@@ -269,7 +269,7 @@ class CompiledEnv(Prompted):
 
 
 def shared_prefix_len(batched_env: BatchedEnv) -> int:
-    """Number of first tokens that every row begins with, whatever its task."""
+    """Number of leading tokens that the prefixes of all tasks have in common."""
     prefix, shortest = np.asarray(batched_env.prefix), int(np.min(batched_env.prefix_length))
     return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())
 
@@ -286,14 +286,14 @@ def write_messages(
     first: jax.Array,
     response_ended: jax.Array,
 ) -> Message:
-    """Messages of B rows, each written by the prompt of its task.
+    """Messages of B rows, each formatted by the prompt of its task.
 
     Args:
         prompts: K prompts.
-        observe: (index of a task, one row of `states`) to that row's observation, as `text.prompt.message` takes it.
+        observe: maps (index of a task, one row of `states`) to the row's observation for `text.prompt.message`.
         task: i32[B].
         states: leaves [B, ...].
-        turn: i32[B], like the following as `text.prompt.message` takes them.
+        turn: i32[B]; this and the next arguments are those of `text.prompt.message`.
         actions_left: i32[B].
         reward: f32[B].
         first: bool[B].
@@ -324,7 +324,7 @@ def write_messages(
 def _reset(
     env: TextEnvironment, key: jax.Array, level: jax.Array, wanted: jax.Array, *, params: Any, split: jax.Array
 ) -> tuple[Any, jax.Array]:
-    """State of a level, drawn by the key from a split or row `level` of the parameters' pack; bool[]: there was one."""
+    """Initial state of a level (row `level` of the pack, or sampled from a split), and bool[]: one was found."""
     key, found = split_key(env, key, params, jnp.where(wanted & (level < 0), split, Split.ANY))
     drawn = env.reset_env(key, params)[1]
     pack = getattr(params, "levels", None)
@@ -343,7 +343,7 @@ def _info_shapes(task: Task) -> Mapping[str, Any]:
 
 
 def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
-    """Executes up to A valid actions of one row until the environment ends or the budget is spent."""
+    """Executes up to A valid actions of one row until the episode ends or the action budget is used up."""
     env, params = task.env, settings.env_params[index]
 
     def step(carry, inputs):

@@ -1,4 +1,4 @@
-"""Environments in Python behind the engine: one callback a turn for the whole local batch.
+"""Python environments for the engine: one host callback per turn for the whole local batch.
 
 Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` message tokens, `A` actions of one turn.
 """
@@ -23,15 +23,15 @@ from agentrl_jax.text.prompt import Prompt
 from agentrl_jax.text.tokenizer import Tokenizer
 
 PART_BYTES = 64 * 1024
-"""Bytes of an argument that go over to the host in one part, see `_call`."""
+"""Maximum bytes of one piece of a callback argument, see `_call`."""
 
 
 class HostState(struct.PyTreeNode):
-    """What the device knows of B host episodes.
+    """Device state of B host episodes.
 
     Attributes:
-        rollout: i32[B, 2] bits of the rollout's key, which tell its episodes from those of other rollouts.
-        ids: `EpisodeIds`; task, group and member name the episode on the host.
+        rollout: i32[B, 2] bits of the rollout's key, which distinguish its episodes from those of other rollouts.
+        ids: `EpisodeIds`; task, group and member identify the episode on the host.
         turn: i32[B] turns answered.
         used: i32[B] actions executed.
     """
@@ -43,7 +43,7 @@ class HostState(struct.PyTreeNode):
 
     @property
     def identity(self) -> jax.Array:
-        """i32[B, 5], rows of `host_desk.Identity`."""
+        """i32[B, 5], rows of `host_episodes.Identity`."""
         names = (self.ids.task, self.ids.group, self.ids.member)
         return jnp.concatenate([self.rollout, jnp.stack(names, axis=1)], axis=1)
 
@@ -51,30 +51,30 @@ class HostState(struct.PyTreeNode):
 class HostEnv(Prompted):
     """Host environments as a `BatchedEnv`.
 
-    Every `begin` and every `act` is one ordered `io_callback` over the local batch. Under `jax.shard_map` each device
+    Every `reset` and every `step` is one ordered `io_callback` over the local batch. Under `jax.shard_map` each device
     makes its own calls, in its own order. An episode's environment is found by the rollout's key, task, group and
-    member, never by slot or device, so the same rollout must not run twice at the same time in one world.
+    member, never by slot or device. So the same rollout must not run twice at the same time in one `HostEnv`.
     `RolloutSettings.env_params` is () here.
 
     The seed of an episode is its `level` if that is not negative, otherwise 32 bits of its level key.
 
     Attributes:
         tasks: K tasks; their grammars keep the same number of actions per turn, A.
-        host_episodes: the episodes in play.
+        host_episodes: the running episodes.
     """
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int = 64):
-        """Starts without episodes.
+        """Creates the interface, without episodes.
 
         Args:
             tasks: K tasks.
-            tokenizer: the one that the tasks were made with.
-            deadline: seconds that one call may take; rows that have not answered by then fail. With more rows than
-                `workers` it has to cover the time that rows wait for their turn.
-            workers: most environments that are asked at once.
+            tokenizer: the tokenizer that the tasks were made with.
+            deadline: seconds that one call may take; rows without an answer by then fail. With more rows than `workers`
+                it includes the time that rows wait for a worker.
+            workers: most environments that run at once.
 
         Raises:
-            ValueError: a deadline or a number of workers that is not positive, or tasks with different A.
+            ValueError: `deadline` or `workers` is not positive, or tasks have different A.
         """
         if not deadline > 0 or workers < 1:
             raise ValueError(
@@ -90,7 +90,7 @@ class HostEnv(Prompted):
 
     @property
     def prompts(self) -> tuple[Prompt, ...]:
-        """Those of the tasks."""
+        """Prompts of the K tasks."""
         return tuple(task.prompt for task in self.tasks)
 
     @property
@@ -100,11 +100,11 @@ class HostEnv(Prompted):
 
     @property
     def env_params(self) -> tuple[()]:
-        """None: the device knows nothing of these environments."""
+        """Empty: host environments have no parameters on the device."""
         return ()
 
     def levels(self, task: int) -> int:
-        """Number of levels that a task was given; 0 where any seed makes one."""
+        """Number of levels of a task; 0 if every seed makes a level."""
         return self.tasks[task].levels
 
     def reset(
@@ -136,8 +136,7 @@ class HostEnv(Prompted):
         *,
         opens: bool,
     ) -> tuple[HostState, TurnResult, Message]:
-        """See `BatchedEnv.step`. The host parses the responses' bytes itself, as it needs the words; `parsed` says
-        the same."""
+        """See `BatchedEnv.step`. The host parses the responses again for their text; the result equals `parsed`."""
         rows = mask.shape[0]
         asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
         shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
@@ -172,11 +171,11 @@ class HostEnv(Prompted):
 
 
 def _call(function: Callable[..., Any], shapes: Any, *args: jax.Array) -> Any:
-    """One ordered callback of `function`, which gets NumPy arrays.
+    """Calls `function` with NumPy arrays in one ordered callback.
 
-    JAX hands a callback its arguments as arrays of its own. On CPU those above 100 KiB are copied by the threads that
-    run programs, and when all of these wait in callbacks, as with many devices on few cores, nobody is left to copy:
-    the program stands still for ever. Smaller ones are copied at once, so large arguments go over in parts.
+    JAX passes JAX arrays to a callback. On CPU, arrays above 100 KiB are copied by the threads that run programs. If
+    all of these threads wait in callbacks (many devices on few cores), none can copy, and the program deadlocks.
+    Smaller arrays are copied immediately, so large arguments are split.
     """
     whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
     counts = [max(1, -(-x.size * x.dtype.itemsize // PART_BYTES)) for x in args]

@@ -1,4 +1,4 @@
-"""What a host environment is, and the prompt and the response format around it. `O` tokens of an environment's text."""
+"""Interface of host environments, and their prompt and response format. Shapes: `O` tokens of an observation."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,16 @@ from envs_jax.splits import Split
 
 @dataclasses.dataclass(frozen=True)
 class HostStep:
-    """An environment's answer to one response.
+    """Result of one step of a host environment.
 
     Attributes:
-        observation: text that the agent reads next; any text.
+        observation: text that the agent reads next.
         reward: of this turn, finite.
-        terminated: the environment's own end.
+        terminated: the environment reached a terminal state.
         truncated: a limit of the environment was reached first.
         success: the task is solved.
-        valid: the response said what to do; otherwise it counts as a format error.
-        info: numbers worth averaging, finite; names out of the task's `info_keys`, 0 where left out.
+        valid: the response named an action; otherwise it counts as a format error.
+        info: finite numbers for metrics; names are among the task's `info_keys`, and missing ones are 0.
     """
 
     observation: str
@@ -38,50 +38,49 @@ class HostStep:
 
 
 class HostEnvironment(Protocol):
-    """One episode of an environment in Python. Its methods are called by one thread at a time, not always the same.
+    """One episode of a Python environment. Its methods are called by one thread at a time, not always the same one.
 
-    Whatever they raise, and an answer that comes too late, ends this episode as failed and no other.
+    An exception or a late answer ends this episode as failed; other episodes continue.
     """
 
     def reset(self, seed: int) -> str:
-        """Starts the episode and returns the first observation; 0 <= seed < 2**32 decides everything random in it.
+        """Starts the episode and returns the first observation; 0 <= seed < 2**32 determines everything random in it.
 
-        Members of a group get the same seed and have to return the same text, since they share its prefill.
+        Members of a group get the same seed and must return the same text, since they share its prefill.
         """
         ...
 
     def step(self, response: str, actions: Sequence[str]) -> HostStep:
-        """Answers one turn.
+        """Executes one turn.
 
         Args:
             response: everything the agent has written, tags included.
-            actions: what it asked for: the known actions by their declared names, or, where none are declared, the
-                answer's items as written. Empty for a response out of format, and never more than the budget has left.
+            actions: parsed actions: the known ones by their declared names, or, where none are declared, the answer's
+                items as written. Empty for a response with a wrong format, and never more than the action budget left.
         """
         ...
 
     def close(self) -> None:
-        """Called once when the episode is over or given up, which may be while a method still runs; returns at once."""
+        """Called once when the episode ends or is abandoned, maybe while a method still runs; must return at once."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostTask:
-    """One kind of host environment with the text around it; see `host_task`.
+    """One kind of host environment with its prompt and response format; see `host_task`.
 
     Attributes:
         name: shown in metrics.
         make: makes an environment for one episode; called in many threads.
         prompt: compiled with `pieces=None`.
         grammar: the response format. Without action names the answer is free text: every item of it is a valid action
-            and is recorded as action 0; a `PlainResponse` is one such item as a whole.
+            and is recorded as action 0; a whole `PlainResponse` is one such item.
         table: `grammar`, compiled.
         observation_tokens: O; a longer text is cut.
-        info_keys: names that `HostStep.info` may hold.
-        levels: number of levels that an environment's seed counts, if it is given one of them; 0 where any seed makes a
-            level of its own.
-        validation: how many of them, the last ones, are for validation; the others are for tests.
-        baselines: random and scripted play on the first n levels; None where it is not known.
+        info_keys: names that `HostStep.info` may have.
+        levels: number of numbered levels, which the seed then selects; 0 if every seed makes a level.
+        validation: how many of the levels, counted from the end, are for validation; the others are for tests.
+        baselines: results of a random and a scripted policy on the first n levels; None if they are unknown.
     """
 
     name: str
@@ -97,7 +96,7 @@ class HostTask:
 
     @property
     def splits(self) -> np.ndarray | None:
-        """The `envs_jax.splits.Split` of each level, i64[levels]; None where any seed makes one."""
+        """The `envs_jax.splits.Split` of each level, i64[levels]; None if every seed makes a level."""
         if not self.levels:
             return None
         return np.repeat([Split.TEST, Split.VALIDATION], [self.levels - self.validation, self.validation])
@@ -120,7 +119,7 @@ def host_task(
     validation: int = 0,
     baselines: Callable[[int], Baselines | None] | None = None,
 ) -> HostTask:
-    """Puts prompt and grammar around a host environment.
+    """Makes a task from a host environment: compiles its prompt and its response grammar.
 
     Args:
         name: shown in metrics.
@@ -129,14 +128,14 @@ def host_task(
         grammar: the response format; `actions=()` for free text between tags, a `PlainResponse` for any response.
         tokenizer: the tokenizer.
         style: name of the prompt style.
-        observation_tokens: most tokens of the environment's own text; a longer one is cut and its episode marked.
-        max_turns: largest turn number that the prompt has to show.
-        max_actions: action budget that the prompt tells.
-        response_words: words of a response that the prompt tells.
-        info_keys: names that `HostStep.info` may hold.
+        observation_tokens: maximum tokens of an observation; a longer one is cut and its episode marked.
+        max_turns: largest turn number that the prompt can show.
+        max_actions: action budget stated in the prompt.
+        response_words: words of a response stated in the prompt.
+        info_keys: names that `HostStep.info` may have.
         levels: see `HostTask`.
-        validation: likewise.
-        baselines: likewise.
+        validation: see `HostTask`.
+        baselines: see `HostTask`.
     """
     prompt = compile_prompt(
         get_style(style),

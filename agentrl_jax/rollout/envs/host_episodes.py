@@ -1,7 +1,7 @@
-"""Episodes of host environments: plain Python and NumPy behind the callback of `agentrl_jax.rollout.envs.host`.
+"""Episodes of host environments, in plain Python and NumPy, called by the callbacks of `rollout.envs.host`.
 
-Nothing here calls JAX, because a computation that waits for this code would wait for itself. Shapes: `B` rows,
-`O` tokens of an environment's text, `A` actions of one turn.
+Nothing here calls JAX: the device waits for this code, so a JAX computation could deadlock. Shapes: `B` rows, `O`
+tokens of an observation, `A` actions of one turn.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Failure(NamedTuple):
-    """An environment that broke, and whose episode nothing is learned from.
+    """An environment that failed; its episode is not trained on.
 
     Attributes:
-        task: its name.
+        task: name of the task.
         group: number of the group.
         member: number within the group.
         what: "reset" or "step".
-        error: in words.
+        error: the error message.
     """
 
     task: str
@@ -48,12 +48,12 @@ class Failure(NamedTuple):
 
 @dataclasses.dataclass
 class Report:
-    """What happened at a desk since it was last asked.
+    """Counters of `HostEpisodes` since the last report.
 
     Attributes:
         calls: callbacks answered.
         seconds: time that programs waited for them; calls of several devices may overlap.
-        failures: environments that broke.
+        failures: environments that failed.
     """
 
     calls: int = 0
@@ -66,18 +66,18 @@ class _Episode:
     env: HostEnvironment
     seen: str
     tokens: Sequence[int]
-    """Of `seen`, whole."""
+    """All tokens of `seen`, not cut."""
 
 
 Identity = tuple[int, ...]
-"""Data of the rollout's key, then task, group and member."""
+"""Data of the rollout's key, then task, group and member: identifies an episode."""
 
 
 class HostEpisodes:
-    """Keeps the episodes of all rollouts and answers for them, a whole batch at a time. Safe in threads."""
+    """Holds the episodes of all rollouts and steps them in batches. Thread-safe."""
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
-        """Starts without episodes; arguments as in `agentrl_jax.rollout.envs.host.HostEnv`."""
+        """Creates an empty store; arguments as in `agentrl_jax.rollout.envs.host.HostEnv`."""
         self._tasks = tasks
         self._tokenizer = tokenizer
         self._deadline = deadline
@@ -90,13 +90,13 @@ class HostEpisodes:
         self._lock = threading.Lock()
 
     def take_report(self) -> Report:
-        """What happened since the last time this was called."""
+        """Returns the report since the last call, and starts a new one."""
         with self._lock:
             report, self._report = self._report, Report()
         return report
 
     def clear(self) -> None:
-        """Gives up all episodes in play. For between rollouts, which may end episodes without a last answer."""
+        """Drops all running episodes. Call it between rollouts, which may end episodes without a last step."""
         with self._lock:
             names = list(self._episodes)
         for name in names:
@@ -104,12 +104,12 @@ class HostEpisodes:
 
     @property
     def info_keys(self) -> tuple[str, ...]:
-        """Names of the numeric information that any task reports."""
+        """Names of the numeric environment information of all tasks."""
         return self._info_keys
 
     @property
     def live(self) -> int:
-        """Episodes in play."""
+        """Number of running episodes."""
         with self._lock:
             return len(self._episodes)
 
@@ -129,7 +129,7 @@ class HostEpisodes:
         began = time.monotonic()
         names, seeds = _identities(identity), np.asarray(seed).tolist()
         rows = np.flatnonzero(np.asarray(mask)).tolist()
-        for row in rows:  # what an aborted rollout has left behind under the same key
+        for row in rows:  # episodes left by an aborted rollout with the same key
             self._forget(names[row])
         opened: dict[Identity, _Episode] = {}
         late = threading.Event()
@@ -138,11 +138,11 @@ class HostEpisodes:
         )
         with self._lock:
             late.set()
-        shown: dict[Identity, _Episode] = {}  # by group: its first member that started
+        shown: dict[Identity, _Episode] = {}  # by group: the first member that started
         answers: dict[int, Sequence[int]] = {}
         for row, outcome in zip(rows, outcomes):
             group = names[row][:-1]
-            outcome = opened.get(names[row], outcome)  # it may have opened since the deadline
+            outcome = opened.get(names[row], outcome)  # it may have started after the deadline
             if isinstance(outcome, BaseException):
                 self._failed(names[row], "reset", outcome)
                 continue
@@ -165,7 +165,7 @@ class HostEpisodes:
     def step(
         self, identity: Any, turn: Any, used: Any, horizon: Any, max_actions: Any, tokens: Any, length: Any, mask: Any
     ) -> tuple[TurnResult, np.ndarray, np.ndarray]:
-        """Answers responses; forgets the episodes that end.
+        """Executes responses; drops the episodes that end.
 
         Args:
             identity: i32[B, I] rows of `Identity`.
@@ -178,7 +178,7 @@ class HostEpisodes:
             mask: bool[B] rows to answer.
 
         Returns:
-            `TurnResult` of B turns, NumPy; the next observations as in `begin`.
+            `TurnResult` of B turns, NumPy; the next observations as in `reset`.
         """
         began = time.monotonic()
         names, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()

@@ -1,6 +1,6 @@
-"""Which levels of each task are for training, validation and test.
+"""Assigns the levels of each task to training, validation and test.
 
-A task whose space of levels is too small to be divided plays any level everywhere, and its run says so.
+A task with too few different levels is not divided: every split uses all of its levels, and the run reports it.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ from agentrl_jax.rollout.envs.host import HostEnv
 from envs_jax.splits import SHARES, Split, distinct_levels, splits_of_levels
 
 DRAWS = 1024
-"""Levels that are drawn to see whether a task has enough of them."""
+"""Levels that are sampled to see whether a task has enough different ones."""
 
 LEAST = 8
-"""Different levels that each split needs among these draws, or in a pack; with fewer nothing is held out."""
+"""Different levels that each split needs among the sampled ones, or in a pack; with fewer, nothing is held out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class TaskLevels:
     """The levels of one task.
 
     Attributes:
-        too_small: why its levels are not divided; empty where they are.
-        pack: i32[N] split of every level of the task's pack; None where levels are drawn.
+        too_small: why the levels are not divided; empty if they are.
+        pack: i32[N] split of every level of the task's pack; None if levels are generated.
     """
 
     too_small: str = ""
@@ -34,15 +34,15 @@ class TaskLevels:
 
     @property
     def held_out(self) -> bool:
-        """Whether no level is in two splits."""
+        """Whether the splits have no level in common."""
         return not self.too_small
 
     def split(self, wanted: Split) -> Split:
-        """What levels are drawn from where those of a split are wanted."""
+        """The split to sample from when levels of `wanted` are needed."""
         return wanted if self.held_out else Split.ANY
 
     def rows(self, wanted: Split) -> np.ndarray | None:
-        """Rows i64[.] of the pack that belong to a split; None where levels are drawn."""
+        """Rows i64[.] of the pack that belong to a split; None if levels are generated."""
         if self.pack is None:
             return None
         return np.flatnonzero(self.pack == wanted) if self.held_out else np.arange(len(self.pack))
@@ -55,19 +55,19 @@ class LevelSplits:
     tasks: tuple[TaskLevels, ...]
 
     def of(self, wanted: Split) -> jax.Array:
-        """i32[K] for `RolloutSettings.split`."""
+        """The split of each task, i32[K], for `RolloutSettings.split`."""
         return jnp.array([task.split(wanted) for task in self.tasks], jnp.int32)
 
 
 def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
-    """Looks at the levels of a world's tasks; host environments say themselves which of theirs are for what."""
+    """Divides the levels of the tasks of a batched environment; host tasks define their own splits."""
     if isinstance(batched_env, CompiledEnv):
         return LevelSplits(tuple(task_levels(task) for task in batched_env.tasks))
     return LevelSplits(tuple(TaskLevels(pack=task.splits) for task in batched_env.tasks))
 
 
 def task_levels(task: Task) -> TaskLevels:
-    """Looks at the levels of one compiled task. Host work, the same every time."""
+    """Divides the levels of one compiled task. Runs on the host; the result is deterministic."""
     levels = getattr(task.env_params, "levels", None)
     if levels is not None and levels.shape[0] > 0:
         pack = splits_of_levels(task.env, task.env_params, np.asarray(levels))

@@ -1,4 +1,4 @@
-"""Slow functions side by side, with a deadline."""
+"""Runs slow functions concurrently, with a deadline."""
 
 import queue
 import threading
@@ -8,15 +8,15 @@ from typing import Any
 
 
 def run_all(jobs: Sequence[Callable[[], Any]], deadline: float, workers: int) -> list[Any]:
-    """Runs functions side by side.
+    """Runs functions concurrently in threads.
 
     Args:
         jobs: the functions.
-        deadline: seconds after which the answers that are still missing are given up.
+        deadline: seconds after which missing results are abandoned.
         workers: most functions that run at once.
 
     Returns:
-        For each function what it returned, or the exception that it raised, or a `TimeoutError`.
+        For each function its result, the exception that it raised, or a `TimeoutError`.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     finished: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
@@ -36,7 +36,7 @@ def run_all(jobs: Sequence[Callable[[], Any]], deadline: float, workers: int) ->
                 finished.put((index, error))
 
     end = time.monotonic() + deadline
-    # Daemons of their own: the threads of an executor are joined when Python ends, and one that hangs would hold it up.
+    # Daemon threads: Python joins the threads of an executor at exit, so one that hangs would block it.
     for _ in range(min(workers, len(jobs))):
         threading.Thread(target=work, daemon=True, name="host-environment").start()
     answers: dict[int, Any] = {}

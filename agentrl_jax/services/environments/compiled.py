@@ -1,4 +1,4 @@
-"""Environments of `envs_jax` as services: the same levels, texts and rewards as inside the compiled loop."""
+"""Environments of `envs_jax` as services: the same levels, texts and rewards as in the compiled loop."""
 
 import functools
 import random
@@ -15,14 +15,14 @@ from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 
 SEPARATOR = "||"
-"""Between the actions of one reply."""
+"""Separates the actions of one response."""
 
 MAX_ACTIONS = 5
-"""Actions of one reply that are played; further ones are cut off."""
+"""Actions of one response that are played; the rest are cut off."""
 
 
 class Programs(NamedTuple):
-    """An environment, and its functions compiled for one state; all instances share them."""
+    """An environment and its functions compiled for one state; shared by all instances."""
 
     env: TextEnvironment
     params: Any
@@ -32,7 +32,7 @@ class Programs(NamedTuple):
 
 @functools.cache
 def programs(tag: str) -> Programs:
-    """Those of an environment with its own options.
+    """The compiled functions of an environment with its default options.
 
     Raises:
         ValueError: there is no such environment.
@@ -50,14 +50,14 @@ def programs(tag: str) -> Programs:
 
 
 class Compiled:
-    """One episode. Item i is the level that the key `jax.random.key(i)` draws.
+    """One episode. Item i is the level generated from the key `jax.random.key(i)`.
 
-    An action is the name of one, or several with `SEPARATOR` between them; letter case does not matter. Unknown names
-    are left out and told of. Score is the sum of the rewards.
+    An action is one name, or several separated by `SEPARATOR`; case does not matter. Unknown names are skipped and
+    reported in the observation. The score is the sum of the rewards.
     """
 
     def __init__(self, tag: str):
-        """An instance without an episode."""
+        """Creates an instance without an episode."""
         self._programs = programs(tag)
         self._names = {name.lower(): number for number, name in enumerate(self._programs.env.actions)}
         self._key = jax.random.key(0)
@@ -66,16 +66,16 @@ class Compiled:
         self._score = 0.0
 
     def reset(self, item: int) -> StepResult:
-        """Draws the level of an item, any integer; of each 64 bits are read."""
+        """Generates the level of an item, any integer; its low 64 bits are used."""
         low, high = item & 0xFFFFFFFF, item >> 32 & 0xFFFFFFFF
-        # Below 2**32 the key is jax.random.key(item).
+        # For items below 2**32 this key equals jax.random.key(item).
         self._key = jax.random.wrap_key_data(jnp.array([high, low], jnp.uint32))
         self._state = self._programs.reset(self._key)
         self._played, self._score = 0, 0.0
         return StepResult(self._text())
 
     def step(self, action: str) -> StepResult:
-        """Plays the actions that are named."""
+        """Plays the named actions."""
         named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS]
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
         reward, done, success = 0.0, False, False
@@ -93,7 +93,7 @@ class Compiled:
         return StepResult(complaint + self._text(), reward, self._score, done, {"success": success})
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
     def _text(self) -> str:
         return self._programs.env.render(self._state, self._programs.params)
@@ -104,7 +104,7 @@ class _Planned:
         self._left = iter(actions)
 
     def act(self, observation: str) -> str:
-        """The next action of a plan; nothing behind its end."""
+        """The next action of the plan; an empty text after its end."""
         return next(self._left, "")
 
 
@@ -113,7 +113,7 @@ class _Random:
         self._names, self._draw = names, random.Random(seed)
 
     def act(self, observation: str) -> str:
-        """Any action."""
+        """A uniformly random action."""
         return self._draw.choice(self._names)
 
 

@@ -1,6 +1,6 @@
 """The maze of LMRL-Gym (Abdulhai et al. 2023, arXiv 2311.18232) as AgentGym serves it (arXiv 2406.04151).
 
-Maze, starts and messages are those of AgentGym; what differs is listed at `Maze`.
+Layout, starts and messages are AgentGym's; differences are listed at `Maze`.
 """
 
 import random
@@ -38,25 +38,25 @@ STARTS: tuple[Cell, ...] = (
     *((5, column) for column in (7, 8, 9)),
     *((row, 9) for row in (4, 3, 2)),
 )
-"""Where item 0, 1, ... starts: every free cell but the goal, once."""
+"""Start of item 0, 1, ...: every free cell except the goal, once."""
 
 MOVES: dict[str, Cell] = {"move left": (0, -1), "move right": (0, 1), "move up": (-1, 0), "move down": (1, 0)}
-"""What is added to row and column."""
+"""Change of row and column of each move."""
 
 LIMIT = 50
-"""Moves that are carried out; one more fails."""
+"""Moves that are carried out; the next one fails."""
 
 _SIDES: dict[str, Cell] = {"to your right": (0, 1), "to your left": (0, -1), "above you": (-1, 0), "below you": (1, 0)}
 _POSITION = re.compile(r"Your current position is at position ([0-9]+), ([0-9]+)\.")
 
 
 def is_free(cell: Cell) -> bool:
-    """Whether a cell, of those inside the outer walls and these walls, can be entered."""
+    """Whether a cell inside the outer walls is free and can be entered."""
     return ROWS[cell[0]][cell[1]] == "0"
 
 
 def describe(cell: Cell) -> str:
-    """What an agent reads in a cell."""
+    """The observation in a cell."""
     walls = [side for side, step in _SIDES.items() if not is_free(_after(cell, step))]
     if not walls:
         seen = "There are no walls near you."
@@ -75,18 +75,18 @@ def _after(cell: Cell, step: Cell) -> Cell:
 class Maze:
     """One episode: walk from the item's start to the goal.
 
-    Items 0 to 24 are the starts of `STARTS`. An action is one of `MOVES`, letter for letter; anything else, and a move
-    into a wall, leaves the agent where it is and counts as a move. The reward is 1 at the goal, where the text is
-    "Success\\n", and 0 for every other move; the move after 50 that did not reach the goal is not carried out: its text
-    is "Failure\\n" and its reward -1. Both end the episode.
+    Items 0 to 24 are the starts of `STARTS`. An action must match one of `MOVES` exactly; anything else, or a move into
+    a wall, leaves the agent where it is and counts as a move. Reaching the goal gives reward 1 and the text
+    "Success\\n"; every other move gives reward 0. After 50 moves without reaching the goal, the next move is not
+    carried out: its text is "Failure\\n" and its reward -1. Both end the episode.
 
-    What differs from AgentGym's server: it counts 25 games, the last of which starts at the goal and fails without a
-    word, and takes negative numbers for games counted from the end. Here all of them are refused as not valid; with
-    `upstream` the refusal of 25 is empty, as there.
+    Differences from AgentGym's server: it counts 25 games, the last of which starts at the goal and fails without a
+    message, and it accepts negative numbers, which count games from the end. Here all of these are refused as invalid;
+    with `upstream` the refusal of 25 is empty, as there.
     """
 
     def __init__(self, *, upstream: bool = False):
-        """An instance without an episode."""
+        """Creates an instance without an episode."""
         self._upstream = upstream
         self._cell = STARTS[0]
         self._moves = 0
@@ -97,7 +97,7 @@ class Maze:
         return dict(self._detail)
 
     def reset(self, item: int) -> StepResult:
-        """Goes to a start.
+        """Moves the agent to the item's start.
 
         Raises:
             ItemError: the item is not one of 0 to 24.
@@ -110,7 +110,7 @@ class Maze:
         return self._answer(describe(self._cell))
 
     def step(self, action: str) -> StepResult:
-        """Makes a move, if it is one and there is no wall."""
+        """Makes a move, if the action is valid and there is no wall."""
         if self._moves == LIMIT:
             return self._answer("Failure\n", reward=-1.0, done=True)
         self._moves += 1
@@ -122,7 +122,7 @@ class Maze:
         return self._answer(describe(self._cell))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
     def _answer(self, observation: str, *, reward: float = 0.0, done: bool = False) -> StepResult:
         self._detail.update(observation=observation, reward=self._detail["reward"] + reward, done=done)
@@ -130,7 +130,7 @@ class Maze:
 
 
 def distances() -> dict[Cell, int]:
-    """The fewest moves to the goal from every free cell, by breadth-first search."""
+    """The fewest moves from every free cell to the goal, by breadth-first search."""
     found = {GOAL: 0}
     queue = deque([GOAL])
     while queue:
@@ -144,17 +144,17 @@ def distances() -> dict[Cell, int]:
 
 
 class Oracle:
-    """Walks a shortest way, from wherever the observation says that it stands."""
+    """Follows a shortest path from the position given in the observation."""
 
     def __init__(self) -> None:
-        """Measures the maze."""
+        """Computes the distances in the maze."""
         self._distances = distances()
 
     def act(self, observation: str) -> str:
-        """A move that comes nearer.
+        """A move that shortens the distance to the goal.
 
         Raises:
-            ValueError: the observation does not tell a position that can be walked from.
+            ValueError: the observation does not give a position from which the goal can be reached.
         """
         told = _POSITION.findall(observation)
         cell = (int(told[-1][0]), int(told[-1][1])) if told else None
@@ -165,14 +165,14 @@ class Oracle:
 
 
 class Random:
-    """Draws every move alike."""
+    """Chooses moves uniformly at random."""
 
     def __init__(self, seed: int):
-        """Draws by a generator of its own."""
+        """Seeds a separate random generator."""
         self._draw = random.Random(seed)
 
     def act(self, observation: str) -> str:
-        """A move."""
+        """A random move."""
         return self._draw.choice(list(MOVES))
 
 

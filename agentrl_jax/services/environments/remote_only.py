@@ -1,4 +1,4 @@
-"""AgentGym's environments that are not served here: what is needed to play them on a server that is there."""
+"""AgentGym environments that are not implemented here: what is needed to play them on an existing server."""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -30,7 +30,7 @@ INSTRUCTIONS = {
     "stop [answer], which ends the task.",
     **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOLS),
 }
-"""What the agent is told."""
+"""Instructions for the agent."""
 
 TURNS = {
     "babyai": 20,
@@ -45,11 +45,11 @@ TURNS = {
     "todo": 15,
     "sheet": 15,
 }
-"""Turns of AgentGym's own scripts."""
+"""Turn limits of AgentGym's own scripts."""
 
 
 def service_elsewhere(name: str) -> Service:
-    """The service of one of `INSTRUCTIONS`. It has no scripted players, and cannot be made here."""
+    """The service of one of `INSTRUCTIONS`. It has no scripted policies, and no local instances."""
     return Service(
         name=name,
         make=_nowhere(name),
@@ -66,12 +66,12 @@ def service_elsewhere(name: str) -> Service:
 
 
 def _paid(answer: StepResult) -> bool:
-    """The whole reward, which these environments pay in one turn."""
+    """Whether the full reward came, which these environments give in one turn."""
     return answer.reward == 1
 
 
 def _babyai(answer: StepResult) -> bool:
-    """BabyAI pays less the longer it took."""
+    """Whether BabyAI gave a reward; the reward falls with the steps taken."""
     return answer.done and answer.score > 0
 
 

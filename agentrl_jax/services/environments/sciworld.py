@@ -1,7 +1,7 @@
 """ScienceWorld (Wang et al. 2022, arXiv 2203.07540) as AgentGym serves it (arXiv 2406.04151).
 
-The simulator is the one of the package scienceworld, in a Java process of its own for each instance; items, scores and
-endings are AgentGym's. What differs is listed at `SciWorld`.
+The simulator comes from the package scienceworld and runs in a separate Java process for each instance; items, scores
+and endings are AgentGym's. Differences are listed at `SciWorld`.
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ TASKS: dict[str, int] = {
     "identify-life-stages-1": 14,
     "identify-life-stages-2": 10,
 }
-"""Tasks and how many variations each has. Items are numbered through them in this order; AgentGym leaves seven of
-ScienceWorld's thirty out: both of growing, and all of inclined planes and of genetics."""
+"""Tasks and the number of variations of each. Items number all variations in this order. AgentGym leaves out seven of
+ScienceWorld's thirty tasks: both growing tasks, and all on inclined planes and on genetics."""
 
 ITEMS = sum(TASKS.values())
 
 LIMIT = 100
-"""Moves after which an episode goes on; one more ends it."""
+"""Moves after which an episode still continues; one more ends it."""
 
 SOLVED = 100.0
 """The full score."""
@@ -69,7 +69,7 @@ def find_item(item: int) -> tuple[str, int]:
 
 
 def item_table() -> list[dict[str, Any]]:
-    """Task and variation of every item, as the service publishes them."""
+    """Task and variation of every item, as served to clients."""
     pairs = ((task, number) for task, count in TASKS.items() for number in range(count))
     return [{"item": item, "task_name": task, "var_num": number} for item, (task, number) in enumerate(pairs)]
 
@@ -77,23 +77,23 @@ def item_table() -> list[dict[str, Any]]:
 class SciWorld:
     """One episode: carry out a school experiment in a house of ten places.
 
-    An item is a task and a variation of it, without simplifications, see `TASKS`. An action is any text; what the
+    An item is a task and a variation of it, without simplifications, see `TASKS`. An action is any text; text that the
     simulator does not understand costs no move, and neither does looking around. `wait` counts as eleven moves, `wait1`
-    as two. A command that fits several things is answered by a numbered question, to be answered with the bare number;
-    anything else then cancels it and costs a move. The score is 100 times the progress, -100 after a wrong `focus on`,
-    the reward its change. The episode ends when the task is completed or lost, and with the first move over 100.
+    as two. An ambiguous command is answered by a numbered question, which expects the bare number; anything else
+    cancels it and costs a move. The score is 100 times the progress, or -100 after a wrong `focus on`; the reward is
+    the change of the score. The episode ends when the task is completed or failed, and with the first move over 100.
 
-    What differs from AgentGym's server: answers depend on item and actions alone, while there things that lie together
-    are listed in an order of chance, and drawn thermometer readings differ too. Object trees number things on through
-    all episodes of a process. There are no negative items, and no further ones after a second /create. The texts that
-    the server throws away are not made, which makes a step about ten times as fast. `upstream` changes nothing.
+    Differences from AgentGym's server: answers depend on item and actions alone, while there objects in the same place
+    are listed in random order, and random thermometer readings differ too. Object trees keep numbering objects across
+    all episodes of a process. There are no negative items, and no extra ones after a second /create. Texts that the
+    server discards are not generated, which makes a step about ten times as fast. `upstream` changes nothing.
     """
 
     def __init__(self, pool: Pool = _POOL):
-        """An instance without an episode and without a process.
+        """Creates an instance without an episode and without a process.
 
         Args:
-            pool: where it takes its simulator from, at the first reset.
+            pool: source of its simulator, which is taken at the first reset.
 
         Raises:
             ValueError: Java or a package is missing.
@@ -105,7 +105,7 @@ class SciWorld:
         self._last: dict[str, Any] = {}
 
     def reset(self, item: int) -> StepResult:
-        """Starts a variation with one `look around`. The text is the room alone, the task stands in `info`.
+        """Starts a variation with one `look around`. The text is the room alone; the task is in `info`.
 
         Raises:
             ItemError: the item is not one of 0 to 4638.
@@ -136,7 +136,7 @@ class SciWorld:
         return self._play(action.encode("utf-8", "replace").decode(), {})
 
     def step_visual(self, action: str) -> StepResult:
-        """As `step`, and in the answer's `info` all that the simulator can tell; slow. Finds the action in a reply."""
+        """As `step`, with all the simulator's data in `info`; slow. Finds the action in a response itself."""
         answer = self.step(last_action(action).action or "" if "Action:" in action else action)
         inventory, moves = self._ask("freeActionInventory"), answer.info["moves"]
         info = {
@@ -155,30 +155,30 @@ class SciWorld:
         return dataclasses.replace(answer, info=told)
 
     def action_hint(self) -> dict[str, list[str]]:
-        """Templates of actions, and things that can be named now."""
+        """Templates of actions, and objects that can be named now."""
         return {
             "possible_actions": self._ask("getPossibleActions"),
             "possible_objects": self._ask("getPossibleObjects"),
         }
 
     def goals(self) -> dict[str, str]:
-        """Subgoals and which are reached."""
+        """Subgoals, and which of them are reached."""
         return {"goals": self._ask("getGoalProgressStr")}
 
     def task_description(self) -> dict[str, str]:
-        """What is to be done."""
+        """The task's description."""
         return {"task_description": self._ask("getTaskDescription")}
 
     def object_tree(self) -> dict[str, Any]:
-        """Everything there is, with its properties, one thing in another."""
-        with tempfile.TemporaryDirectory() as folder:  # the simulator tells it by a file only
+        """All objects with their properties, nested by containment."""
+        with tempfile.TemporaryDirectory() as folder:  # the simulator returns it only through a file
             if refusal := self._ask("getObjectTree", folder):
                 raise RuntimeError(f"ScienceWorld's simulator gave no object tree: {refusal}")
             with open(os.path.join(folder, "objectTree.json"), encoding="utf-8") as file:
                 return {"object_tree": json.load(file)}
 
     def state(self) -> dict[str, Any]:
-        """A short account of the episode; of actions and things the first ten."""
+        """A short summary of the episode, with the first ten actions and objects."""
         return {
             "observation": self._ask("freeActionLook"),
             "inventory": self._ask("freeActionInventory"),
@@ -190,7 +190,7 @@ class SciWorld:
         }
 
     def close(self) -> None:
-        """Gives the simulator back."""
+        """Returns the simulator to the pool."""
         if self._simulator is not None:
             self._pool.give(self._simulator)
             self._simulator = None

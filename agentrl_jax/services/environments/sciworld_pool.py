@@ -1,8 +1,8 @@
-"""Java processes that run ScienceWorld's simulator, and a pool that hands them out again.
+"""Java processes that run ScienceWorld's simulator, and a pool that reuses them.
 
-Measured on two shared cores with scienceworld 1.2.3 and Java 17: a process starts in about 1.3 s, plays some 75 steps a
-second and takes 130 MB after its first reset and up to 230 MB later, so that 36 of them fit into 8 GiB. With Java's own
-choice of heap it grew to 700 MB.
+Measured on two shared cores with scienceworld 1.2.3 and Java 17: a process starts in about 1.3 s, plays about 75 steps
+a second, and takes 130 MB after its first reset and up to 230 MB later, so that 36 of them fit into 8 GiB. With Java's
+default heap it grew to 700 MB.
 """
 
 import atexit
@@ -16,10 +16,10 @@ from typing import IO, Any
 from agentrl_jax.services.texts import cut
 
 HEAP = 128
-"""Largest Java heap of a simulator, MB. An episode keeps about 20 MB alive; a search for a gold path takes far more."""
+"""Largest Java heap of a simulator, MB. An episode keeps about 20 MB alive; a gold-path search takes far more."""
 
 SILENCE = 120.0
-"""Seconds after which a simulator that does not answer is given up."""
+"""Seconds after which a simulator that does not answer is abandoned."""
 
 
 def find_java() -> str:
@@ -46,8 +46,8 @@ def find_java() -> str:
 class Simulator:
     """One Java process with one episode at a time; for one thread at a time.
 
-    The process ends when its standard input does, so it also goes when Python is killed, by whatever signal; a process
-    that Python has forked meanwhile keeps it alive as long as that one lives.
+    The process ends when its standard input closes, so it also ends when Python is killed by any signal. A child
+    process that Python forked meanwhile keeps it alive as long as that child lives.
     """
 
     def __init__(self, heap: int = HEAP):
@@ -65,9 +65,9 @@ class Simulator:
         from scienceworld.constants import BASEPATH, JAR_PATH
 
         self.broken = False
-        # ScienceWorldEnv's own launch takes no Java options and leaves the port, which can run any code, without a
+        # ScienceWorldEnv's own launch passes no Java options and leaves the port, which can run any code, without a
         # token. Sets in the simulator are ordered by identity hash: a constant one (2) makes equal actions on equal
-        # items give equal answers. A process group of its own keeps Ctrl-C from it, which is for Python to handle.
+        # items give equal answers. A separate process group shields it from Ctrl-C, which Python has to handle.
         self._process = subprocess.Popen(
             [
                 *(java, f"-Xmx{heap}m", "-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2"),
@@ -90,21 +90,21 @@ class Simulator:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked further."""
+        """Whether it can still be used."""
         return not self.broken and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     def ask(self, method: str, *arguments: str | int | bool) -> Any:
         """Calls a method of scienceworld.runtime.pythonapi.PythonInterface; arrays come back as lists.
 
         Raises:
-            RuntimeError: it failed; the simulator is of no further use.
+            RuntimeError: the call failed; the simulator cannot be used any more.
         """
-        self.broken = True  # until the whole answer is here
+        self.broken = True  # until the whole answer has arrived
         try:
             answer = getattr(self._server, method)(*arguments)
             if not (answer is None or isinstance(answer, (str, bool, int, float))):
@@ -117,7 +117,7 @@ class Simulator:
         return answer
 
     def close(self) -> None:
-        """Ends the process, which holds nothing worth saving. Any thread, any number of times."""
+        """Ends the process; nothing in it needs saving. May be called from any thread, repeatedly."""
         self.broken = True
         self._gateway.close()
         self._end()
@@ -129,15 +129,15 @@ class Simulator:
         assert out is not None
         said: list[str] = []
         for line in out:
-            if line.strip().isdigit():  # the port; warnings of Java's may come first
+            if line.strip().isdigit():  # the port; Java's warnings may come first
                 break
             said.append(line.strip())
         else:
             raise RuntimeError(f"Java ended with status {self._process.wait()} and the words: {' '.join(said)[:500]}")
         port, token = int(line), out.readline().strip()
-        # A pipe that nobody reads would stop the simulator some day.
+        # A pipe that nobody reads would block the simulator once full.
         threading.Thread(target=_read_out, args=(out,), name="sciworld-output", daemon=True).start()
-        # Without py4j's memory management no finalizer talks to a process that has ended; `ask` detaches by itself.
+        # Without py4j's memory management no finalizer contacts an ended process; `ask` detaches objects itself.
         self._gateway = JavaGateway(
             gateway_parameters=GatewayParameters(
                 port=port, auth_token=token, read_timeout=SILENCE, enable_memory_management=False
@@ -159,16 +159,16 @@ def _read_out(stream: IO[str]) -> None:
 
 
 class Pool:
-    """Keeps simulators that were given back for whoever takes one next. Safe in threads.
+    """Keeps returned simulators for reuse. Thread-safe.
 
-    It starts none before one is asked for, and ends all of them, idle or not, when it is closed and when Python exits.
+    Simulators are started on demand. All of them, idle or not, end when the pool is closed and when Python exits.
     """
 
     def __init__(self, *, idle: int = 4, heap: int = HEAP):
-        """An empty pool.
+        """Creates an empty pool.
 
         Args:
-            idle: most simulators that are kept without work.
+            idle: most simulators that are kept idle.
             heap: largest Java heap of each, MB.
         """
         self._most, self._heap = idle, heap
@@ -179,7 +179,7 @@ class Pool:
         atexit.register(self.close)
 
     def take(self) -> Simulator:
-        """A simulator that nobody else has, with some episode of before in it or none.
+        """A simulator for exclusive use, possibly with an earlier episode in it.
 
         Raises:
             ValueError: Java or a package is missing.
@@ -194,7 +194,7 @@ class Pool:
         raise RuntimeError("the pool of simulators is closed; make another one")
 
     def give(self, simulator: Simulator) -> None:
-        """Takes a simulator back; one that failed is ended."""
+        """Takes a simulator back; a failed one is ended."""
         with self._lock:
             self._lent.discard(simulator)
             keep = not self._closed and simulator.alive and len(self._idle) < self._most
@@ -204,7 +204,7 @@ class Pool:
             simulator.close()
 
     def close(self) -> None:
-        """Ends all simulators; none can be taken any more."""
+        """Ends all simulators; none can be taken afterwards."""
         with self._lock:
             self._closed = True
             simulators = [*self._idle, *self._lent]
@@ -222,4 +222,4 @@ class Pool:
                 simulator = self._idle.pop() if self._idle else None
             if simulator is None or simulator.alive:
                 return simulator
-            simulator.close()  # ended by someone else while it lay idle
+            simulator.close()  # ended by someone else while it was idle

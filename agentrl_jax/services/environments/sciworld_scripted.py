@@ -1,4 +1,4 @@
-"""Scripted agents of ScienceWorld, and the commands that an agent is told of."""
+"""Scripted policies of ScienceWorld, and the commands that the agent is told about."""
 
 import random
 import re
@@ -32,7 +32,7 @@ TEMPLATES: dict[str, str] = {
     "task": "repeats what you have to do",
     "inventory": "lists what you carry",
 }
-"""Commands and what they do. OBJ stands for a thing, LOC for a place."""
+"""Commands and what they do. OBJ is an object, LOC a location."""
 
 _THING = re.compile(
     r"\b(?:an?|the) (?:substance called )?([a-z0-9 -]{1,100}?)(?= door is| is| \(|[.,:\n]|$)", re.IGNORECASE
@@ -40,18 +40,18 @@ _THING = re.compile(
 _DOOR = "door to the "
 _CHOICE = re.compile(r"^([0-9]+):\t", re.MULTILINE)
 
-_GOLD_POOL = Pool(idle=1, heap=512)  # a search for a gold path runs out of the usual heap
+_GOLD_POOL = Pool(idle=1, heap=512)  # a gold-path search exceeds the usual heap
 
 
 class Oracle:
     """Plays the simulator's own gold path, which is not always the shortest.
 
-    Its search takes 0.1 to 7 s. Some paths end unsolved, as those of changes of state that take more than 100 moves:
-    3 of 200 items of all tasks that were tried.
+    Its search takes 0.1 to 7 s. Some paths do not solve the item, such as changes of state that take more than 100
+    moves: 3 of 200 items tried over all tasks.
     """
 
     def __init__(self, task: str, variation: int, pool: Pool = _GOLD_POOL):
-        """Lets a simulator of the pool look for the path of a variation.
+        """Asks a simulator of the pool for the path of a variation.
 
         Raises:
             ValueError: Java or a package is missing.
@@ -67,25 +67,25 @@ class Oracle:
         self._left = iter(self.actions)
 
     def act(self, observation: str) -> str:
-        """The next action of the path, and `look around` behind its end."""
+        """The next action of the path; `look around` after its end."""
         return next(self._left, "look around")
 
 
 class Random:
-    """Draws a template, all alike, and for each OBJ and LOC of it a thing or a place that an observation has named.
+    """Picks a template uniformly, and for each OBJ and LOC in it an object or place named in an observation.
 
-    Things are what follows an article in any observation so far, places what doors lead to. A numbered question is
-    answered with one of its numbers. Few episodes outlive its `focus on`.
+    Objects are the words after an article in any observation so far, places the targets of doors. A numbered question
+    is answered with one of its numbers. Few episodes survive its `focus on`.
     """
 
     def __init__(self, seed: int):
-        """Draws by a generator of its own."""
+        """Seeds a separate random generator."""
         self._draw = random.Random(seed)
         self._things: dict[str, None] = {"agent": None}
         self._places: dict[str, None] = {"hallway": None}
 
     def act(self, observation: str) -> str:
-        """An action."""
+        """A random action."""
         if choices := _CHOICE.findall(observation):
             return self._draw.choice(choices)
         for thing in _THING.findall(observation):

@@ -16,7 +16,7 @@ _LINES = (
     "cynic aroma caulk shake dodge swill tacit other thorn trove",
 )
 WORDS: tuple[str, ...] = tuple(word for line in _LINES for word in line.split())
-"""The vocabulary. Targets are drawn by place, so the order belongs to the rules."""
+"""The vocabulary. Targets are chosen by index, so its order is part of the rules."""
 
 TRIES = 6
 
@@ -24,43 +24,43 @@ _FEEDBACK = re.compile(r"^[bgy](?: [bgy]){4}$", re.MULTILINE)
 
 
 def feedback(guess: str, target: str) -> str:
-    """Colors of a guess: g where the letter is right, y where the target has it elsewhere, b where it has it nowhere.
+    """Colors of a guess: g for a right letter, y for a letter elsewhere in the target, b for one not in the target.
 
-    Every letter is judged by itself, so that a letter guessed twice is yellow twice though the target has it once.
+    Each letter is judged by itself: a letter guessed twice is yellow twice even if the target has it once.
     """
     pairs = zip(guess, target, strict=True)
     return " ".join("g" if letter == right else "y" if letter in target else "b" for letter, right in pairs)
 
 
 def consistent(words: Sequence[str], guess: str, colors: str) -> list[str]:
-    """The words that would have answered a guess with these colors, in order."""
+    """The words for which this guess would have gotten these colors, in order."""
     return [word for word in words if feedback(guess, word) == colors]
 
 
 class Wordle:
     """One episode: find the word in six tries.
 
-    The item is a seed, any number that is not negative. There is no secret word: every guess is judged against a target
-    drawn from the words that fit all that was said before, by `random.Random(item).choice` from the list in order. To a
-    player that is the same game as one with a secret, since each fitting word is as likely. LMRL-Gym keeps a table of
-    what is known of each letter and reads the colors from it; as the target always fits, they are those of `feedback`.
+    The item is a seed, any integer of at least 0. There is no fixed secret word: every guess is judged against a target
+    sampled from the words that fit all earlier answers, by `random.Random(item).choice` from the ordered list. To the
+    agent this is the same game as one with a secret, since each fitting word is equally likely. LMRL-Gym keeps a table
+    of what is known about each letter and reads the colors from it; as the target always fits, they equal those of
+    `feedback`.
 
-    An action is a word with or without blanks, in small letters. Anything that is not one of `WORDS` is answered with
-    "invalid word" (without a newline) and uses a try, but draws no target. A word is answered with its colors, as in
-    "b y g b b\\n". Five greens win: reward 1, done. The sixth try without a win is answered in the same way as any
-    other, with its colors or "invalid word", no word is revealed, and it ends the episode with reward 0, as have all
-    tries before it.
+    An action is a word in lower case, with or without blanks. An action that is not one of `WORDS` is answered with
+    "invalid word" (without a newline) and uses a try, but samples no target. A word is answered with its colors, as in
+    "b y g b b\\n". Five greens win: reward 1, done. A sixth try that does not win is answered like any other, with its
+    colors or "invalid word". It reveals no word and ends the episode; its reward is 0, as for all tries before it.
     """
 
     def __init__(self) -> None:
-        """An instance without an episode."""
+        """Creates an instance without an episode."""
         self._fitting: Sequence[str] = WORDS
         self._draw = random.Random(0)
         self._tries = 0
         self._detail: dict[str, Any] = {"done": False, "reward": 0.0, "deleted": False}
 
     def filtered_vocab(self) -> list[str]:
-        """The words that fit what was said so far; all of them before the first guess."""
+        """The words that fit all answers so far; all words before the first guess."""
         return list(self._fitting)
 
     def detail(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Wordle:
         return dict(self._detail)
 
     def reset(self, item: int) -> StepResult:
-        """Begins with all words.
+        """Starts an episode with all words possible.
 
         Raises:
             ItemError: the item is negative.
@@ -91,7 +91,7 @@ class Wordle:
         return self._answer(f"{colors}\n", won=guess == target)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
     def _answer(self, observation: str, *, won: bool) -> StepResult:
         reward, done = float(won), won or self._tries >= TRIES
@@ -100,25 +100,25 @@ class Wordle:
 
 
 def best_guess(words: Sequence[str]) -> str:
-    """Of some words the one after which the fewest of them are left, on average over targets; the first of equals."""
+    """The word that leaves the fewest candidates on average over targets; the first one of ties."""
 
     def left(guess: str) -> int:
-        # A pattern that n words share comes up n times and leaves n words each time.
+        # A pattern shared by n words occurs n times and leaves n words each time.
         return sum(count**2 for count in Counter(feedback(guess, word) for word in words).values())
 
     return min(words, key=left)
 
 
 class Oracle:
-    """Guesses only words that fit what it has read, each time the one that is expected to leave the fewest."""
+    """Guesses only words that fit the answers so far, each time the one expected to leave the fewest."""
 
     def __init__(self) -> None:
-        """Knows nothing yet."""
+        """Starts without any answers."""
         self._fitting: Sequence[str] = WORDS
         self._guess = ""
 
     def act(self, observation: str) -> str:
-        """A word, letters with blanks between."""
+        """A word, its letters separated by blanks."""
         told = _FEEDBACK.findall(observation)
         if self._guess and told:
             self._fitting = consistent(self._fitting, self._guess, told[-1])
@@ -127,15 +127,15 @@ class Oracle:
 
 
 class Random:
-    """Draws every word alike."""
+    """Chooses words uniformly at random."""
 
     def __init__(self, item: int, seed: int):
-        """Draws by a generator of its own."""
-        # A bare number would be a seed of the game too: the player would then guess the very word that is drawn.
+        """Seeds a separate random generator."""
+        # A bare number would also be a seed of the game: the policy would then guess the target itself.
         self._draw = random.Random(f"player {seed} of {item}")
 
     def act(self, observation: str) -> str:
-        """A word, letters with blanks between."""
+        """A word, its letters separated by blanks."""
         return " ".join(self._draw.choice(WORDS))
 
 
@@ -166,6 +166,6 @@ SERVICE = Service(
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),
     random=Random,
-    content=lambda item: f"seed {item}",  # there is no word to compare: targets are drawn at every guess
+    content=lambda item: f"seed {item}",  # there is no fixed word to compare: targets are sampled at every guess
     views={"filtered_vocab": "filtered_vocab", "detail": "detail"},
 )

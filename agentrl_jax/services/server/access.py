@@ -1,4 +1,4 @@
-"""Who may reach a server: host names and tokens."""
+"""Access to a server: host names and tokens."""
 
 import socket
 from pathlib import Path
@@ -9,10 +9,10 @@ from agentrl_jax.services.server.run import is_loopback
 
 
 def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that requests may give as Host: of loopback where that is listened on, the bound one, and those allowed.
+    """Allowed values of the Host header: loopback names if listening there, the bound address, and allowed names.
 
     Raises:
-        UserError: an allowed host is no bare name or address.
+        UserError: an allowed host is not a bare name or address.
     """
     for name in allowed:
         if not name or any(letter in name for letter in "/*@, ") or name.count(":") == 1:
@@ -23,7 +23,7 @@ def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_token(file: str) -> str:
-    """The token in a file; empty where none is named.
+    """The token in a file; empty if no file is given.
 
     Raises:
         UserError: the file cannot be read or holds no token.

@@ -26,14 +26,14 @@ from agentrl_jax.services.texts import cut
 _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-"""That instances have to come to rest when the server ends."""
+"""Seconds that instances have to finish when the server ends."""
 
 SWEEP_SECONDS = 1.0
-"""Between two looks for idle instances."""
+"""Seconds between two checks for idle instances."""
 
 
 class _Refusal(Exception):
-    """A request that cannot be met, in the client's words."""
+    """A request that cannot be met; the message is sent to the client."""
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -45,10 +45,10 @@ def create_app(service: Service, routes: RouteSpec, limits: Limits = DEFAULTS, *
 
     Args:
         service: the environment.
-        routes: how it is talked to.
-        limits: what is allowed.
-        upstream: repeat what AgentGym's server gets wrong: some play steps behind the end of an episode, some have no
-            /close, and what `Service.make` says.
+        routes: its routes and field names.
+        limits: the server's limits.
+        upstream: reproduce the bugs of AgentGym's server: some play steps after the end of an episode, some have no
+            /close, and those that `Service.make` describes.
     """
     host_episodes = _Handlers(service, routes, limits, upstream)
 
@@ -70,7 +70,7 @@ def create_app(service: Service, routes: RouteSpec, limits: Limits = DEFAULTS, *
 
 
 class _Handlers:
-    """Answers requests."""
+    """Handles the requests of all routes."""
 
     def __init__(self, service: Service, routes: RouteSpec, limits: Limits, upstream: bool):
         self.service, self.routes, self.limits, self.upstream = service, routes, limits, upstream
@@ -89,15 +89,15 @@ class _Handlers:
         self._threads: anyio.CapacityLimiter | None = None
 
     async def sweep(self) -> None:
-        """Closes idle instances for ever."""
+        """Closes idle instances, forever."""
         while True:
             await anyio.sleep(SWEEP_SECONDS)
             self.counters.expired.inc(await anyio.to_thread.run_sync(self.instances.expire))
 
-    # What requests ask for; these run in threads.
+    # Work of each request; runs in threads.
 
     def create(self, late: threading.Event) -> Any:
-        """Opens an instance; where nobody waits for it any more, it is closed again."""
+        """Opens an instance, and closes it again if the client has stopped waiting."""
         handle = self.instances.create()
         try:
             answer = StepResult("")
@@ -122,7 +122,7 @@ class _Handlers:
         return self.routes.fields(self.routes.reset_fields, handle, answer)
 
     def step(self, handle: int, action: str, method: str = "step") -> Any:
-        """Plays an action, by a method of the environment."""
+        """Plays an action with the given method of the environment."""
         with self.instances.use(handle) as instance:
             last = self._episode(handle, instance)
             if last.done and not (self.upstream and self.routes.goes_on):
@@ -133,17 +133,17 @@ class _Handlers:
         return self.routes.fields(self.routes.plays.get(method, self.routes.step_fields), handle, answer)
 
     def observation(self, handle: int) -> Any:
-        """What was said last."""
+        """The last observation."""
         with self.instances.use(handle) as instance:
             return self._episode(handle, instance).observation
 
     def detail(self, handle: int) -> Any:
-        """What was said last, whole."""
+        """The last answer with all its fields."""
         with self.instances.use(handle) as instance:
             return self.routes.fields((*self.routes.step_fields, "deleted"), handle, self._episode(handle, instance))
 
     def view(self, method: str, handle: int) -> Any:
-        """Something further that the environment tells."""
+        """Further data of the environment, from one of its methods."""
         with self.instances.use(handle) as instance:
             return getattr(instance.env, method)()
 
@@ -166,13 +166,13 @@ class _Handlers:
         resets: bool = False,
         late: threading.Event | None = None,
     ) -> Response:
-        """The answer to a request, or what this environment's clients take for a refusal.
+        """The response to a request; errors in the form that this environment's clients expect.
 
         Args:
-            handle: of the instance that it concerns.
-            work: finds it, in a thread.
-            resets: it is a reset.
-            late: set when nobody waits for it any more.
+            handle: handle of the instance; None if the request concerns none.
+            work: computes the answer, in a thread.
+            resets: the request is a reset.
+            late: set when the client has stopped waiting.
         """
         begun = threading.Event()
 
@@ -209,11 +209,11 @@ class _Handlers:
         return Response(found, media_type="application/json")
 
     def _encoded(self, found: Any, handle: int | None) -> bytes:
-        """An answer as JSON, half characters as question marks; without one the instance is closed."""
+        """An answer as JSON, lone surrogates replaced by question marks; if it is not JSON, the instance is closed."""
         try:
             text = json.dumps(found, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         except (TypeError, ValueError, RecursionError) as error:
-            # The environment has gone on, and nobody knows where to: its state is of no further use.
+            # The environment has advanced, but the client does not know how: its state is of no further use.
             if handle is not None:
                 self.instances.close(handle)
             raise RuntimeError(f"the environment's answer is no JSON ({error}); the instance is closed") from error
@@ -275,7 +275,7 @@ def _add_routes(app: FastAPI, host_episodes: _Handlers) -> None:
     number, text = (integer, ...), (Annotated[str, Field(max_length=host_episodes.limits.action_chars)], ...)
     asked = {name: (Any, ... if required else None) for name, required in (routes.create or {}).items()}
     further = {name: (Any, value) for name, value in routes.reset.items()}
-    # AgentGym's TextCraft starts with the first item where none is named.
+    # AgentGym's TextCraft starts with the first item if none is named.
     item = (integer, 0) if routes.opens else number
     _post(app, f"{prefix}/create", create, asked, optional=routes.create is None)
     _post(app, f"{prefix}/reset", reset, {handle: number, **further, routes.item: item})
@@ -294,7 +294,7 @@ def _add_routes(app: FastAPI, host_episodes: _Handlers) -> None:
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    """FastAPI's answer to a body or query that does not fit, its echo cut; nothing has been played."""
+    """FastAPI's answer to an invalid body or query, its echo of the input shortened; nothing has been played."""
     assert isinstance(error, RequestValidationError)
     detail = [
         {"type": each["type"], "loc": each["loc"], "msg": cut(each["msg"]), "input": cut(str(each["input"]), 200)}
@@ -315,7 +315,7 @@ def _post(
     *,
     optional: bool = False,
 ) -> None:
-    """A route whose body has some fields; FastAPI reads them from the annotations of the function."""
+    """Adds a route with these body fields; FastAPI reads them from the annotations of the function."""
     name = path.rpartition("/")[2]
     body: type[BaseModel] = create_model(
         f"{name.title().replace('_', '')}Body", __config__=ConfigDict(extra="ignore"), **fields
@@ -331,9 +331,9 @@ def _post(
 
 
 def _get(app: FastAPI, path: str, read: Callable[[int], Any], host_episodes: _Handlers, handle: str) -> None:
-    """A route whose query has the handle, under the name of its family."""
+    """Adds a route with the handle in its query, under the name that its family uses."""
 
-    async def by_id(id: int) -> Response:  # AgentGym's name for it
+    async def by_id(id: int) -> Response:  # AgentGym's parameter name
         return await host_episodes.answer(id, functools.partial(read, id))
 
     async def by_env_idx(env_idx: int) -> Response:

@@ -1,4 +1,4 @@
-"""Connections that send nothing do not shut out those that do."""
+"""Keeps idle connections from blocking active ones."""
 
 import asyncio
 import time
@@ -7,16 +7,16 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
-"""That the head of a request may take to arrive, from the connection or its first byte on."""
+"""Seconds that the head of a request may take to arrive, counted from the connection or its first byte."""
 
 
 def bounded_protocol(most: int, head_seconds: float = HEAD_SECONDS) -> type[H11Protocol]:
-    """uvicorn's HTTP protocol with two limits that it lacks.
+    """uvicorn's HTTP protocol with two further limits.
 
     Args:
-        most: connections open at once. For one more, the one that was idle longest is closed, first of those that never
-            sent a request; where all are at work, the new one.
-        head_seconds: that the head of a request may take to arrive; the connection is closed then.
+        most: most connections open at once. For one more, the connection that was idle longest is closed, preferably
+            one that never sent a request; if all are active, the new one is closed.
+        head_seconds: time for the head of a request to arrive; then the connection is closed.
     """
 
     class Bounded(H11Protocol):

@@ -1,4 +1,4 @@
-"""What stands before every request: where it comes from, the token, its body, and a line of log and metrics behind."""
+"""Checks each request before the application sees it: origin, token and body. Logs it and counts it afterwards."""
 
 import hmac
 import logging
@@ -18,10 +18,10 @@ _log = logging.getLogger("agentrl_jax.services.requests")
 
 
 class Counters:
-    """What Prometheus is told."""
+    """Metrics for Prometheus."""
 
     def __init__(self) -> None:
-        """Starts a registry of their own."""
+        """Creates a separate registry."""
         self.registry = CollectorRegistry()
         self.requests = Counter("requests", "Requests by route and status", ("route", "status"), registry=self.registry)
         self.seconds = Histogram("request_seconds", "Time of a request", ("route",), registry=self.registry)
@@ -34,15 +34,15 @@ class Counters:
 
 
 class Guard:
-    """ASGI middleware: refuses what may not be asked or cannot be read, counts, and logs one line a request."""
+    """ASGI middleware: refuses forbidden or invalid requests, counts all, and logs one line per request."""
 
     def __init__(self, app: ASGIApp, *, counters: Counters, limits: Limits):
-        """Stands before an application.
+        """Wraps an application.
 
         Args:
             app: the application.
-            counters: told of every request.
-            limits: what is allowed. The health route needs no token.
+            counters: updated by every request.
+            limits: the server's limits. The health route needs no token.
         """
         self._app, self._counters, self._limits = app, counters, limits
 

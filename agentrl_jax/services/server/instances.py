@@ -1,4 +1,4 @@
-"""The instances that a server holds: numbered, one request at a time each, bounded, and closed when nobody asks."""
+"""The instances of a server: numbered, limited in number, one request at a time each, and closed when idle."""
 
 import contextlib
 import dataclasses
@@ -13,27 +13,27 @@ from agentrl_jax.services.environment import ServiceEnvironment, StepResult
 _log = logging.getLogger(__name__)
 
 MOST_WAITING = 16
-"""Requests that may be in one instance or wait for it, so that one that hangs does not hold all threads."""
+"""Requests that may run in one instance or wait for it, so that a hanging one does not occupy all threads."""
 
 
 class UnknownHandle(LookupError):
-    """There is no such instance, or not any more."""
+    """There is no such instance, or no longer."""
 
 
 class NoRoom(RuntimeError):
-    """As many instances are open as may be."""
+    """The limit of open instances, or of requests to one instance, is reached."""
 
 
 @dataclasses.dataclass(eq=False)
 class Instance:
-    """One environment of a client.
+    """A client's environment.
 
     Attributes:
         env: the environment.
-        last: what it said last; None before its first episode.
-        used: monotonic seconds at the end of the last request.
-        broken: a request never came back from it, so that it can only be dropped.
-        waiting: requests that are in it or wait for it.
+        last: its last answer; None before its first episode.
+        used: end of its last request, in monotonic seconds.
+        broken: a request never returned from it, so that it can only be dropped.
+        waiting: requests that are running in it or waiting for it.
     """
 
     env: ServiceEnvironment
@@ -45,7 +45,7 @@ class Instance:
 
 
 class Instances:
-    """All instances of a server. Safe in threads."""
+    """All instances of a server. Thread-safe."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class Instances:
         """Starts without instances.
 
         Args:
-            make: makes an environment.
-            most: instances that may be open at once.
+            make: creates an environment.
+            most: limit of open instances.
             idle_timeout: seconds without a request after which an instance is closed; 0 for never.
-            reclaim_after: seconds without a request after which an unfinished instance may be closed for a new one; 0
-                for never.
-            seconds: that a request waits for the one before it.
+            reclaim_after: seconds without a request after which an unfinished instance may be closed to make room for a
+                new one; 0 for never.
+            seconds: time that a request waits for the previous one.
             first: handle of the first instance.
-            reclaimed: called for each instance that was closed for a new one.
-            clock: tells seconds.
+            reclaimed: called for each instance closed to make room.
+            clock: returns seconds.
         """
         self._make, self._most, self._idle_timeout, self._clock = make, most, idle_timeout, clock
         self._reclaim_after, self._seconds = reclaim_after, seconds
@@ -81,26 +81,26 @@ class Instances:
         self._closed = False
         self._reclaimed = reclaimed
         self.hung = 0
-        """Instances that were given up and whose request still runs."""
+        """Instances that were abandoned and whose request is still running."""
 
     def __len__(self) -> int:
-        """Instances that are open."""
+        """Number of open instances."""
         with self._lock:
             return len(self._open)
 
     def handles(self) -> list[int]:
-        """Handles of the instances that are open."""
+        """Handles of the open instances."""
         with self._lock:
             return list(self._open)
 
     def create(self) -> int:
-        """Opens an instance and returns its handle; no handle is given twice.
+        """Opens an instance and returns its handle; handles are never reused.
 
-        Where all places are taken, a finished instance that no request is in is closed for it, or else the one that was
-        idle longest, if that was for `reclaim_after` seconds.
+        At the limit, a finished instance without a running request is closed to make room; otherwise the instance that
+        was idle longest, if it was idle for at least `reclaim_after` seconds.
 
         Raises:
-            NoRoom: too many are open, or the server is about to end.
+            NoRoom: too many instances are open, or the server is shutting down.
         """
         while True:
             with self._lock:
@@ -130,10 +130,10 @@ class Instances:
 
     @contextlib.contextmanager
     def use(self, handle: int) -> Iterator[Instance]:
-        """An instance, for one thread at a time; the others wait.
+        """Locks an instance for one thread; others wait.
 
         Raises:
-            UnknownHandle: it is not open.
+            UnknownHandle: the instance is not open.
         """
         with self._lock:
             instance = self._open.get(handle)
@@ -143,7 +143,7 @@ class Instances:
                 raise NoRoom(f"{MOST_WAITING} requests wait for instance {handle}; ask again")
             instance.waiting += 1
         try:
-            # Without a limit, every request behind one that hangs would keep its thread for good.
+            # Without a time limit, every request behind a hanging one would block its thread forever.
             if not instance.lock.acquire(timeout=self._seconds):
                 raise UnknownHandle(f"The id {handle} is not valid.")
             try:
@@ -160,7 +160,7 @@ class Instances:
                 instance.waiting -= 1
 
     def close(self, handle: int) -> bool:
-        """Closes an instance; False where there is none."""
+        """Closes an instance; False if there is none."""
         with self._lock:
             instance = self._open.pop(handle, None)
         if instance is None:
@@ -170,18 +170,18 @@ class Instances:
         return True
 
     def abandon(self, handle: int) -> None:
-        """Drops an instance whose request is still running somewhere; it is closed when that comes back."""
+        """Drops an instance whose request is still running; it is closed when that request returns."""
         with self._lock:
             instance = self._open.pop(handle, None)
         if instance is not None:
             instance.broken = True
             with self._lock:
-                self._coming += 1  # it still takes its place
+                self._coming += 1  # it still counts towards the limit
                 self.hung += 1
             threading.Thread(target=self._shut_later, args=(handle, instance), daemon=True).start()
 
     def expire(self) -> int:
-        """Closes what was not asked anything for too long, and returns how many that were."""
+        """Closes instances that were idle too long, and returns their number."""
         if not self._idle_timeout:
             return 0
         limit, count = self._clock() - self._idle_timeout, 0
@@ -192,13 +192,13 @@ class Instances:
         return count
 
     def _reclaim(self) -> bool:
-        """Closes the instance that a new one may best replace; False where there is none."""
+        """Closes the best instance to make room for a new one; False if there is none."""
         now = self._clock()
         limit = now - self._reclaim_after if self._reclaim_after else -math.inf
         with self._lock:
             free = [(h, i, i.last is not None and i.last.done) for h, i in self._open.items() if not i.waiting]
         able = [each for each in free if each[2] or each[1].used <= limit]
-        # Another thread may have taken or used the best one meanwhile.
+        # Another thread may have closed or used the best one meanwhile.
         for handle, instance, finished in sorted(able, key=lambda each: (not each[2], each[1].used)):
             if self._shut_idle(handle, instance, instance.used if finished else limit):
                 self._reclaimed()
@@ -206,7 +206,7 @@ class Instances:
         return False
 
     def _shut_idle(self, handle: int, instance: Instance, limit: float) -> bool:
-        """Closes an instance that no request is in and whose last one ended at `limit` or before."""
+        """Closes an instance that has no running request and whose last one ended at `limit` or before."""
         if not instance.lock.acquire(blocking=False):
             return False
         try:
@@ -221,7 +221,7 @@ class Instances:
             instance.lock.release()
 
     def close_all(self, seconds: float) -> int:
-        """Closes everything within some seconds, and takes no more; returns how many were still at work then."""
+        """Closes all instances within some seconds and accepts no new ones; returns how many were still busy."""
         with self._lock:
             self._closed = True
             left, self._open = self._open, {}

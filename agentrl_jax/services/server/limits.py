@@ -1,9 +1,9 @@
-"""What a server allows."""
+"""Limits of a server."""
 
 import dataclasses
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Names of this machine that only this machine resolves to itself."""
+"""Loopback names and addresses of this machine."""
 
 MOST_ITEM = 2**63
 """Handles and items on the routes are integers from -MOST_ITEM to MOST_ITEM - 1."""
@@ -11,24 +11,24 @@ MOST_ITEM = 2**63
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server allows.
+    """Limits of a server.
 
     Attributes:
-        instances: open at once.
+        instances: most instances open at once.
         idle_timeout: seconds without a request after which an instance is closed; 0 for never.
-        reclaim_after: seconds without a request after which an unfinished instance may be closed for a new one when all
-            places are taken; 0 for never. Finished ones may be closed for a new one at any time.
-        seconds: that a request may take; its instance is given up then.
-        arrival_seconds: that the body of a request may take to arrive.
-        body_bytes: of a request.
-        action_chars: of an action.
-        workers: requests that are worked on at once.
-        token: that requests have to bear; empty for none.
-        hosts: names that the header Host may give, in lower case, IPv6 addresses without brackets.
-        any_address: Host may also give any IP address. Safe where the server listens on all of them: a page that
+        reclaim_after: seconds without a request after which an unfinished instance may be closed to make room for a new
+            one; 0 for never. Finished ones may be closed for this at any time.
+        seconds: time that a request may take; then its instance is abandoned.
+        arrival_seconds: time that the body of a request may take to arrive.
+        body_bytes: largest body of a request.
+        action_chars: longest action.
+        workers: most requests processed at once.
+        token: bearer token that requests need; empty for none.
+        hosts: allowed values of the Host header, in lower case, IPv6 addresses without brackets.
+        any_address: the Host header may also be any IP address. Safe if the server listens on all of them: a page that
             rebinds a DNS name sends that name.
-        first_handle: of the first instance. A server that is started anew should not give the handles of the one
-            before, which its clients still have.
+        first_handle: handle of the first instance. A restarted server should not reuse the previous server's handles,
+            which clients may still hold.
     """
 
     instances: int = 256

@@ -1,4 +1,4 @@
-"""Whether a request is one that the server takes, from its head and body alone."""
+"""Checks from its head and body whether the server accepts a request."""
 
 import ipaddress
 import json
@@ -11,10 +11,11 @@ from agentrl_jax.strict_json import parse
 
 
 def refuse_head(headers: Headers, scheme: str, limits: Limits) -> tuple[int, str] | None:
-    """Status and sentence for a request that comes by a wrong name or from a web page elsewhere; None for a good one.
+    """Status and message for a request with a wrong Host or from a foreign web page; None for a valid one.
 
-    A web page can make a browser send requests to this machine. Under a DNS name that the page controls (DNS rebinding)
-    they give that name as Host; otherwise a browser adds the page's Origin to every POST. AgentGym's clients send none.
+    A web page can make a browser send requests to this machine. Under a DNS name that the page controls (DNS
+    rebinding), they have that name as Host; otherwise a browser adds the page's Origin to every POST. AgentGym's
+    clients send no Origin.
     """
     given = headers.getlist("host")
     if len(given) != 1 or not _is_allowed(given[0], limits):
@@ -27,9 +28,9 @@ def refuse_head(headers: Headers, scheme: str, limits: Limits) -> tuple[int, str
 
 
 def refuse_body(headers: Headers, body: bytes) -> tuple[int, str] | None:
-    """Status and sentence for a body that is no strict JSON, before anything is played; None for a good or empty one.
+    """Status and message for a body that is not strict JSON, before anything is played; None if valid or empty.
 
-    Strict: declared as JSON, no key twice, finite numbers, whole Unicode characters, integers that Python reads.
+    Strict: declared as JSON, no repeated key, finite numbers, whole Unicode characters, integers that Python reads.
     """
     if not body:
         return None
@@ -46,7 +47,7 @@ def refuse_body(headers: Headers, body: bytes) -> tuple[int, str] | None:
 
 
 def _is_allowed(given: str, limits: Limits) -> bool:
-    """Whether a Host, with or without a port, is one of those that are served."""
+    """Whether a Host, with or without a port, is allowed."""
     name, colon, port = given.lower().rpartition(":")
     if not colon or given.endswith("]"):
         name, port = given.lower(), "0"

@@ -20,32 +20,32 @@ from agentrl_jax.services.server.connections import bounded_protocol
 from agentrl_jax.services.texts import cut
 
 GRACE_SECONDS = 10
-"""Seconds that requests have to end in after a signal."""
+"""Seconds that running requests get after a signal."""
 
 JOIN_SECONDS = 5.0
-"""Seconds that threads have to end in after the server."""
+"""Seconds that threads get after the server has ended."""
 
 MOST_TRACEBACK = 4000
-"""Characters of a traceback that are logged, the last ones."""
+"""Characters of a traceback that are logged, counted from its end."""
 
 KEPT_SECONDS = 75
-"""Seconds that a connection is kept without a request; longer than clients keep theirs."""
+"""Seconds that an idle connection is kept; longer than clients keep theirs."""
 
 
 def serve(app: FastAPI, *, host: str, port: int, token: str, connections: int, announce: bool = False) -> None:
-    """Serves until a signal comes, then lets requests end and closes all instances.
+    """Serves until a signal arrives, then lets running requests finish and closes all instances.
 
     Args:
         app: the application.
         host: address to listen on.
-        port: its port; 0 for any that is free.
-        token: that the application asks for; without one an address that others can reach is warned of.
-        connections: most that are open at once; at most half of the files that the process may open.
-        announce: for a parent process: print the address on standard output as a line of JSON, and end when standard
-            input is closed.
+        port: port to listen on; 0 for any free one.
+        token: token that the application requires; without one, an address reachable by others causes a warning.
+        connections: most connections open at once; at most half of the files that the process may open.
+        announce: for a parent process: print the address to standard output as a line of JSON, and end when standard
+            input closes.
 
     Raises:
-        UserError: the address cannot be listened on.
+        UserError: the address cannot be bound.
     """
     _log_lines()
     listener = _listener(host, port)
@@ -70,7 +70,7 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, connections: int, a
     if announce:
         threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
     server.run(sockets=[listener])
-    # A request that never came back would keep Python from ending.
+    # A request that never returns would keep Python from exiting.
     busy = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
     for thread in busy:
         thread.join(JOIN_SECONDS / len(busy))
@@ -86,7 +86,7 @@ def _end_with_input(server: uvicorn.Server) -> None:
 
 
 def _possible(connections: int) -> int:
-    """As many connections, or half of the files that the process may open if those are fewer."""
+    """The number of connections, limited to half of the files that the process may open."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
 
@@ -105,7 +105,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is that of this machine to itself."""
+    """Whether an address or name is a loopback one."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -113,7 +113,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _Lines(logging.Formatter):
-    """One line of JSON a record."""
+    """Formats each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {

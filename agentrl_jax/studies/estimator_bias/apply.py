@@ -1,6 +1,6 @@
-"""An estimator applied to trajectories as a learner applies it (`algos.estimate`, `algos.losses`), compiled.
+"""Applies an estimator to trajectories as a learner does (`algos.estimate`, `algos.losses`), compiled.
 
-Shapes: `N` rows are trajectories of a level, in groups of `M` contiguous members; otherwise as in `task`.
+Shapes: `N` rows are trajectories of a level, in contiguous groups of `M`; otherwise as in `task`.
 """
 
 import functools
@@ -20,14 +20,14 @@ from agentrl_jax.studies.estimator_bias.cases import Case
 
 
 class Rows(NamedTuple):
-    """What is read of trajectories.
+    """Trajectories with what an estimator needs of them.
 
     Attributes:
         mask, last, reward, state: bool[N, S], i64[N, T], f64[N, T], i64[N, T], see `task.Trajectories`.
-        values: f64[N, S] by what stands for the critic.
-        logprob: f64[N, S] of the sampled tokens under the policy that is trained; 0 elsewhere.
-        behavior_logprob: f64[N, S] under the policy that drew them.
-        slopes: f64[N, S, P] derivatives of `logprob`.
+        values: f64[N, S] used in place of the critic's values.
+        logprob: f64[N, S] of the sampled tokens under the trained policy; 0 elsewhere.
+        behavior_logprob: f64[N, S] under the behavior policy, which sampled them.
+        slopes: f64[N, S, P] derivatives of `logprob` with respect to the parameters.
     """
 
     mask: jax.Array
@@ -47,7 +47,7 @@ def of_groups(case: Case, level: Rows, index: jax.Array, baseline: jax.Array) ->
     Args:
         case: the estimator.
         level: all trajectories of a level.
-        index: i64[C, M] which of them each group holds.
+        index: i64[C, M], the trajectories of each group.
         baseline: f64[] return of the greedy episode; only remax reads it.
     """
 
@@ -64,13 +64,13 @@ def of_groups(case: Case, level: Rows, index: jax.Array, baseline: jax.Array) ->
 
 
 def logprob_gradient(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> jax.Array:
-    """How much the loss wants each log-probability to rise, f64[N, S]: minus its derivative, at the trained policy.
+    """Minus the derivative of the loss with respect to each log-probability, f64[N, S], at the trained policy.
 
     Args:
         case: the estimator.
-        rows: what was played.
+        rows: the trajectories.
         advantage: f64[N, S].
-        weights: f64[N, S] of the tokens in the loss; 0 where `mask` does not hold.
+        weights: f64[N, S] of the tokens in the loss; 0 where `mask` is false.
     """
     old = rows.behavior_logprob if case.correction == "ratio" else rows.logprob
     importance = _importance(case, rows)
@@ -92,12 +92,12 @@ def logprob_gradient(case: Case, rows: Rows, advantage: jax.Array, weights: jax.
 
 
 def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> jax.Array:
-    """Of every token, f64[N, S], as the learner would estimate them from these groups.
+    """Advantages of all tokens, f64[N, S], as the learner estimates them from these groups.
 
     Args:
         case: the estimator.
         rows: whole groups.
-        group_size: of each.
+        group_size: trajectories per group.
         baseline: f64[] return of the greedy episode; only remax reads it.
     """
     positions = jnp.arange(task.ROW)
@@ -105,7 +105,7 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
     if case.correction == "per_decision":
         rewards *= _up_to_here(rows)
     state = rows.state if case.anchor == "state" else jnp.broadcast_to(jnp.arange(task.TURNS), rows.state.shape)
-    # Where only turns are compared, episodes have nothing between them.
+    # Where only turns are compared, comparisons of episodes are turned off.
     scores = jnp.sum(rows.reward, axis=1).reshape(-1, group_size) * (case.anchor == "state")
     evidence = AdvantageInputs(
         rewards=rewards,
@@ -125,7 +125,7 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
 
 
 def _importance(case: Case, rows: Rows) -> jax.Array:
-    """What the losses of the tokens are multiplied by, f64[N, S]."""
+    """Weights of the tokens' losses, f64[N, S]."""
     if case.correction == "truncated" or case.correction == "masked":
         weights, _ = losses.importance_weights(
             rows.logprob, rows.behavior_logprob, rows.mask, cap=case.cap, correction=case.correction, level=case.level
@@ -139,5 +139,5 @@ def _importance(case: Case, rows: Rows) -> jax.Array:
 
 
 def _up_to_here(rows: Rows) -> jax.Array:
-    """Probability of all tokens up to each position under the trained policy, over that of the other; f64[N, S]."""
+    """Product of the ratios trained / behavior policy of all tokens up to each position, f64[N, S]."""
     return jnp.exp(jnp.cumsum(rows.logprob - rows.behavior_logprob, axis=1))

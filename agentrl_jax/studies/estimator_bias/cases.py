@@ -14,32 +14,32 @@ Correction = Literal["ratio", "none", "truncated", "masked", "trajectory", "pref
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A way to estimate the gradient.
+    """An estimator of the policy gradient.
 
     Attributes:
-        name: shown, unique.
-        rule: the estimator and its numbers; the discount of tokens is 1.
-        aggregation: of the loss.
-        objective: of the loss; on policy they differ in weights only.
-        clip_low, clip_high, dual_clip: bounds of the objective, see `losses.objective`; a `clip_low` of 1 and None are
-            no bound.
-        correction: what is done about another policy having drawn the tokens. ratio: the objective's ratios are to that
-            policy. Under all others they are to the trained policy itself, as in the first step of an update whose
-            learner has scored the tokens anew, and the loss of a token is multiplied. none: by nothing; truncated,
-            masked: by `losses.importance_weights`, as the learner does; trajectory: by the product of the ratios of all
-            tokens of the episode; prefix: of those up to the token. per_decision: instead of the loss, each reward is
-            multiplied by the product up to where it is earned (Precup et al. 2000, per-decision importance sampling);
-            only estimators that read rewards instead of returns have it.
-        level, cap: of truncated and masked, see `losses.importance_weights`.
-        critic: what stands for the critic: nothing, the exact values, or these with an error that depends on the state.
-        placement: the whole return at an episode's end, or rewards at the ends of their turns.
-        pairing: what other groups do to a group. none; best_of_two: the one of two groups is kept whose returns differ
-            more (StarPO-S); informative: groups are drawn until one has different returns (DAPO's dynamic sampling);
-            spread_of_two: two groups weigh by `groups.spread_weights`.
-        anchor: what gigpo compares turns by: the state, or the number of the turn; the latter without the comparison of
-            episodes, which is the per-turn normalization of verl's issue 7244.
-        unbiased: the mean is a multiple of the true gradient, by proof; tested.
-        note: shown.
+        name: unique name, shown in results.
+        rule: the estimator and its numbers; the token discount is 1.
+        aggregation: aggregation of the loss.
+        objective: objective of the loss; on policy, objectives differ in their weights only.
+        clip_low, clip_high, dual_clip: bounds of the objective, see `losses.objective`; a `clip_low` of 1, or None for
+            the others, means no bound.
+        correction: correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that
+            policy. In all other cases they are relative to the trained policy itself, as in the first step of an update
+            whose learner has recomputed the log-probabilities, and each token's loss gets a weight. none: no weight;
+            truncated, masked: `losses.importance_weights`, as in the learner; trajectory: the product of the ratios of
+            all tokens of the episode; prefix: the product up to the token. per_decision: instead of the loss, each
+            reward is multiplied by the product up to where it is earned (Precup et al. 2000, per-decision importance
+            sampling); only for estimators that read rewards instead of returns.
+        level, cap: settings of truncated and masked, see `losses.importance_weights`.
+        critic: values used as the critic: none, the exact ones, or these with an error that depends on the state.
+        placement: the whole return at the episode's end, or rewards at the ends of their turns.
+        pairing: how other groups affect a group. none; best_of_two: of two groups, the one whose returns differ more is
+            kept (StarPO-S); informative: groups are resampled until one has different returns (DAPO's dynamic
+            sampling); spread_of_two: two groups are weighted by `groups.spread_weights`.
+        anchor: how gigpo groups turns: by state, or by turn number; the latter without the comparison of episodes,
+            which is the per-turn normalization of verl's issue 7244.
+        unbiased: the mean is a multiple of the true gradient; proven, and tested.
+        note: remark shown in results.
     """
 
     name: str
@@ -72,13 +72,13 @@ _NO_STD = {"normalize_by_std": False}
 _TURNS: dict[str, Any] = {"placement": "turn"}
 
 CASES: tuple[Case, ...] = (
-    # Without a baseline, or with one that does not depend on the episode itself: no bias.
+    # Without a baseline, or with one that does not depend on the episode itself: unbiased.
     _case("reinforce", "reward_to_go", unbiased=True),
     _case("reinforce, rewards by turn", "reward_to_go", **_TURNS, unbiased=True),
     _case("rloo", "rloo", unbiased=True),
     _case("remax", "remax", unbiased=True),
     _case("dr_grpo", "grpo", rule=_NO_STD, unbiased=True, note="(M - 1) / M times the gradient"),
-    # A critic of the history is a baseline too, as long as lambda is 1 or its values are right.
+    # A critic of the history is a baseline too, as long as lambda is 1 or its values are exact.
     _case("gae, true critic", "gae", critic="true", **_TURNS, unbiased=True),
     _case("gae, wrong critic", "gae", critic="wrong", **_TURNS, unbiased=True, note="lambda 1"),
     _case("gae 0.9, true critic", "gae", rule={"lam": 0.9}, critic="true", **_TURNS, unbiased=True),
@@ -96,7 +96,7 @@ CASES: tuple[Case, ...] = (
         **_TURNS,
         note="discounts turns",
     ),
-    # What is popular and is not the gradient of the return.
+    # Popular estimators that are not the gradient of the return.
     _case("grpo", "grpo"),
     _case("whitened reinforce (reinforce_pp)", "reward_to_go", rule={"whiten": True}),
     _case("whitened dr_grpo (reinforce_pp baseline)", "grpo", rule=_NO_STD | {"whiten": True}),
@@ -115,7 +115,7 @@ CASES: tuple[Case, ...] = (
     _case("rloo, seq_mean_token_sum_norm", "rloo", aggregation="seq_mean_token_sum_norm", unbiased=True),
     _case("grpo, token_mean", "grpo", aggregation="token_mean"),
     _case("grpo, seq_mean_token_mean", "grpo", aggregation="seq_mean_token_mean"),
-    # The objective: on policy it matters through its weights alone.
+    # The objective: on policy, only its weights matter.
     _case("gspo", "grpo", aggregation="seq_mean_token_mean", objective="gspo"),
     _case("cispo", "grpo", aggregation="token_mean", objective="cispo"),
     # Filters.
@@ -126,7 +126,7 @@ CASES: tuple[Case, ...] = (
     _case("grpo, informative groups", "grpo", pairing="informative"),
     _case("gae, true critic, informative groups", "gae", critic="true", **_TURNS, pairing="informative"),
 )
-"""What is measured on policy, by kind."""
+"""Cases measured on policy, sorted by kind."""
 
 _UNCLIPPED: dict[str, Any] = {"clip_low": 1.0, "clip_high": None, "dual_clip": None}
 _PPO: dict[str, Any] = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
@@ -134,12 +134,12 @@ _GSPO: dict[str, Any] = {"objective": "gspo", "dual_clip": None}
 _PAPER: dict[str, Any] = {"clip_low": 3e-4, "clip_high": 4e-4}
 _BY_ROW: dict[str, Any] = {"aggregation": "seq_mean_token_mean"}
 
-# Advantage and aggregation have no bias on policy, so that what is found belongs to the drift; the last three are
+# Advantage and aggregation are unbiased on policy, so that any bias found comes from the drift; the last three are
 # whole recipes.
 OFF_POLICY: tuple[Case, ...] = (
     _case("reinforce, drift ignored", "reward_to_go", **_TURNS, correction="none"),
     _case("rloo, drift ignored", "rloo", correction="none"),
-    # The objective's ratio is to the policy that drew.
+    # The objective's ratio is relative to the behavior policy.
     _case("token ratio, no clip", "rloo", **_UNCLIPPED),
     _case("clip 0.2, 0.2", "rloo", **_PPO | {"clip_high": 0.2}),
     _case("clip 0.2, 0.28", "rloo", **_PPO),
@@ -148,7 +148,7 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("gspo 0.2, 0.28", "rloo", **_PPO | _GSPO),
     _case("gspo 0.0003, 0.0004", "rloo", **_PAPER | _GSPO, note="the paper's range"),
     _case("cispo 0.28", "rloo", **_UNCLIPPED | {"objective": "cispo", "clip_high": 0.28}),
-    # An importance weight stands between the two.
+    # An importance weight accounts for the difference between the policies.
     _case("truncated by token, 2", "rloo", correction="truncated"),
     _case("truncated by token, 1.2", "rloo", correction="truncated", cap=1.2),
     _case("masked by token, 2", "rloo", correction="masked"),
@@ -162,9 +162,9 @@ OFF_POLICY: tuple[Case, ...] = (
     _case("product over the episode", "rloo", correction="trajectory", unbiased=True),
     _case("product over the episode, reinforce", "reward_to_go", **_TURNS, correction="trajectory", unbiased=True),
     _case("product up to each reward, reinforce", "reward_to_go", **_TURNS, correction="per_decision", unbiased=True),
-    # As published, with the division by the standard deviation and their own aggregation.
+    # As published, divided by the standard deviation and with the aggregation of each paper.
     _case("grpo, clip 0.2, 0.2", "grpo", **_PPO | _BY_ROW | {"clip_high": 0.2}),
     _case("gspo as published", "grpo", **_PAPER | _GSPO | _BY_ROW),
     _case("dapo's clip, token_mean", "grpo", **_PPO, aggregation="token_mean"),
 )
-"""What is measured where another policy draws, by what is done about it."""
+"""Cases measured off policy, sorted by their correction."""

@@ -1,8 +1,8 @@
-"""The mean and the variance of an estimated policy gradient, summed over all groups of trajectories, and the truth.
+"""Exact mean and variance of an estimated policy gradient, summed over all groups, compared with the true gradient.
 
-An estimator is applied as a learner applies it (`apply`) to a batch of one group, which the trained policy has drawn or
-another one. Its gradient is found for every group of 2 or 3 trajectories and weighted with the group's probability:
-there is no sampling, and nothing in these figures is noise. Everything is computed in float64.
+An estimator is applied as a learner applies it (`apply`) to a batch of one group, sampled by the behavior policy (on
+policy: the trained one). Its gradient is computed for every group of 2 or 3 trajectories and weighted with the group's
+probability: there is no sampling noise in these figures. Everything is computed in float64.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
 
 
 class PolicyDrift(NamedTuple):
-    """How far the policy that draws is from the one that is trained, over the tokens that it draws.
+    """Distance between the behavior policy and the trained policy, over the tokens that the behavior policy samples.
 
     Attributes:
-        log_ratio: mean absolute log-ratio of a token.
-        kl: mean divergence of the trained policy from it at a token, KL(draws || trained), in nats.
-        outside: share of the tokens whose ratio is below 0.8 or above 1.28, where clips bound it.
+        log_ratio: mean absolute log-ratio per token.
+        kl: mean KL(behavior || trained) per token, in nats.
+        outside: share of tokens whose ratio is below 0.8 or above 1.28, where clips bound it.
     """
 
     log_ratio: float
@@ -39,19 +39,19 @@ def _outside(log_ratio: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What an estimator does.
+    """Properties of an estimator.
 
     Attributes:
-        case: which.
-        group_size: of a group.
-        drift_size: how far the policy that draws is from the one that is trained.
-        cosine: between its mean and the gradient of the expected return.
-        scale: length of the mean along that gradient, over the gradient's length: what a learning rate makes up for.
-        bias: what is left of the mean when scaled by 1 / scale, as a share of the gradient's length.
-        noise: standard deviation of the gradient of one batch likewise.
-        error: standard error of the mean likewise, where groups were sampled; 0 where all of them were summed.
-        own_cosine: between the mean and the gradient of its own objective, see `own_objective`; None where that is not
-            worked out.
+        case: the estimator.
+        group_size: trajectories per group.
+        drift_size: distance between the behavior policy and the trained policy.
+        cosine: between the mean estimate and the gradient of the expected return.
+        scale: length of the mean along that gradient over the gradient's length; a learning rate can compensate it.
+        bias: what remains of the mean, scaled by 1 / scale, minus the gradient; as a share of the gradient's length.
+        noise: standard deviation of the gradient of one batch, scaled likewise.
+        error: standard error of the mean, scaled likewise, if groups were sampled; 0 if all groups were summed.
+        own_cosine: between the mean and the gradient of the estimator's own objective, see `own_objective`; None if
+            that is not computed.
     """
 
     case: Case
@@ -66,21 +66,21 @@ class Result:
 
 
 class Sampling(NamedTuple):
-    """How many groups are drawn, and the seed of the drawing."""
+    """Number of sampled groups, and the seed of the sampling."""
 
     draws: int
     seed: int
 
 
 class Bench:
-    """The task under a policy that is trained and one that draws."""
+    """The task under a trained policy and a behavior policy."""
 
     def __init__(self, policy: TinyPolicy, behavior: np.ndarray):
-        """Works out probabilities, values and the true gradient.
+        """Computes probabilities, values and the true gradient.
 
         Args:
-            policy: the one that is trained, whose expected return has the true gradient.
-            behavior: f64[P] parameters of the one that draws; on policy `policy.start`.
+            policy: the trained policy, whose expected return has the true gradient.
+            behavior: f64[P] parameters of the behavior policy; on policy `policy.start`.
         """
         self.policy = policy
         with jax.enable_x64(True):
@@ -95,12 +95,12 @@ class Bench:
         self.drift_size = PolicyDrift(*(np.mean(sums, axis=0) / self.mean_length).tolist())
 
     def measure(self, case: Case, group_size: int, sampling: Sampling | None = None) -> Result:
-        """The mean gradient of a case, over all groups of so many members, beside the truth.
+        """The mean gradient of a case over all groups of a size, compared with the true gradient.
 
         Args:
-            case: what is measured.
-            group_size: of a group, at least 2; beyond 3 there are too many groups to sum over.
-            sampling: of groups instead, half of each level; None for all of them.
+            case: the estimator.
+            group_size: trajectories per group, at least 2; beyond 3 there are too many groups to sum over.
+            sampling: samples groups instead, half of them from each level; None to sum over all groups.
         """
         if sampling is None:
             groups = [level.groups(group_size) for level in self.levels]
@@ -128,11 +128,11 @@ class Bench:
         )
 
     def own_objective(self, case: Case) -> np.ndarray | None:
-        """The gradient that the case has for groups without end, f64[P].
+        """The gradient of a case for infinitely large groups, f64[P].
 
         Means and standard deviations of groups, lengths in denominators and moments of a whitened batch are then those
-        of the policy that draws. What is left of a difference to it is the bias of small groups; its difference to the
-        truth is that of the objective. None for pairings: of groups without end, all of a level are alike.
+        of the behavior policy. The mean's difference from this gradient is the bias of small groups; this gradient's
+        difference from the true one is that of the objective. None for pairings: infinite groups of a level are alike.
         """
         if case.pairing != "none":
             return None
@@ -149,7 +149,7 @@ class Bench:
 def _paired(
     pairing: Pairing, chances: np.ndarray, scores: np.ndarray, gradients: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Mean f64[P] and mean squared length of the gradient; other groups matter through scores [C] alone."""
+    """Mean f64[P] and mean squared length of the gradient; other groups matter only through scores [C]."""
     distinct, place = np.unique(np.round(scores, 12), return_inverse=True)
     of_score = np.bincount(place, weights=chances, minlength=len(distinct))
     if pairing == "best_of_two":

@@ -1,4 +1,4 @@
-"""All trajectories of one level under a policy that is trained and one that draws them."""
+"""All trajectories of one level under a trained policy and a behavior policy."""
 
 import dataclasses
 import functools
@@ -23,21 +23,21 @@ class Level:
 
     Attributes:
         t: the trajectories.
-        logprob: f64[J, S] of their sampled tokens under the policy that is trained.
-        behavior_logprob: f64[J, S] under the policy that draws.
-        chance: f64[J] with which it draws them.
-        gradient: f64[P] of the expected return of the policy that is trained, by its parameters.
-        values: f64[J, S] exact values of that policy.
-        baselines: (probability, return) of the greedy episodes of the policy that draws.
+        logprob: f64[J, S] of their sampled tokens under the trained policy.
+        behavior_logprob: f64[J, S] under the behavior policy.
+        chance: f64[J], their probabilities under the behavior policy.
+        gradient: f64[P] of the trained policy's expected return with respect to its parameters.
+        values: f64[J, S] exact values of the trained policy.
+        baselines: (probability, return) of the behavior policy's greedy episodes.
     """
 
     def __init__(self, policy: TinyPolicy, behavior: np.ndarray, level: int):
-        """Works all of it out.
+        """Computes all attributes.
 
         Args:
-            policy: the one that is trained.
-            behavior: f64[P] parameters of the one that draws.
-            level: which.
+            policy: the trained policy.
+            behavior: f64[P] parameters of the behavior policy.
+            level: number of the level.
         """
         self.t = t = task.enumerate_level(level)
 
@@ -58,7 +58,7 @@ class Level:
         self.baselines = [(greedy[t.returns == r].sum(), r) for r in np.unique(t.returns[greedy > 0])]
 
     def rows(self, case: Case) -> apply.Rows:
-        """All of them, as a case sees them."""
+        """All trajectories, with the values that the case uses."""
         t, values = self.t, np.zeros(self.t.mask.shape)
         if case.critic != "none":
             values = self.values + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
@@ -66,7 +66,7 @@ class Level:
         return apply.Rows(*map(jnp.asarray, told))
 
     def population(self, case: Case) -> np.ndarray:
-        """Advantages f64[J, S] that compare with the policy that draws itself instead of a few members."""
+        """Advantages f64[J, S] relative to the behavior policy itself instead of the members of a group."""
         returns, mean = self.t.returns, self.chance @ self.t.returns
         rule = case.rule
         if rule.kind == "gigpo":
@@ -77,11 +77,11 @@ class Level:
             divided = std if rule.kind == "grpo" and rule.normalize_by_std else 1.0
             return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape) * self.t.mask
         plain = dataclasses.replace(case, rule=rule.replace(whiten=False))
-        # Each of them a group, which these estimators do not look at.
+        # Each trajectory is passed as a group, which these estimators ignore.
         return np.asarray(apply.advantages(plain, self.rows(case), 1, jnp.float64(0.0)))
 
     def _gigpo(self, case: Case) -> np.ndarray:
-        """Advantages f64[J, S] of gigpo's two comparisons: episodes of the level, and turns in the same state of it."""
+        """Advantages f64[J, S] from gigpo's two comparisons: episodes of the level, and turns in the same state."""
         rule = case.rule
         assert rule.kind == "gigpo"
         t, of_turns = self.t, np.zeros(self.t.turn_mask.shape)
@@ -90,7 +90,7 @@ class Level:
         returns = np.asarray(gigpo.returns_to_go(jnp.asarray(t.reward), rule.turn_gamma))
         state = t.state if case.anchor == "state" else np.broadcast_to(np.arange(task.TURNS), t.state.shape)
         code = jnp.asarray(np.stack([state, state], axis=-1), jnp.uint32)
-        # The bench's cases weigh the levels of a history by the power 1.
+        # The cases weight the history levels with power 1.
         shares = np.arange(1.0, rule.history + 2)
         for steps, share in enumerate(shares / shares.sum()):
             alike = gigpo.same_state(gigpo.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask))
@@ -101,7 +101,7 @@ class Level:
         return of_turns[:, np.arange(task.ROW) // (task.RESPONSE + 1)]
 
     def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:
-        """The gradient f64[P] of a batch without end, from advantages f64[J, S] and the mean number of tokens a row."""
+        """The gradient f64[P] of an infinite batch, from advantages f64[J, S] and the mean number of tokens per row."""
         lengths = self.t.mask.sum(axis=1, keepdims=True)
         of_row = 1.0 / lengths if case.aggregation == "seq_mean_token_mean" else np.ones(lengths.shape)
         weights = of_row / (mean_length if case.aggregation == "token_mean" else 1.0) * self.t.mask
@@ -109,17 +109,17 @@ class Level:
         return np.einsum("j,js,jsp->p", self.chance, np.asarray(logprob_gradient), self.slopes)
 
     def groups(self, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Every group without an order, i64[C, M], and its probability [C]."""
+        """Every unordered group, i64[C, M], and its probability [C]."""
         index, orders = _groups(len(self.t), group_size)
         return index, self.chance[index].prod(axis=1) * orders
 
     def sampled(self, group_size: int, draws: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """So many groups drawn from the policy that draws, each of weight 1 / draws."""
+        """Groups sampled from the behavior policy, each with weight 1 / draws."""
         index = draw.choice(len(self.t), (draws, group_size), p=self.chance / self.chance.sum())
         return index, np.full(draws, 1.0 / draws)
 
     def gradients(self, case: Case, index: np.ndarray, chance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights [C], standard deviations of returns [C] and gradients [C, P] of groups [C, M] of weights [C]."""
+        """Weights [C], standard deviations of returns [C] and gradients [C, P] of groups [C, M] with weights [C]."""
         rows, padded = self.rows(case), np.pad(index, ((0, -len(index) % _CHUNK), (0, 0)))
 
         def everywhere(baseline: float) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +137,7 @@ class Level:
 
 
 def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normalize_std: bool) -> np.ndarray:
-    """How far each value f64[X] is from the mean of those alike i64[X], each of a weight; over their std if asked."""
+    """Difference of values f64[X] from the weighted mean of their class, `alike` i64[X]; optionally over the std."""
     weight = np.maximum(np.bincount(alike, weights=chance), 1e-300)
     centered = values - (np.bincount(alike, weights=chance * values) / weight)[alike]
     if not normalize_std:
@@ -148,9 +148,9 @@ def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normali
 
 @functools.cache
 def _groups(number: int, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every group of so many trajectories without an order, i64[C, M], and the number of its orders f64[C]."""
+    """Every unordered group of trajectories, i64[C, M], and the number of its orders f64[C]."""
     index = np.array(list(itertools.combinations_with_replacement(range(number), group_size)))
-    # Equal members stand side by side; counting along each run of them multiplies to the run's factorial.
+    # Equal members are adjacent; counting along each run of them multiplies to the run's factorial.
     run, repeats = np.ones(len(index)), np.ones(len(index))
     for before, here in itertools.pairwise(index.T):
         run = np.where(here == before, run + 1, 1)

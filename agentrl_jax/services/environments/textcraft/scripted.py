@@ -1,4 +1,4 @@
-"""Scripted agents of TextCraft."""
+"""Scripted policies of TextCraft."""
 
 import random
 import re
@@ -9,14 +9,14 @@ from agentrl_jax.services.environments.textcraft.recipes import Book, Recipe, sp
 
 
 class Oracle:
-    """Crafts the goal with few actions: for every thing the way that takes the fewest, what is to be gathered first.
+    """Crafts the goal with few actions: the cheapest recipe for each thing, gathering first.
 
-    The number of actions is least for each thing by itself; that two things may share what one leaves over is used, but
-    not looked for.
+    The number of actions is minimal for each thing by itself. Leftovers of one craft are used for another, but the plan
+    does not search for such savings.
     """
 
     def __init__(self, book: Book, item: int, carried: Mapping[str, int] = MappingProxyType({})):
-        """Plans for an item, from what is carried already."""
+        """Plans for an item, given the current inventory."""
         self._book = book
         self._costs: dict[str, int] = {}
         gets: dict[str, int] = {}
@@ -27,11 +27,11 @@ class Oracle:
         self._left = iter(self.actions)
 
     def act(self, observation: str) -> str:
-        """The next action of the plan, and `inventory` behind its end."""
+        """The next action of the plan; `inventory` after its end."""
         return next(self._left, "inventory")
 
     def _cost(self, name: str) -> int:
-        """Actions that one of a thing takes."""
+        """Number of actions to make one of a thing."""
         if name not in self._costs:
             ways = [self._way_cost(recipe) for recipe in self._book.recipes.get(name, ())]
             self._costs[name] = min(ways, default=1)
@@ -48,9 +48,9 @@ class Oracle:
         return 1 + sum(one(each.name, each.count) for each in recipe.ingredients)
 
     def _need(self, name: str, count: int, spare: dict[str, int], gets: dict[str, int], crafts: list[str]) -> str:
-        """Plans for `count` of one item or tag, and returns the item that is meant."""
+        """Plans for `count` of one item or tag, and returns the chosen item."""
         ways = self._book.recipes.get(name, ())
-        # Of a tag, what is there already.
+        # For a tag, prefer what is there already.
         best = min(ways, key=lambda way: (-min(spare.get(way.item, 0), count), self._way_cost(way)), default=None)
         item = name if best is None else best.item
         had = min(spare.get(item, 0), count)
@@ -69,15 +69,15 @@ class Oracle:
 
 
 class Random:
-    """Draws a command that was shown, something to gather that one of them takes, or a look at the inventory."""
+    """Picks a shown command, something to gather that one of them needs, or a look at the inventory."""
 
     def __init__(self, seed: int):
-        """Draws by a generator of its own."""
+        """Seeds a separate random generator."""
         self._draw = random.Random(seed)
         self._actions: list[str] = []
 
     def act(self, observation: str) -> str:
-        """An action, all kinds alike."""
+        """A random action, uniform over the kinds."""
         if not self._actions:
             commands = re.findall(r"^craft .*$", observation, re.MULTILINE)
             taken = {part for command in commands for part in command.partition(" using ")[2].split(", ")}
