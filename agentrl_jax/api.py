@@ -42,10 +42,10 @@ class Policy(RunPolicy):
     config: Config
 
     def transcripts(self, trajectory: Trajectory) -> list[dict[str, Any]]:
-        """A trajectory as text, for people to read.
+        """Returns a trajectory as readable text.
 
         Args:
-            trajectory: [E, ...] of this policy.
+            trajectory: [E, ...], played by this policy.
 
         Returns:
             For each of the E episodes task, group, member, prompt, return, success and `turns`; for each turn
@@ -62,7 +62,7 @@ def load_policy(run: str | os.PathLike[str]) -> Policy:
         run: folder of the run, for example `runs/demo`.
 
     Raises:
-        UserError: the folder holds no run or no checkpoint, or something that the run needs cannot be read.
+        UserError: the folder holds no run or no checkpoint, or a file that the run needs cannot be read.
     """
     config = read_config(run)
     with refusals():
@@ -81,18 +81,18 @@ def rollout(
 ) -> Trajectory:
     """Plays one episode on each of several levels, on the first device.
 
-    The level and the random numbers of an episode depend on the seed and on its number only. Log-probabilities may
-    differ in their last bits between two values of `episodes`, because a matrix product of another shape adds in
-    another order. Each call compiles its program, unless a persistent compilation cache is set up
-    (`jax_compilation_cache_dir`).
+    The level and the random numbers of an episode depend only on the seed and the index of the episode.
+    Log-probabilities may differ in their last bits between two values of `episodes`, because a matrix product of
+    another shape adds in another order. Each call compiles its program, unless a persistent compilation cache is set
+    up (`jax_compilation_cache_dir`).
 
     Args:
-        policy: plays.
-        episodes: number of levels E. A task with a file of levels has no more of them than its file has in this split.
+        policy: the policy that plays.
+        episodes: number of levels E. If the task has a level file, at most the number of its levels in this split.
         task: index of the task in the configuration of the run.
-        split: part of the levels that is played; `Split.TEST` levels never occur in training.
+        split: the split that levels are taken from; `Split.TEST` levels never occur in training.
         temperature: sampling temperature; 0 takes the most likely token.
-        seed: of levels and sampling.
+        seed: seed of levels and sampling.
 
     Returns:
         NumPy arrays with the leading axis E; see `Trajectory`.

@@ -1,11 +1,11 @@
-"""The one exception whose message is written for the person at the terminal."""
+"""`UserError`, whose message is shown to the user, and helpers to build such messages."""
 
 import contextlib
 from collections.abc import Iterator
 
 
 class UserError(Exception):
-    """Something the user can put right.
+    """An error that the user can fix.
 
     The message is one line and says what was wrong, what was expected and what to do. The command line prints it
     without a traceback and ends with exit code 2.
@@ -14,7 +14,7 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Passes on as `UserError` what the parts of a run, which know no user, refuse while they are put together."""
+    """Turns a `ValueError` or `OSError` raised inside the block into a `UserError` with the same message."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -22,19 +22,19 @@ def refusals() -> Iterator[None]:
 
 
 MAX_ERROR = 1000
-"""Characters of a message at the terminal."""
+"""Most characters of an error message at the terminal."""
 
 MAX_FOREIGN = 500
-"""Characters of a text from elsewhere that a message repeats."""
+"""Most characters of a foreign text (for example a server's error) that a message repeats."""
 
 MAX_QUOTE = 120
-"""Characters of a value that a message quotes."""
+"""Most characters of a value that a message quotes."""
 
 
 def shortened(value: object, limit: int = MAX_QUOTE) -> str:
-    """The text of a value on one line, with its middle left out where it is longer than `limit` characters."""
+    """Returns a value as one line of text; if it is longer than `limit` characters, its middle is left out."""
     text = str(value)
-    if len(text) > 20 * limit:  # what is between is left out anyway, and may be many megabytes
+    if len(text) > 20 * limit:  # the middle is left out anyway, and may be many megabytes
         text = text[: 10 * limit] + " ... " + text[-10 * limit :]
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if len(text) <= limit:
@@ -44,7 +44,7 @@ def shortened(value: object, limit: int = MAX_QUOTE) -> str:
 
 
 def text_flaw(text: str) -> str | None:
-    """What keeps a text from being written to a file or used as a path; None if nothing does."""
+    """Returns why a text cannot be written to a file or used as a path; None if it can."""
     if "\0" in text:
         return "a NUL character"
     try:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the process ends."""
+"""Atomic file writes: a file is complete or absent, whenever the process ends."""
 
 import contextlib
 import errno
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import IO, Any
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Numbers of the errors of a disk, a quota or a file size that is used up."""
+"""errno values for a full disk, a used-up quota and a file that is too large."""
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Gives an `OSError` of writing the name of the file, which the system tells only of opening."""
+    """Adds the file name to an `OSError` raised in the block; the system gives it only for errors of opening."""
     try:
         yield
     except OSError as error:
@@ -24,22 +24,22 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def try_writing(path: str | os.PathLike[str]) -> None:
-    """Raises, with the name of the path, the `OSError` that writing into a folder or on to a file would end by."""
+    """Raises the `OSError` that writing into a folder or appending to a file would raise, with the path's name."""
     try:
         with tempfile.TemporaryFile(dir=path) if os.path.isdir(path) else open(path, "ab"):
             pass
     except OSError as error:
-        error.filename = str(path)  # that of a folder is of the file in it
+        error.filename = str(path)  # for a folder the error names the temporary file
         raise
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A new file that takes the place of `path` when the block ends without an error.
+    """Opens a new file that replaces `path` when the block ends without an error.
 
     Args:
-        path: the file; its folder has to be there.
-        binary: bytes instead of UTF-8 text.
+        path: the file; its folder must exist.
+        binary: write bytes instead of UTF-8 text.
     """
     temporary = Path(f"{path}.tmp")
     with naming(path), open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as stream:

@@ -1,4 +1,4 @@
-"""YAML that others wrote: plain values only, and bounds on what a short text may grow into."""
+"""Safe parsing of untrusted YAML: plain values only, with limits on the size after aliases are expanded."""
 
 import json
 import re
@@ -9,31 +9,31 @@ import yaml
 from agentrl_jax.errors import shortened, text_flaw
 
 MAX_BYTES = 1 << 18
-"""Size that a file may have."""
+"""Largest size of a file, in bytes."""
 
 MAX_NODES = 50_000
-"""Keys, values and lists that a text may hold, counted as often as aliases repeat them."""
+"""Most keys, values and lists in a text, counted once for each time an alias repeats them."""
 
 _MAX_NUMBER = 64
-"""Characters of a number."""
+"""Most characters of a number."""
 
 _PREFIX = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_PREFIX + kind for kind in ("bool", "float", "int", "map", "merge", "null", "seq", "str", "value"))
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with bounds, which reads 1e-3 as a number and refuses a key that is given twice.
+    """PyYAML's safe loader with size limits; it reads 1e-3 as a number and refuses duplicate keys.
 
-    Dates are text. Tags other than those of plain values are refused.
+    Dates are read as text. Tags other than those of plain values are refused.
     """
 
     def __init__(self, text: str):
         super().__init__(text)
         self._nodes = 0
-        self._sizes: dict[int, int] = {}  # of whole nodes by identity, with everything below them
+        self._sizes: dict[int, int] = {}  # values in a finished node, by its id
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """The next node of the text, counted."""
+        """Composes the next node of the text and counts its values."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             node = super().compose_node(parent, index)
@@ -57,7 +57,7 @@ class Loader(yaml.SafeLoader):
             raise _error(f"more than {MAX_NODES} values, with those that aliases repeat", mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The keys and values of a node, each key once."""
+        """Constructs a mapping and refuses duplicate keys."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag.endswith(":merge"):
@@ -75,7 +75,7 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# YAML 1.1 asks for a dot in a number with an exponent; people write 1e-3.
+# YAML 1.1 requires a dot in a number with an exponent; people write 1e-3.
 Loader.add_implicit_resolver(
     _PREFIX + "float",
     re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
@@ -84,21 +84,21 @@ Loader.add_implicit_resolver(
 
 
 def parse(text: str) -> Any:
-    """What a text holds: mappings, lists, text, numbers, booleans and None, no part of it shared.
+    """Parses a text into mappings, lists, text, numbers, booleans and None; no two places share an object.
 
     Raises:
-        yaml.YAMLError: it is no YAML, or goes beyond the bounds of this module.
+        yaml.YAMLError: the text is not YAML, or exceeds a limit of this module.
     """
     if len(text) > MAX_BYTES:
         raise yaml.YAMLError(f"longer than {MAX_BYTES} characters")
     loader = Loader(text)
     try:
-        # Through JSON, which copies what aliases share.
+        # The way through JSON copies objects that aliases share.
         return json.loads(json.dumps(loader.get_single_data()))
     except RecursionError:
         raise yaml.YAMLError("nested too deeply") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # PyYAML lets errors of Python's own conversions through.
+        # PyYAML does not catch errors of Python's own conversions.
         raise _error(f"a value that cannot be read ({shortened(error)})", loader.get_mark()) from error
     finally:
         loader.dispose()

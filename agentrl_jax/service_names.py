@@ -1,3 +1,3 @@
-"""Names of the services that are written in Python, which a configuration may name; `services.catalog` has them."""
+"""Names of the Python services that a configuration may use; the services are in `services.catalog`."""
 
 TEXT_SERVICES = ("textcraft", "sciworld", "maze", "wordle")

@@ -1,8 +1,8 @@
-"""How a long command ends at Ctrl-C or SIGTERM: at once, with a sentence, and with nothing half torn down.
+"""How a long command ends at Ctrl-C or SIGTERM: at once, with one sentence for the user.
 
-What a run has written is whole whenever its process ends, so that it need not be brought to a good place first. The
-signal is read by a thread of its own: the main thread may be inside a compiled program for minutes, and an exception
-thrown into it there, or Python's teardown under threads that still compute, ends the process by a fault.
+A run may be stopped at any moment, because its files are always complete. A separate thread reads the signal: the
+main thread may be inside a compiled program for minutes. Raising an exception in it there, or running Python's
+teardown while other threads compute, would crash the process.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 CLOSE_SECONDS = 10.0
-"""What is open, a service or the display, has so long to close."""
+"""Seconds that an open service or the display gets to close."""
 
 _open: list[Callable[[], object]] = []
 
@@ -33,9 +33,9 @@ def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
     """Inside the block, SIGINT and SIGTERM end the process with codes 130 and 143.
 
     Args:
-        sentence: what is said behind "agentrl: stopped by SIGINT; "; asked when the signal comes.
+        sentence: gives the text printed after "agentrl: stopped by SIGINT; "; called when the signal arrives.
     """
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be set
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set signal handlers
         yield
         return
     read, write = os.pipe()
@@ -75,7 +75,7 @@ def _close() -> None:
 
 
 def end(sentence: str, code: int) -> None:
-    """Says a sentence on standard error and ends the process without Python's teardown."""
+    """Prints a sentence to standard error and ends the process without Python's teardown."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     with contextlib.suppress(OSError):

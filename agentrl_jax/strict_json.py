@@ -1,18 +1,18 @@
-"""JSON that others wrote: strictly JSON, no key twice."""
+"""Strict parsing of untrusted JSON: no extensions, no duplicate keys."""
 
 import json
 from typing import Any
 
 
 def parse_object(content: bytes, where: str) -> dict[str, Any]:
-    """The object that UTF-8 text holds.
+    """Parses UTF-8 text that holds one JSON object.
 
     Args:
         content: the text.
-        where: the file, for messages.
+        where: name of the file, for error messages.
 
     Raises:
-        ValueError: it is no strict JSON, or no object.
+        ValueError: the text is not strict JSON, or not an object.
     """
     data = parse(content, where)
     if not isinstance(data, dict):
@@ -21,7 +21,7 @@ def parse_object(content: bytes, where: str) -> dict[str, Any]:
 
 
 def parse(content: bytes, where: str) -> Any:
-    """What UTF-8 text holds; arguments and errors as `parse_object`."""
+    """Parses UTF-8 text that holds any JSON value; arguments and errors as in `parse_object`."""
     try:
         return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

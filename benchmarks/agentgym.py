@@ -1,11 +1,11 @@
-"""AgentGym's own code against ours, over the wire: its unmodified clients on our servers, our client on its server.
+"""AgentGym's code against this project's, over HTTP: its unmodified clients on our servers, our client on its server.
 
     python benchmarks/agentgym.py CHECKOUT [--episodes 40]
 
-CHECKOUT is a clone of AgentGym (github.com/WooooDyy/AgentGym), which is read and run from there and not changed. What
-its package imports beside its clients (torch, transformers, openai) is replaced by empty modules if it is not
-installed. Every episode is played by a scripted agent; answers of our servers are compared with those of the
-environment in this process.
+CHECKOUT is a clone of AgentGym (github.com/WooooDyy/AgentGym), which is run from there unchanged. Packages that it
+imports besides its clients (torch, transformers, openai) are replaced by empty modules if they are not installed. A
+scripted policy plays every episode; answers of our servers are compared with those of the same environment in this
+process.
 """
 
 import argparse
@@ -37,11 +37,11 @@ CLIENTS = {
     "maze": ("MazeEnvClient", "/maze"),
     "wordle": ("WordleEnvClient", "/wordle"),
 }
-"""AgentGym's classes, and what their addresses end with."""
+"""AgentGym's classes, and the suffix of their addresses."""
 
 
 class _Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules of which nothing is used."""
+    """Imports an empty module for packages that are not used."""
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("torch", "transformers", "openai"):
@@ -56,7 +56,7 @@ class _Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def their_client_on_our_server(name: str, episodes: int, folder: Path) -> str:
-    """Plays episodes through AgentGym's client, and says what came of them."""
+    """Plays episodes through AgentGym's client and returns a line about the results."""
     service = get_service(name)
     envs = importlib.import_module("agentenv.envs")
     kind, ending = CLIENTS[name]
@@ -69,7 +69,7 @@ def their_client_on_our_server(name: str, episodes: int, folder: Path) -> str:
             mine = service.make(False)
             client.reset(item)
             player, answer, text = service.oracle(item), mine.reset(item), client.observe()
-            different += name != "wordle" and answer.observation not in text  # whose client has a first text of its own
+            different += name != "wordle" and answer.observation not in text  # its client shows another first text
             for _ in range(service.turns):
                 action = player.act(answer.observation)
                 step, answer = client.step(service.write(action)), mine.step(action)
@@ -87,7 +87,7 @@ def their_client_on_our_server(name: str, episodes: int, folder: Path) -> str:
 
 
 def our_client_on_their_server(checkout: Path, episodes: int, folder: Path) -> str:
-    """Plays TextCraft on AgentGym's server; goals are known by their text, since it numbers them in its own way."""
+    """Plays TextCraft on AgentGym's server; goals are matched by their text, because it numbers them differently."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "uvicorn", "agentenv_textcraft.server:app", "--port", str(port)]
@@ -120,7 +120,7 @@ def our_client_on_their_server(checkout: Path, episodes: int, folder: Path) -> s
 
 
 def main() -> None:
-    """Prints a line a pair."""
+    """Prints a line per pair of client and server."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--episodes", type=int, default=40)
@@ -132,7 +132,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in given.only:
             count = min(given.episodes, 5) if name == "sciworld" else given.episodes
-            with contextlib.redirect_stdout(io.StringIO()):  # it prints every answer
+            with contextlib.redirect_stdout(io.StringIO()):  # AgentGym's client prints every answer
                 line = their_client_on_our_server(name, count, Path(folder))
             print(line, flush=True)
         print(our_client_on_their_server(given.checkout.absolute(), given.episodes, Path(folder)), flush=True)

@@ -1,9 +1,9 @@
-"""Turns a second of a service behind its own server, beside the same environment in this process.
+"""Turns per second of a service behind a server, compared with the same environment in this process.
 
     python benchmarks/bridge.py [--env textcraft] [--instances 1 16 64 256] [--turns 6] [--repeats 3]
 
-Both play the same episodes with the same scripted actions, through the bridge that a rollout uses (one call a turn for
-all instances, each in a thread), in turn in one process; the server is another process of this machine.
+Both play the same episodes with the same scripted actions, one after the other, through the bridge that a rollout uses
+(one call per turn for all instances, each in a thread). The server is another process on this machine.
 """
 
 import argparse
@@ -21,7 +21,7 @@ DEADLINE = 300.0
 
 
 def seconds(task: ServedTask, instances: int, turns: int, workers: int) -> float:
-    """Time of `turns` turns of `instances` episodes, their starts left out."""
+    """Returns the time of `turns` turns of `instances` episodes, without their resets."""
     bridge = BridgeConfig(items=task.training, seconds=DEADLINE)
     envs = [BridgedEnvironment(task.service, task.pool, bridge) for _ in range(instances)]
     players = [task.service.random(task.training[n % len(task.training)], n) for n in range(instances)]
@@ -39,7 +39,7 @@ def seconds(task: ServedTask, instances: int, turns: int, workers: int) -> float
 
 
 def answered(outcomes: list) -> list:
-    """The outcomes, none of which is an error."""
+    """Returns the outcomes; raises if one of them is an error."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
@@ -47,7 +47,7 @@ def answered(outcomes: list) -> list:
 
 
 def main() -> None:
-    """Prints a line a number of instances."""
+    """Prints a line for each number of instances."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="textcraft")
     parser.add_argument("--items", default="125-415", help="items that are played; of TextCraft goals of depth 2")
@@ -74,7 +74,7 @@ def main() -> None:
                 for repeat in range(given.repeats + 1):
                     for url, services in places.items():
                         rate = count * given.turns / seconds(services.tasks[0], count, given.turns, given.workers)
-                        if repeat:  # the first starts the server and opens instances
+                        if repeat:  # the first repetition starts the server and opens instances
                             rates[url].append(rate)
                 local, remote = (max(rates[url]) for url in ("local", ""))
                 print(

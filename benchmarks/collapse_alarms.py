@@ -1,10 +1,10 @@
-"""How often the alarms that stop a run or take it back are raised: in runs that do not change, and in runs that fall.
+"""How often the collapse alarms are raised: in runs whose success stays constant, and in runs whose success falls.
 
     python benchmarks/collapse_alarms.py [--runs 1000]
 
-Simulated runs of 200 iterations: every iteration draws groups of episodes of a level each, whose chance of success has
-a Beta distribution over levels; `spread` is the share of an episode's variance that lies between levels.
-A validation of 128 fixed levels is due every ten iterations. Nothing is trained.
+The runs are simulated and have 200 iterations; nothing is trained. Every iteration draws groups of episodes, one level
+per group; the probability of success has a Beta distribution over levels. `spread` is the share of the variance of an
+episode's success that is between levels. Every ten iterations, 128 fixed levels are validated.
 """
 
 import argparse
@@ -15,16 +15,16 @@ from agentrl_jax.algos import collapse
 
 ITERATIONS, VALIDATE_EVERY, VALIDATION_LEVELS = 200, 10, 128
 SHAPES = ((8, 8), (8, 16), (16, 8), (32, 16))
-"""Groups and members of an iteration."""
+"""Number of groups and group size of an iteration."""
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 FALLS = ((0.2, 0.05), (0.2, 0.0), (0.5, 0.1), (0.05, 0.0))
-"""Success until iteration 60, and from then on."""
+"""Success rate before and from iteration 60."""
 FALLS_AT = 60
 STOPS = tuple(alarm for alarm in collapse.ALARMS if alarm.collapse)
 
 
 def chances(random: np.random.Generator, rate: np.ndarray, spread: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Chances of success of levels, f64[shape], of a Beta distribution with variance spread * rate * (1 - rate)."""
+    """Samples success probabilities f64[shape] from a Beta distribution with variance spread * rate * (1 - rate)."""
     if spread == 0:
         return np.broadcast_to(rate, shape)
     weight = 1 / spread - 1
@@ -35,12 +35,12 @@ def chances(random: np.random.Generator, rate: np.ndarray, spread: float, shape:
 def simulate(
     random: np.random.Generator, rates: np.ndarray, groups: int, group_size: int, spread: float
 ) -> list[dict[str, float]]:
-    """Rows of metrics of one run whose success at each iteration is `rates` f64[n]."""
+    """Returns the rows of metrics of one run whose success rate at each iteration is `rates` f64[n]."""
     n = len(rates)
     solved = random.binomial(group_size, chances(random, rates[:, None], spread, (n, groups)))
     mean = solved / group_size
     std = np.sqrt(group_size / (group_size - 1) * mean * (1 - mean))
-    quantiles = random.random(VALIDATION_LEVELS)  # the levels are the same each time, from hard to easy
+    quantiles = random.random(VALIDATION_LEVELS)  # the same levels in each validation
     rows = []
     for i in range(n):
         row = {
@@ -64,25 +64,25 @@ def simulate(
 
 
 def beta_quantiles(quantiles: np.ndarray, a: float, b: float) -> np.ndarray:
-    """Values below which shares `quantiles` of a Beta distribution lie."""
+    """Returns the quantiles `quantiles` of the Beta distribution with parameters `a` and `b`."""
     from scipy.special import betaincinv
 
     return np.clip(betaincinv(a, b, quantiles), 0.0, 1.0)
 
 
 def alarms(rows: list[dict[str, float]]) -> dict[str, int]:
-    """Collapse alarms of a run and the iteration at which each was first raised."""
+    """Returns the collapse alarms of a run and the iteration at which each was first raised."""
     found = {alarm.name: collapse.examine(alarm, rows).raised for alarm in STOPS}
     return {name: raised[0] for name, raised in found.items() if raised}
 
 
 def table(cases: dict[str, tuple[np.ndarray, int]], runs: int, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Share of runs in which each alarm is raised, and any of them, at or after an iteration.
+    """Returns the share of runs in which each alarm, and any alarm, is raised at or after an iteration.
 
     Args:
-        cases: by name, the success f64[n] of each iteration and the iteration from which alarms count.
-        runs: number for each case; shapes and spreads 0, 0.3 and 0.6 take turns.
-        seed: of the draws.
+        cases: by name, the success rate f64[n] of each iteration and the iteration from which alarms count.
+        runs: number of runs per case; they alternate between the shapes and the spreads 0, 0.3 and 0.6.
+        seed: seed of the random numbers.
     """
     result = {}
     for index, (name, (rates, since)) in enumerate(cases.items()):
@@ -100,12 +100,12 @@ def table(cases: dict[str, tuple[np.ndarray, int]], runs: int, seed: int = 0) ->
 
 
 def unchanged(rates: tuple[float, ...] = RATES) -> dict[str, tuple[np.ndarray, int]]:
-    """Cases of constant success."""
+    """Cases with a constant success rate."""
     return {f"{rate:.1%}": (np.full(ITERATIONS, rate), 0) for rate in rates}
 
 
 def fallen() -> dict[str, tuple[np.ndarray, int]]:
-    """Cases of a fall, with 60 iterations after it."""
+    """Cases whose success rate falls, with 60 iterations after the fall."""
     return {
         f"{high:.0%} to {low:.0%}": (np.where(np.arange(FALLS_AT + 60) < FALLS_AT, high, low), FALLS_AT + 1)
         for high, low in FALLS

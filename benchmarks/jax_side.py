@@ -1,4 +1,4 @@
-"""This project's part of `torch_model.py`: seconds of one repetition of one measurement."""
+"""This project's side of `torch_model.py`: seconds of one repetition of one measurement."""
 
 import dataclasses
 import functools
@@ -14,11 +14,11 @@ from agentrl_jax.models.io.load import Pretrained
 from agentrl_jax.models.shape import DecoderConfig
 
 PROMPT, CACHE, LENGTH = 128, 256, 512
-"""Tokens of a prompt, positions of its cache, tokens of a row of the gradient."""
+"""Tokens of a prompt, positions of its cache, tokens of a row when a gradient is computed."""
 
 
 class Ours:
-    """The measurements on this side."""
+    """The measurements of this project's decoder."""
 
     def __init__(self, pretrained: Pretrained):
         self.params = pretrained.params
@@ -26,11 +26,11 @@ class Ours:
         self.by_layer: dict[str, Any] = {}
 
     def config(self, dtype: str, cache: str = "") -> DecoderConfig:
-        """The shape with activations and a cache of a type."""
+        """Returns the decoder configuration for dtypes of activations and cache."""
         return dataclasses.replace(self.shape, dtype=dtype, cache_dtype=cache)
 
     def layers(self, dtype: str) -> Any:
-        """The parameters as `decoder.forward_with_cache` reads them; made once."""
+        """Returns the parameters in the form that `decoder.forward_with_cache` takes; made once."""
         if dtype not in self.by_layer:
             prepare_for_decode = jax.jit(decoder.prepare_for_decode, static_argnums=1)
             self.by_layer[dtype] = jax.block_until_ready(prepare_for_decode(self.params, self.config(dtype)))
@@ -99,7 +99,7 @@ class Ours:
         return seconds(lambda: jax.block_until_ready(run()))
 
     def decode(self, batch: int, steps: int, cache: str, dtype: str) -> float:
-        """Seconds of `steps` greedy tokens with a cache of a type, that of the activations if empty."""
+        """Seconds of `steps` greedy tokens; `cache` is the dtype of the cache, by default that of the activations."""
         params, config = self.layers(dtype), self.config(dtype, cache)
         logits, cache = self.prefill_program(params, config, random_tokens(batch, PROMPT))
         token = jnp.argmax(logits, axis=-1).astype(jnp.int32)
@@ -107,7 +107,7 @@ class Ours:
         return seconds(lambda: jax.block_until_ready(self.decode_program(params, config, cache, token, steps)))
 
     def gradient(self, rows: int, remat: str, parts: int, dtype: str) -> float:
-        """Seconds of one gradient."""
+        """Seconds of one gradient computation."""
         model = ActorCritic(decoder=self.config(dtype), critic="none", remat=remat)
         tokens = random_tokens(rows, LENGTH)
         return seconds(lambda: jax.block_until_ready(self.gradient_program(self.params, model, tokens, parts)))

@@ -1,9 +1,9 @@
-"""Many instances of a service at once: errors, differences from one instance alone, speed and memory.
+"""Load test of a service with many instances: errors, differences from a single instance, speed and memory.
 
     python benchmarks/load.py --env sciworld --instances 64 [--turns 10]
 
-Every instance plays an episode of random actions over HTTP, all at the same time. The same episodes are then played one
-after the other on a single instance in this process, and every answer is compared.
+All instances play an episode of random actions over HTTP at the same time. The same episodes are then played one after
+the other on a single instance in this process, and every answer is compared.
 """
 
 import argparse
@@ -25,7 +25,7 @@ DEADLINE = 600.0
 
 
 def play(pool: InstancePool, player: ScriptedPolicy, item: int, turns: int) -> tuple[Lease, float, list[tuple]]:
-    """The instance with an episode, when it began, and everything that was answered in it."""
+    """Plays an episode; returns the lease of its instance, its start time, and all answers."""
     end = time.monotonic() + DEADLINE
     lease = pool.open(item, end)
     began, answers = time.monotonic(), [lease.first]
@@ -35,13 +35,13 @@ def play(pool: InstancePool, player: ScriptedPolicy, item: int, turns: int) -> t
 
 
 def memory(process: psutil.Process) -> float:
-    """MB of a process and its children that nobody else has."""
+    """Returns the unshared memory of a process and its children, in MB."""
     family = [process, *process.children(recursive=True)]
     return sum(member.memory_full_info().uss for member in family) / 2**20
 
 
 def main() -> None:
-    """Prints what was found; exits with 1 where an answer differs."""
+    """Prints the results; exits with 1 if an answer differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="sciworld")
     parser.add_argument("--instances", type=int, default=32)

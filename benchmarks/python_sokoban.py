@@ -1,7 +1,6 @@
-"""The host's half of a RAGEN-like agent loop: Sokoban in plain Python, its prompt as chat messages, its response
-parser.
+"""The host side of a RAGEN-like agent loop: Sokoban in plain Python, its prompt as chat messages, a response parser.
 
-Used by the loops that `torch_rollout.py` measures; needs nothing but Python itself.
+Used by the loops that `torch_rollout.py` measures; needs only the standard library.
 """
 
 import re
@@ -13,7 +12,7 @@ SYSTEM = "You solve tasks step by step and answer in the requested format."
 
 
 class Sokoban:
-    """One board; a level is text of the seven symbols # _ O √ X P S."""
+    """One board; a level is a text of the seven symbols # _ O √ X P S."""
 
     def __init__(self, level: str):
         """Starts a level."""
@@ -26,7 +25,7 @@ class Sokoban:
         self.player = next(cell for cell, symbol in cells.items() if symbol in "PS")
 
     def step(self, action: str) -> tuple[float, bool]:
-        """Reward of one action and whether the level is solved."""
+        """Takes one action; returns its reward and whether the level is solved."""
         down, right = MOVES[action]
         ahead = self.player[0] + down, self.player[1] + right
         behind = ahead[0] + down, ahead[1] + right
@@ -40,7 +39,7 @@ class Sokoban:
         return -0.1 + change + 10.0 * solved, solved
 
     def render(self) -> str:
-        """The board as text."""
+        """Returns the board as text."""
         return "\n".join("".join(self._symbol((i, j)) for j in range(self.shape[1])) for i in range(self.shape[0]))
 
     def _symbol(self, cell: tuple[int, int]) -> str:
@@ -54,10 +53,10 @@ class Sokoban:
 
 
 class Episode:
-    """A board, the conversation about it and what is left of the action budget."""
+    """A board, its conversation and the remaining action budget."""
 
     def __init__(self, level: str, task: dict[str, Any]):
-        """Starts it; `task` holds `opening`, `actions` (budget), `per_turn` and `words`."""
+        """Starts an episode; `task` holds `opening`, `actions` (the budget), `per_turn` and `words`."""
         self.env = Sokoban(level)
         self.task = task
         self.left = task["actions"]
@@ -69,7 +68,7 @@ class Episode:
         ]
 
     def state(self) -> str:
-        """The part of a message that tells the state and the format."""
+        """Returns the part of a message that contains the state and the response format."""
         return (
             f"Turn {self.turn}:\nState:\n{self.env.render()}\nActions left: {self.left}.\nResponse with "
             "<think> your reasoning </think><answer> your actions </answer> and nothing else, "
@@ -77,7 +76,7 @@ class Episode:
         )
 
     def answer(self, response: str) -> str:
-        """Plays a response, which follows an inserted <think>; returns the next user message."""
+        """Plays a response, which continues an inserted <think>; returns the next user message."""
         match = RESPONSE.search(f"<think>{response}")
         words = [word.strip().lower() for word in match[2].split("||")] if match else []
         reward = 0.0

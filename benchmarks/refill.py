@@ -1,9 +1,9 @@
-"""Refilling slots against one slot per episode, on episodes of uneven length; prints ratios measured in one run.
+"""Slots that are refilled, compared with one slot per episode, on episodes of uneven length; prints ratios of one run.
 
     python benchmarks/refill.py runs/demo
 
-The agent of a finished run plays 1,024 episodes of its first task: it solves easy levels in one turn and spends every
-turn on others, so that lengths are as uneven as they are in training. All programs play the same episodes.
+The agent of a finished run plays 1,024 episodes of its first task. It solves easy levels in one turn and uses every
+turn on others, so the lengths are as uneven as in training. All programs play the same episodes.
 """
 
 import dataclasses

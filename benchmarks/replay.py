@@ -1,11 +1,10 @@
-"""What replayed log-probabilities cost and change: the updates side by side, measured in one run.
+"""Cost and effect of replayed log-probabilities: the updates with and without them, measured in one run.
 
     python benchmarks/replay.py experiments/demo.yaml
     python benchmarks/replay.py experiments/demo.yaml --tasks.0.groups 16 --model.precision mixed
 
-A fresh agent of the given configuration plays one batch; each update learns from it at unchanged parameters. Temporary
-memory is what the compiled program asks for; the gradient, that of the last minibatch, is compared with that of
-mismatch none.
+A freshly initialized agent plays one batch; each update learns from it, starting from the same parameters. Temporary
+memory is what the compiled program requests. The gradient of the last minibatch is compared with that of mismatch none.
 """
 
 import sys
@@ -52,7 +51,7 @@ def main(path: str, *overrides: str) -> None:
         program = programs.update(model, rule, keep_gradient(), engine)
         compiled[mode] = program.lower(state, *learning).compile()
 
-    # The programs take turns, so that a busy machine slows all of them down.
+    # The programs alternate, so that a busy machine slows all of them down.
     times: dict[str, list[float]] = {name: [] for name in compiled}
     results: dict[str, Any] = {}
     for _ in range(REPEATS):
@@ -84,7 +83,7 @@ def main(path: str, *overrides: str) -> None:
 
 
 def keep_gradient() -> optax.GradientTransformation:
-    """An optimizer that moves nothing; its state is the last gradient."""
+    """Returns an optimizer that changes no parameter; its state is the last gradient."""
     return optax.GradientTransformation(
         init=lambda params: jax.tree.map(jnp.zeros_like, params),
         update=lambda grads, state, params=None: (jax.tree.map(jnp.zeros_like, grads), grads),
@@ -92,7 +91,7 @@ def keep_gradient() -> optax.GradientTransformation:
 
 
 def gradient_of(result: Any) -> np.ndarray:
-    """The last minibatch's gradient, f64[parameters]."""
+    """Returns the gradient of the last minibatch, f64[parameters]."""
     state, _ = result
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(state.opt_state)]).astype(np.float64)
 

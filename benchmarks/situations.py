@@ -1,4 +1,4 @@
-"""States of random play with the prompt before them and an optimal response, in tokens."""
+"""Samples states of random play, with the prompt before them and an optimal response, in tokens."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class Situation(NamedTuple):
     """A state with a prompt before it and an optimal response, in tokens.
 
     Attributes:
-        head: from the prompt's first token to the observation.
-        observation: the observation by pieces.
-        whole: the observation as one text.
-        rest: from there to the response.
-        response: the same one after every prompt.
+        head: tokens from the start of the prompt to the observation.
+        observation: the observation, encoded piece by piece.
+        whole: the observation, encoded as one text.
+        rest: tokens from the observation to the response.
+        response: the response, the same after every prompt.
     """
 
     head: list[int]
@@ -39,7 +39,7 @@ class Situation(NamedTuple):
 
 
 def canonical(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """The tokens of the same text by the tokenizer's own rule; special tokens stay where they are."""
+    """Encodes the text of tokens again, with the tokenizer's rule for whole texts; special tokens stay in place."""
     written: list[int] = []
     for special, run in itertools.groupby(tokens, lambda token: token in tokenizer.special_ids):
         ids = list(run)
@@ -48,7 +48,7 @@ def canonical(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 
 
 def optimal_plan(env: TextEnvironment, state: Any) -> np.ndarray | None:
-    """Action ids of a shortest plan from a state (for a bandit, the high arm on display); None if there is none."""
+    """Action ids of a shortest plan from a state (for a bandit, the high arm that is shown); None if there is none."""
     if isinstance(env, Bandit):
         shown = np.asarray(state.shown)
         return shown[shown % 2 == 1]
@@ -60,9 +60,9 @@ def optimal_plan(env: TextEnvironment, state: Any) -> np.ndarray | None:
 
 
 def situations(task: Task, tokenizer: Tokenizer, key: jax.Array, count: int, told: PromptConfig) -> list[Situation]:
-    """At most `count` different situations of random play, one of each level; states without a plan are left out.
+    """Returns at most `count` different situations of random play, one per level; states without a plan are skipped.
 
-    Each is told as the first message after the prefix, in the turn that its number of random actions has come to.
+    The observation is the first message after the prefix, in the turn that follows its random actions.
     """
     env, params, prompt = task.env, task.env_params, task.prompt
     per_turn, budget = told.max_actions_per_turn, told.max_actions

@@ -1,15 +1,15 @@
-"""What the boundaries of pieces do to a pretrained model, against the tokenizer's own rule for whole texts.
+"""Effect of encoding observations piece by piece on a pretrained model, compared with encoding whole texts.
 
     python benchmarks/tokenization.py smollm2-135m
     python benchmarks/tokenization.py --run runs/mine          # the policy and the first task of a run
 
-A compiled environment describes its state by pieces, each of which has tokens of its own. Three encodings of the same
-text are compared: "pieces"; "observation", where the observation alone is encoded as one text, as a host environment's
-is; and "canonical", where all text between two special tokens is, as in the model's own training.
+A compiled environment describes its state by pieces, and each piece is encoded separately. Three encodings of the same
+text are compared: "pieces"; "observation", where the observation is encoded as one text, as for host environments; and
+"canonical", where all text between two special tokens is encoded at once, as in the training of the model.
 
-1. Tokens of the observation and of the whole prompt, on states of random play, one of each level.
+1. Tokens of the observation and of the whole prompt, on states of random play, one per level.
 2. Nats (log-probability) of the observation after the same prompt, and of the same optimal response after each prompt.
-3. Success on the same levels, with the same noise and the same keys of sampling, by pieces and canonical
+3. Success on the same levels, with the same environment noise and sampling keys, by pieces and canonical
    (`prompt.encoder`).
 
 Differences are canonical minus pieces, with 95 % intervals of the paired differences (`evaluate.statistics`).
@@ -45,11 +45,11 @@ CASES = {
     "FrozenLake": ("FrozenLake",),
     "SimpleSokoban": ("SimpleSokoban",),
 }
-"""Tags of environments by name; a bandit has two states, so three pairs of arms are put together."""
+"""Tags of environments by name; a bandit has only two states, so three pairs of arms are combined."""
 
 STYLES = ("compact", "ragen")
 ROWS = 16
-"""Rows that are scored at once."""
+"""Rows that are scored in one batch."""
 
 LIKELIHOOD = (
     "case",
@@ -67,14 +67,15 @@ SUCCESS = ("case", "levels", "pieces, %", "canonical, %", "difference, points", 
 
 
 class Measured(NamedTuple):
-    """Per situation; the three encodings of its prompt are those of the module.
+    """Measurements of n situations; the module names the three encodings of a prompt.
 
     Attributes:
-        observation_tokens: i64[n, 2] by pieces, as one text.
-        prompt_tokens: i64[n, 3].
-        observation_nats: f64[n, 2] by pieces, as one text, both after the head by pieces.
-        response_nats: f64[n, 3].
-        same: bool[n, 2] observation, whole prompt: pieces give the tokens of the text.
+        observation_tokens: i64[n, 2] tokens of the observation, by pieces and as one text.
+        prompt_tokens: i64[n, 3] tokens of the prompt, by encoding.
+        observation_nats: f64[n, 2] log-probability of the observation, by pieces and as one text, both after the head
+            by pieces.
+        response_nats: f64[n, 3] log-probability of the response, by encoding of the prompt.
+        same: bool[n, 2] whether the pieces give the same tokens as the text, for the observation and the whole prompt.
     """
 
     observation_tokens: np.ndarray
@@ -108,7 +109,7 @@ def measure(params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, fo
 def score(
     params: dict[str, Any], model: ActorCritic, rows: Sequence[tuple[list[int], list[tuple[int, int]]]]
 ) -> Iterator[list[float]]:
-    """For each row of tokens, the summed log-probabilities of its spans (from, to); one shape for all rows."""
+    """Yields, for each row of tokens, the summed log-probabilities of its spans (from, to); all rows use one shape."""
     length = max(len(tokens) for tokens, _ in rows)
     slots = max(sum(end - begin for begin, end in spans) for _, spans in rows)
     columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*(tokens[:-1] for tokens, _ in rows)))
@@ -132,7 +133,7 @@ _logprobs = jax.jit(actor_critic.logprobs, static_argnums=1)
 def play(
     config: Config, params: dict[str, Any], model: ActorCritic, tokenizer: Tokenizer, episodes: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Sampling and greedily: (how, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
+    """Yields (sampled or greedy, success bool[n, 2], share of turns in format f64[n, 2]), by pieces and canonical."""
     engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
     programs = Programs(make_mesh(1))
     eval_sets = []
@@ -153,7 +154,7 @@ def play(
 
 
 def cases(model: str, styles: Sequence[str]) -> Iterator[tuple[str, Config, tuple[str, ...]]]:
-    """Name, configuration and tags of what a pretrained model is measured on."""
+    """Yields name, configuration and tags of each case that a pretrained model is measured on."""
     for style, (name, tags) in itertools.product(styles, CASES.items()):
         actions = spec(tags[0]).max_actions
         data = {
@@ -173,13 +174,13 @@ def cases(model: str, styles: Sequence[str]) -> Iterator[tuple[str, Config, tupl
 
 
 def shown(interval: dict[str, float | int], scale: float = 1.0, digits: int = 2) -> str:
-    """A mean with its interval."""
+    """Formats a mean with its interval."""
     mean, low, high = (interval[name] * scale for name in ("mean", "low", "high"))
     return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def print_row(*cells: object) -> None:
-    """A row of a Markdown table."""
+    """Prints a row of a Markdown table."""
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
@@ -224,7 +225,7 @@ def main() -> None:
         config = read_config(chosen.run)
         policy = load_policy(chosen.run, config)
         tokenizer, model, params = policy.tokenizer, policy.model, policy.params
-        # A critic is of no use here.
+        # The critic is not used here.
         model = dataclasses.replace(model, critic="none")
         wanted = [(f"{config.tasks[0].env}, {config.prompt.style}", config, (config.tasks[0].env,))]
     else:

@@ -14,14 +14,14 @@ from worker import serve
 
 
 class RoomyLayer(DynamicLayer):
-    """Keys and values in a buffer of its final size: a growing one is copied at every token."""
+    """Keys and values in a buffer of the final size, because a growing buffer is copied at every token."""
 
     def __init__(self, length: int):
         super().__init__()
         self.length, self.kept = length, 0
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends, and returns all that was kept."""
+        """Appends keys and values, and returns all of them so far."""
         if not self.kept:
             shape = (*keys.shape[:2], self.length, keys.shape[3])
             self.room = keys.new_empty(shape), values.new_empty(shape)
@@ -51,7 +51,7 @@ def load(folder: str) -> tuple[Any, Any]:
 def rollout(
     folder: str, levels: list[str], task: dict[str, Any], turns: int, tokens: int, loop: str, seed: int
 ) -> dict[str, Any]:
-    """Plays one episode a level; `loop` is "rebuild" or "rebuild, roomy" (both a), or "cached" (b)."""
+    """Plays one episode per level; `loop` is "rebuild" or "rebuild, roomy" (both a), or "cached" (b)."""
     model, tokenizer = load(folder)
     torch.manual_seed(seed)
     episodes = [Episode(level, task) for level in levels]
@@ -65,7 +65,7 @@ def rollout(
 
 
 def rebuild(model, tokenizer, episodes: list[Episode], turns: int, tokens: int, *, roomy: bool) -> dict[str, int]:
-    """RAGEN's loop: every turn writes the whole chat anew, tokenizes it and calls `generate`."""
+    """RAGEN's loop: every turn renders the whole chat again, tokenizes it and calls `generate`."""
     read = sampled = 0
     for _ in range(turns):
         playing = [episode for episode in episodes if not episode.done]
@@ -96,7 +96,7 @@ def rebuild(model, tokenizer, episodes: list[Episode], turns: int, tokens: int, 
 
 
 def cached(model, tokenizer, episodes: list[Episode], turns: int, tokens: int) -> dict[str, int]:
-    """Appends to the conversation's own tokens; chunks are padded on the left and the padding is masked."""
+    """Appends tokens to the cached conversation; chunks are padded on the left and the padding is masked."""
     ends = [tokenizer.eos_token_id]
     pieces = [chat(tokenizer, episode.messages) for episode in episodes]
     cache = None
@@ -107,7 +107,7 @@ def cached(model, tokenizer, episodes: list[Episode], turns: int, tokens: int) -
         read += int(batch["attention_mask"].sum())
         mask = torch.cat([mask, batch["attention_mask"]], 1)
         new = batch["input_ids"]
-        # Observations have nearly one length: room for all turns like this one, with some to spare.
+        # Observations have nearly the same length: reserve the size of this turn for all turns, with a margin.
         cache = cache or roomy_cache(model, turns * (new.shape[1] + tokens + 32))
         responses = []
         for _ in range(tokens):
@@ -118,7 +118,7 @@ def cached(model, tokenizer, episodes: list[Episode], turns: int, tokens: int) -
             new = torch.multinomial(logits.softmax(-1), 1)
             responses.append(new)
             mask = torch.cat([mask, torch.ones_like(new)], 1)
-        # The last token of a response has not been read yet: it goes before the next message.
+        # The model has not processed the last token of a response yet: it goes before the next message.
         last, mask = new, mask[:, :-1]
         texts = tokenizer.batch_decode(torch.cat(responses, 1), skip_special_tokens=True)
         contents = [episode.answer(text) for episode, text in zip(episodes, texts)]
@@ -136,7 +136,7 @@ def chat(tokenizer, messages: list[dict[str, str]]) -> str:
 
 @functools.cache
 def marks(tokenizer) -> tuple[str, str]:
-    """What the chat template writes between a response and a user message, and after that."""
+    """Returns the chat template's text between a response and a user message, and after the user message."""
     messages = [{"role": role, "content": f"[{role}]"} for role in ("system", "user", "assistant")]
     text = chat(tokenizer, [*messages, {"role": "user", "content": "[next]"}])
     _, _, after = text.partition("[assistant]")

@@ -1,13 +1,13 @@
-"""A decoder here and in torch with transformers, on the same weights: prefill, decode, gradient; prints ratios.
+"""The decoder against torch with transformers, on the same weights: prefill, decode, gradient; prints ratios.
 
     python benchmarks/torch_model.py --torch-python VENV/bin/python
     python benchmarks/torch_model.py --torch-python VENV/bin/python --dtypes float32 --phases decode --repeats 5
 
-The two sides take turns, repetition by repetition, and the least time of each counts. torch runs as it is and compiled;
-here decoding keeps keys and values of the activations' type and of f32, and a gradient (no optimizer's step) is taken
-of all rows with `remat: dots` and row by row with `remat: none`. Of each side the best of these counts. A share of the
-peak is that of the fastest product of square matrices of either side in the same type, a share of the bandwidth that of
-one pass over 512 MiB.
+The two sides alternate, repetition by repetition, and the shortest time of each counts. torch runs both eagerly and
+compiled. Here decoding uses a cache in the dtype of the activations and one in f32, and the gradient (without an
+optimizer step) is computed for all rows with `remat: dots` and row by row with `remat: none`. The best variant of each
+side counts. Shares of the peak refer to the fastest product of square matrices of either side in the same dtype, shares
+of the bandwidth to one pass over 512 MiB.
 """
 
 import argparse
@@ -34,13 +34,13 @@ class Case:
     """One line of the table.
 
     Attributes:
-        name: shown.
-        tokens: that one repetition computes.
-        flops: of its matrix products, the attention's over the positions that are seen.
-        moved: bytes that it must read at least: the parameters of each step, and the filled cache.
-        ours: ways to compute it here, (dtype) -> seconds of one repetition.
-        torch: the worker's function and its arguments, without the type.
-        ways: ways of torch, each further arguments.
+        name: name shown in the table.
+        tokens: tokens that one repetition computes.
+        flops: FLOPs of its matrix products; attention counts only the positions that are not masked.
+        moved: bytes that it must read at least: the parameters at each step, and the filled cache.
+        ours: variants of this project, (dtype) -> seconds of one repetition.
+        torch: the worker's function and its arguments, without the dtype.
+        ways: variants of torch, each as further arguments.
     """
 
     name: str
@@ -117,7 +117,7 @@ def cases(ours: Ours, options: argparse.Namespace) -> list[Case]:
 
 
 def machine(worker: Worker, dtypes: list[str]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """GF/s of square products by type and side, and GB/s of one pass over 512 MiB by side."""
+    """Returns GFLOP/s of square matrix products by dtype and side, and GB/s of one pass over 512 MiB by side."""
     product = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32))
     ones = jnp.ones(2**27)
     total = jax.jit(jnp.sum)

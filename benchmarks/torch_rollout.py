@@ -1,14 +1,14 @@
-"""The whole multi-turn rollout here and as agent loops around PyTorch; prints seconds, tokens and ratios of one run.
+"""This project's multi-turn rollout against agent loops in PyTorch; prints seconds, tokens and ratios of one run.
 
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python --models smollm2 --environments 16
     python benchmarks/torch_rollout.py --torch-python VENV/bin/python --tunix-python VENV/bin/python --models demo
 
 The same on all sides: SimpleSokoban on the same levels, RAGEN's prompt, the whole conversation as context, 5 turns and
-exactly 64 sampled tokens a turn: torch may not end a response earlier, and here no token ends one. An action budget
-that no episode can use up keeps episodes alive. (a) writes the chat anew every turn and calls `generate`, with
-transformers' own cache and with one that is not copied as it grows; (b) keeps its cache over the turns; both step
-Python environments. (c) is Tunix's sampler in the loop of (a), greedy, which is cheaper than drawing.
+exactly 64 sampled tokens per turn: torch may not end a response earlier, and here no token ends one. The action budget
+is so large that no episode ends early. (a) renders the whole chat again every turn and calls `generate`, with the cache
+of transformers and with one that is not copied as it grows; (b) keeps its cache over the turns; both step Python
+environments. (c) is Tunix's sampler in the loop of (a), with greedy decoding, which is cheaper than sampling.
 """
 
 import argparse
@@ -46,11 +46,11 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""How a chat of the shipped tokenizer is written, for transformers."""
+"""Chat template of the shipped tokenizer, for transformers."""
 
 
 class Ours:
-    """The compiled rollout of one model, and what the other sides need of it."""
+    """The compiled rollout of one model, and the data that the other sides need."""
 
     def __init__(self, name: str, environments: int):
         self.config = configuration(name, environments)
@@ -59,7 +59,7 @@ class Ours:
         self.batched_env: CompiledEnv = build.build_world(self.config, tokenizer)
         self.model = build.build_model(self.config, tokenizer, pretrained)
         engine = build.engine_config(self.config, tokenizer, group_size=1, slots=0)
-        # A token beyond the vocabulary is never drawn.
+        # A token outside the vocabulary is never sampled, so no response ends early.
         self.engine = dataclasses.replace(engine, end_of_turn=(self.model.decoder.vocab_size,))
         self.params = (
             {"policy": pretrained.params} if pretrained else actor_critic.init_params(jax.random.key(0), self.model)
@@ -70,7 +70,7 @@ class Ours:
         self.program = Programs(make_mesh(1)).rollout("rollout", self.model, self.batched_env, self.engine)
 
     def play(self, number: int) -> dict[str, Any]:
-        """One rollout."""
+        """Plays one rollout."""
         kept: list[Any] = []
 
         def run() -> None:
@@ -86,14 +86,14 @@ class Ours:
         return {"seconds": took, "read": read, "sampled": total_stats(stats)["sampled_tokens"]}
 
     def levels(self, number: int) -> list[str]:
-        """The levels of rollout `number`, as text."""
+        """Returns the levels of rollout `number`, as text."""
         task = self.batched_env.tasks[0]
         keys = level_key(jax.random.key(number), self.ids)
         drawn = jax.vmap(lambda key: task.env.draw_level(key, task.env_params))(keys)
         return [render_codes(level) for level in np.asarray(drawn)]
 
     def task(self) -> dict[str, Any]:
-        """What the Python side says about the task: the words of RAGEN's style."""
+        """Returns the texts and limits of the task for the Python side, in RAGEN's style."""
         env, prompt = self.batched_env.tasks[0].env, self.config.prompt
         legend = ", ".join(f"{symbol} is {meaning}" for symbol, meaning in env.legend)
         opening = (
@@ -103,7 +103,7 @@ class Ours:
         return {"opening": opening, "actions": prompt.max_actions, "per_turn": ACTIONS, "words": TOKENS}
 
     def save(self, folder: str) -> None:
-        """The same weights and tokenizer for transformers."""
+        """Saves the same weights and tokenizer for transformers."""
         if self.pretrained:
             save_pretrained(folder, self.pretrained.params, self.pretrained.config, files=self.pretrained.files)
             return
@@ -147,7 +147,7 @@ def configuration(name: str, environments: int) -> Config:
 
 
 def measure(name: str, options: argparse.Namespace) -> None:
-    """Plays with all sides in turns and prints a table."""
+    """Plays rollouts with all sides alternately and prints a table."""
     ours = Ours(name, options.environments)
     loops = {"(a) chat rebuilt": "rebuild", "(a) cache not copied": "rebuild, roomy", "(b) cache kept": "cached"}
     sides: dict[str, Callable[[int], dict[str, Any]]] = {"here": ours.play}

@@ -1,4 +1,4 @@
-"""torch and transformers' part of `torch_model.py`: one repetition of one measurement a request."""
+"""The side of torch and transformers in `torch_model.py`: one repetition of one measurement per request."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ FOLDER: list[str] = []
 
 
 def start(folder: str) -> dict[str, Any]:
-    """Names the folder of the model; returns versions and the number of threads."""
+    """Sets the folder of the model; returns versions and the number of threads."""
     FOLDER[:] = [folder]
     return VERSIONS | {"threads": torch.get_num_threads()}
 
@@ -49,14 +49,14 @@ def stream() -> torch.Tensor:
 
 
 def read() -> float:
-    """Seconds of one pass over 512 MiB."""
+    """Returns the seconds of one pass over 512 MiB."""
     x = stream()
     return seconds(lambda: x.sum())
 
 
 @torch.inference_mode()
 def prefill(dtype: str, mode: str, batch: int, length: int) -> float:
-    """Logits of the last token and a cache of `batch` rows of `length` tokens."""
+    """Seconds to compute the last token's logits and the cache of `batch` rows of `length` tokens."""
     tokens = torch.randint(0, 1000, (batch, length))
     run = compiled(dtype) if mode == "compiled" else model(dtype)
     cache = DynamicCache(config=model(dtype).config)
@@ -65,13 +65,13 @@ def prefill(dtype: str, mode: str, batch: int, length: int) -> float:
 
 @functools.cache
 def static_cache(dtype: str, length: int, batch: int) -> StaticCache:
-    """One cache a batch size: a new one would be compiled for again."""
+    """Returns one cache per batch size, because a new cache would cause another compilation."""
     return StaticCache(config=model(dtype).config, max_cache_len=length)
 
 
 @torch.inference_mode()
 def decode(dtype: str, mode: str, batch: int, length: int, cache: int, steps: int) -> float:
-    """`steps` greedy tokens of `batch` rows, at positions from `length` on; compiled with a static cache."""
+    """Seconds of `steps` greedy tokens of `batch` rows, at positions from `length` on; compiled with a static cache."""
     plain = model(dtype)
     kept = static_cache(dtype, cache, batch) if mode == "compiled" else DynamicCache(config=plain.config)
     if mode == "compiled":
@@ -89,7 +89,7 @@ def decode(dtype: str, mode: str, batch: int, length: int, cache: int, steps: in
 
 
 def train(dtype: str, mode: str, rows: int, length: int, part: int) -> float:
-    """Gradient of the mean token loss of `rows` rows, accumulated over parts of `part` rows."""
+    """Seconds of the gradient of the mean token loss of `rows` rows, accumulated over microbatches of `part` rows."""
     run = compiled(dtype) if mode == "compiled" else model(dtype)
     tokens = torch.randint(0, 1000, (rows, length))
 

@@ -16,11 +16,11 @@ from worker import serve
 
 SAMPLERS: dict[str, Any] = {}
 GRAIN = 128
-"""Prompts are padded to a multiple of it, so that a turn has the same shape in every repetition."""
+"""Prompts are padded to a multiple of this length, so that a turn has the same shape in every repetition."""
 
 
 def load(folder: str, length: int) -> tuple[Any, Any]:
-    """Sampler and tokenizer of a model; Tunix's Llama takes no notice of `rope_theta`, which changes no cost."""
+    """Loads sampler and tokenizer of a model; Tunix's Llama ignores `rope_theta`, which does not affect the cost."""
     if folder in SAMPLERS:
         return SAMPLERS[folder]
     raw = json.loads((Path(folder) / "config.json").read_text())
@@ -50,7 +50,7 @@ def load(folder: str, length: int) -> tuple[Any, Any]:
 def rollout(
     folder: str, levels: list[str], task: dict[str, Any], turns: int, tokens: int, batch: int
 ) -> dict[str, Any]:
-    """Plays one episode a level, `batch` of them in one call of the sampler."""
+    """Plays one episode per level, `batch` of them in one call of the sampler."""
     sampler, tokenizer = load(folder, 2048)
     episodes = [Episode(level, task) for level in levels]
     began = time.perf_counter()

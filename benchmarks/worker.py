@@ -1,6 +1,6 @@
-"""A second interpreter that answers requests, so that two stacks that do not share a venv take turns in one run.
+"""A second interpreter that answers requests, so that two stacks in different venvs can alternate in one run.
 
-Both directions carry one JSON object a line. This file needs nothing but Python itself.
+Requests and answers are one JSON object per line. This file needs only the standard library.
 """
 
 import json
@@ -14,10 +14,10 @@ from typing import Any
 
 
 class Worker:
-    """A script of this folder that runs in another interpreter and calls `serve`."""
+    """A script of this folder, which runs in another interpreter and calls `serve`."""
 
     def __init__(self, python: str, script: str):
-        """Starts it; `python` is the path of the interpreter."""
+        """Starts the worker; `python` is the path of the interpreter."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self.process = subprocess.Popen(
             [python, str(Path(__file__).parent / script)],
@@ -28,10 +28,10 @@ class Worker:
         )
 
     def ask(self, name: str, **arguments: Any) -> Any:
-        """What the worker's function `name` returns for these arguments.
+        """Calls the worker's function `name` and returns its result.
 
         Raises:
-            RuntimeError: the function failed, or the worker is gone; its own output tells why.
+            RuntimeError: the function failed, or the worker has ended; its output says why.
         """
         assert self.process.stdin
         assert self.process.stdout
@@ -46,14 +46,14 @@ class Worker:
         return answer["result"]
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the worker."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait(60)
 
 
 def serve(functions: dict[str, Callable[..., Any]]) -> None:
-    """Answers requests until the input ends. What the functions print goes to standard error."""
+    """Answers requests until the input ends. Output printed by the functions goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -67,7 +67,7 @@ def serve(functions: dict[str, Callable[..., Any]]) -> None:
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """How long a call takes."""
+    """Returns how many seconds a call takes."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began

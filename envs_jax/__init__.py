@@ -1,4 +1,4 @@
-"""Compiled text environments: gymnax environments that can also be read and answered in text."""
+"""Compiled text environments: gymnax environments with text observations and named actions."""
 
 from envs_jax.environment import NO_PIECE, EnvParams, EnvState, TextEnvironment
 from envs_jax.registry import Registry, baselines, make, register, registered, spec

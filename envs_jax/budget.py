@@ -1,4 +1,4 @@
-"""What an agent may do in an episode, and the success of reference policies within it.
+"""The budget of an episode, and the success of reference policies within it.
 
 Shapes: `N` levels.
 """
@@ -18,7 +18,7 @@ class Budget:
     Attributes:
         actions: primitive actions of an episode.
         turns: responses of an episode; the agent sees the state before each of them.
-        actions_per_turn: actions of one response, which are executed before the state is seen again.
+        actions_per_turn: actions of one response; they are all executed before the agent sees the state again.
 
     Raises:
         ValueError: a limit is less than 1.
@@ -34,17 +34,17 @@ class Budget:
 
     @property
     def reachable(self) -> int:
-        """Primitive actions that an episode can execute."""
+        """Most primitive actions that an episode can execute."""
         return min(self.actions, self.turns * self.actions_per_turn)
 
     @property
     def closed_loop(self) -> bool:
-        """Every action can have a turn of its own, so that the state is seen before each."""
+        """Whether every action can have its own turn, so that the agent sees the state before each."""
         return self.turns >= self.reachable
 
     @classmethod
     def one_per_turn(cls, actions: int) -> "Budget":
-        """That of an agent which sees the state before every one of its actions."""
+        """Returns the budget of an agent that sees the state before each of its actions."""
         return cls(actions, actions, 1)
 
 
@@ -54,9 +54,9 @@ class Baselines(NamedTuple):
     Attributes:
         random: f64[N] of uniform random actions until the budget is spent.
         optimal: f64[N] of the best policy.
-        optimal_is: "exact": no agent with this budget does better, and one does as well; "closed loop": of a policy
-            that sees the state before every action, an upper bound for one that does not; otherwise what it is instead.
-        null: f64[N] of doing nothing, which is whether the start state is solved; None where it is not known.
+        optimal_is: what `optimal` is. "exact": the best that an agent with this budget can reach; "closed loop": of a
+            policy that sees the state before every action, an upper bound for others; else another description.
+        null: f64[N] of doing nothing, that is, whether the start state is solved; None if unknown.
     """
 
     random: np.ndarray
@@ -66,5 +66,5 @@ class Baselines(NamedTuple):
 
 
 def optimal_label(kind: str, name: str = "optimal") -> str:
-    """Returns the name of the line of optimal play, with what it is (`Baselines.optimal_is`) where it is not exact."""
+    """Returns the label of optimal play, with its kind (`Baselines.optimal_is`) unless it is exact."""
     return name if kind == EXACT else f"{name} ({kind})"

@@ -1,4 +1,4 @@
-"""`TextEnvironment`: a gymnax environment that can also be read and answered in text.
+"""`TextEnvironment`: a gymnax environment with text observations and named actions.
 
 Shapes: `P` observation pieces, `H` and `W` rows and columns of a grid.
 """
@@ -46,25 +46,25 @@ class TextEnvironment(environment.Environment):
     which `envs_jax.testing.check_env` verifies:
 
     * `reset_env(key, params) -> (obs, state)`: the key decides the level and nothing else does.
-    * `step_env(key, state, action, params) -> (obs, state, reward f32[], terminated bool[], info)`: pure; the key is
-      the transition noise. A state that is terminated or truncated absorbs: it comes back unchanged with reward 0.
-      `info` holds `success` and `action_is_effective`, both bool[], and whatever else is worth averaging.
+    * `step_env(key, state, action, params) -> (obs, state, reward f32[], terminated bool[], info)`: pure; the key
+      decides the transition noise. A terminated or truncated state is absorbing: it is returned unchanged with
+      reward 0. `info` holds `success` and `action_is_effective`, both bool[], and other values worth averaging.
     * `describe(state, params) -> i32[P]`: ids into `pieces`, padded on the right with `NO_PIECE`; `P` is fixed. The
-      text of a state is `"".join(pieces[i])`. What the text says about the last action is read from the state.
+      text of a state is `"".join(pieces[i])`. Text about the last action depends only on the state.
     * `success(state, params) -> bool[]`: the task is solved in this state.
-    * `state_hash(state, params) -> u32[2]`: equal for equal situations, whatever path led there.
-    * `level_hash(state, params) -> u32[2]`: of a state that was just reset, equal where the level counts as the same
-      one; `envs_jax.splits` divides levels into training, validation and test by it.
+    * `state_hash(state, params) -> u32[2]`: equal for equal situations, independent of the path that led there.
+    * `level_hash(state, params) -> u32[2]`: of a state that was just reset, equal for levels that count as the same;
+      `envs_jax.splits` divides levels into training, validation and test by this hash.
 
     Attributes:
         actions: names by action id, as the agent writes them.
-        pieces: the finite set of text fragments that `describe` can utter.
-        piece_limits: most occurrences of each piece in one observation, from which a prompt bounds its tokens; empty
-            for no limit but `P`.
+        pieces: the finite set of text fragments that `describe` can return.
+        piece_limits: most occurrences of each piece in one observation, used to bound the tokens of a prompt; empty
+            if there is no limit but `P`.
         instruction: the task in words, shown once before the first turn.
-        legend: pairs (symbol, meaning), shown after the instruction; empty where there is no grid.
-        lists_actions: prompts list the names of the actions, in the order of their ids. False where observations name
-            them, for instance because their order would tell which is the better one.
+        legend: pairs (symbol, meaning), shown after the instruction; empty if there is no grid.
+        lists_actions: prompts list the names of the actions, in the order of their ids. False if observations name
+            them, for instance because their order would reveal which one is better.
     """
 
     actions: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class TextEnvironment(environment.Environment):
         raise NotImplementedError(f"{self.name} has no levels; its episodes come from a key alone")
 
     def render(self, state: Any, params: Any) -> str:
-        """Returns the text of one (unbatched) state. Runs on the host."""
+        """Returns the text of one (unbatched) state; runs on the host."""
         return "".join(self.pieces[i] for i in np.asarray(self.describe(state, params)).tolist() if i != NO_PIECE)
 
     @property

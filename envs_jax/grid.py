@@ -1,4 +1,4 @@
-"""What environments on a board have in common: levels that are boards, and the words for a board.
+"""Shared code of environments on a board: levels that are boards, and the text of a board.
 
 Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
 """
@@ -17,7 +17,7 @@ FORMATS = ("grid", "coord", "grid_coord")
 """Observations: one symbol per cell; lists of (row, column); the lists, a newline and the grid."""
 
 SpellCells = Callable[[int | jax.Array, jax.Array, int], jax.Array]
-"""(number of a heading, mask bool[H, W], most cells of it) to piece ids i32[1 + most]: the heading and the cells."""
+"""(index of a heading, mask bool[H, W], most cells) -> piece ids i32[1 + most]: the heading and the cells."""
 
 
 class GridEnvironment(TextEnvironment):
@@ -38,7 +38,7 @@ class GridEnvironment(TextEnvironment):
         raise NotImplementedError
 
     def generate_level(self, key: jax.Array, params: Any) -> jax.Array:
-        """Returns a level of the environment's own, i8[H, W]."""
+        """Generates a level, i8[H, W]."""
         raise NotImplementedError
 
     def observation_space(self, params: Any) -> spaces.Box:
@@ -46,17 +46,17 @@ class GridEnvironment(TextEnvironment):
         return spaces.Box(0, self.num_codes - 1, (self.height, self.width), jnp.int8)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
-        """Starts an episode on the key's level."""
+        """Starts an episode on the level that `draw_level` returns for this key."""
         return self.reset_to_level(self.draw_level(key, params), params)
 
     def draw_level(self, key: jax.Array, params: Any) -> jax.Array:
-        """Returns the key's level, i8[H, W]: a row of `params.levels`, or a generated one."""
+        """Returns the level of a key, i8[H, W]: a row of `params.levels`, or a generated level."""
         if params.levels.shape[0] > 0:
             return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
         return self.generate_level(key, params)
 
     def checked(self, level: jax.Array) -> jax.Array:
-        """Returns a level that was given.
+        """Returns the given level after checking its size.
 
         Raises:
             ValueError: it has another size than the board.
@@ -70,7 +70,7 @@ class GridEnvironment(TextEnvironment):
         return level
 
     def state_hash(self, state: Any, params: Any) -> jax.Array:
-        """Returns u32[2], a hash of the board, whatever the observation shows."""
+        """Returns u32[2], a hash of the board, independent of the observation format."""
         return hash_integers(self.codes(state))
 
     def level_hash(self, state: Any, params: Any) -> jax.Array:
@@ -83,7 +83,7 @@ class GridEnvironment(TextEnvironment):
 
 
 def check_format(observation: str) -> None:
-    """Refuses an observation that is none of `FORMATS`; raises `ValueError`."""
+    """Raises a `ValueError` if an observation format is not in `FORMATS`."""
     if observation not in FORMATS:
         raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
 
@@ -95,11 +95,11 @@ def spell_grid(codes: jax.Array, newline: int) -> jax.Array:
 
 
 def cell_lists(first: int, headings: Sequence[str], height: int, width: int) -> tuple[list[str], SpellCells]:
-    """Pieces for lists of cells, and the function that spells such a list; where there is no cell, it says "none".
+    """Returns pieces for lists of cells, and the function that writes such a list; an empty list is "none".
 
     Args:
-        first: number of pieces that stand before these.
-        headings: what the lists begin with.
+        first: number of pieces before these.
+        headings: headings of the lists.
         height: H.
         width: W.
     """
@@ -116,5 +116,5 @@ def cell_lists(first: int, headings: Sequence[str], height: int, width: int) -> 
 
 
 def packed(ids: jax.Array) -> jax.Array:
-    """Piece ids i32[P] with what stands for nothing moved to the end."""
+    """Returns piece ids i32[P] with the padding (`NO_PIECE`) moved to the end."""
     return ids[jnp.argsort(ids == NO_PIECE, stable=True)]

@@ -10,10 +10,10 @@ Playable = Callable[[np.ndarray], np.ndarray]
 """levels i8[N, H, W] -> whether each can be played, bool[N]."""
 
 CheckLevel = Callable[[np.ndarray, str], None]
-"""(level i8[H, W], its name) -> None; raises ValueError, which says why the level cannot be played."""
+"""(level i8[H, W], its name) -> None; raises a ValueError that says why the level cannot be played."""
 
 MAX_CELLS = 1 << 28
-"""Cells of a pack, all its levels together."""
+"""Most cells of a pack, summed over its levels."""
 
 
 def load(path: str | Path, playable: Playable, check_level: CheckLevel) -> np.ndarray:
@@ -28,11 +28,11 @@ def load(path: str | Path, playable: Playable, check_level: CheckLevel) -> np.nd
             version = np.lib.format.read_magic(file)
             read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, _, dtype = read(file)
-        except Exception as error:  # NumPy lets what Python's parser raises for a damaged header through
+        except Exception as error:  # NumPy does not catch what Python's parser raises for a damaged header
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} is no .npy array file ({reason}); expected a level pack, i8[N, H, W]") from error
-        # The header may ask for any amount of memory, so that nothing is allocated before it has been compared with
-        # what the file holds.
+        # The header may request any amount of memory, so nothing is allocated before it is compared with the size of
+        # the file.
         _check_kind(dtype, shape, str(path))
         start = file.tell()
         if file.seek(0, 2) - start != math.prod(shape):
@@ -53,7 +53,7 @@ def check_cells(number: int, height: int, width: int) -> None:
 
 
 def check_playable(pack: np.ndarray, name: str, playable: Playable, check_level: CheckLevel) -> None:
-    """Refuses a pack, i8[N, H, W], for its first level that cannot be played; its number, from 1, follows the name."""
+    """Refuses a pack, i8[N, H, W], with an unplayable level; the message has `name` and the level's number, from 1."""
     for index in np.flatnonzero(~playable(pack))[:1]:
         check_level(pack[index], f"{name} {index + 1}")
 

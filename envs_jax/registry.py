@@ -27,17 +27,17 @@ Planner = Callable[[np.ndarray], np.ndarray | None]
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What is known of an environment by its name.
+    """An entry of the registry.
 
     Attributes:
         factory: function from options to (env, params).
-        description: one line for people.
+        description: one line for users.
         max_actions: primitive actions of an episode, unless the user sets another budget.
         oracle: function (params, levels i8[N, H, W], budget: Budget) to the exact success f64[N] of the uniform random
-            and of the optimal policy within `budget.reachable` actions, a pair or a `Baselines`; None where nobody has
-            worked it out. Where transitions are random the optimum depends on how many actions a turn commits, too.
-        plan: function from a level i8[H, W] to the action ids of a shortest plan, or None if there is no plan; None
-            where there is no planner.
+            and of the optimal policy within `budget.reachable` actions, a pair or a `Baselines`; None if there is
+            none. With random transitions the optimum also depends on the number of actions per turn.
+        plan: function from a level i8[H, W] to the action ids of a shortest plan, or None if there is no plan; None if
+            there is no planner.
     """
 
     factory: Factory
@@ -48,7 +48,7 @@ class Spec:
 
 
 class Registry:
-    """Names and what they stand for."""
+    """A table of environments by name."""
 
     def __init__(self, specs: dict[str, Spec]):
         """Starts with a table of names, which is copied."""
@@ -68,7 +68,7 @@ class Registry:
         oracle: Oracle | None = None,
         plan: Planner | None = None,
     ) -> None:
-        """Gives an environment a name; the arguments are those of `Spec`.
+        """Registers an environment under a name; the arguments are those of `Spec`.
 
         Raises:
             ValueError: the name is taken.
@@ -78,10 +78,10 @@ class Registry:
         self._specs[name] = Spec(factory, description, max_actions, oracle, plan)
 
     def spec(self, name: str) -> Spec:
-        """Returns what is known of an environment.
+        """Returns the entry of an environment.
 
         Raises:
-            ValueError: there is no such environment; the message suggests near names.
+            ValueError: there is no such environment; the message suggests similar names.
         """
         if name not in self._specs:
             near = _nearest(name, self.registered())
@@ -97,7 +97,7 @@ class Registry:
                 parameters, such as `max_steps_in_episode=50`.
 
         Raises:
-            ValueError: the name or an option is unknown, or an option's value is of no use.
+            ValueError: the name or an option is unknown, or the value of an option is not valid.
         """
         factory = self.spec(name).factory
         accepted = tuple(inspect.signature(factory).parameters)
@@ -123,16 +123,18 @@ class Registry:
         return env, params
 
     def baselines(self, name: str, key: jax.Array, n: int, budget: Budget) -> tuple[float, float]:
-        """Returns the exact success of the uniform random and of the optimal policy, means over levels. Host work.
+        """Returns the exact success of the uniform random and of the optimal policy, as means over levels.
+
+        Runs on the host.
 
         Args:
             name: one of `registered()`.
-            key: PRNG key that draws the levels.
-            n: levels.
+            key: PRNG key that decides the levels.
+            n: number of levels.
             budget: limits of an episode.
 
         Returns:
-            (random, optimal), both NaN where the environment was registered without an oracle.
+            (random, optimal), both NaN if the environment has no oracle.
 
         Raises:
             ValueError: there is no such environment, or `n` is less than 1.
@@ -147,11 +149,11 @@ class Registry:
         return float(np.mean(found.random)), float(np.mean(found.optimal))
 
     def level_baselines(self, name: str, params: Any, levels: np.ndarray, budget: Budget) -> Baselines | None:
-        """Returns what the oracle of an environment says of each of some levels; None where it has no oracle.
+        """Returns the oracle's baselines of N levels of an environment; None if it has no oracle.
 
         Args:
             name: one of `registered()`.
-            params: of the environment; an episode ends after its `max_steps_in_episode` actions too.
+            params: parameters of the environment; an episode also ends after `max_steps_in_episode` actions.
             levels: i8[N, H, W].
             budget: limits of an episode.
 
@@ -172,7 +174,7 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 
 
 def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
-    """Returns a scalar of a parameter's dtype, f32[] or i32[], or refuses it."""
+    """Returns the value as a scalar of the parameter's dtype, f32[] or i32[]; refuses values of other types."""
     whole = jnp.issubdtype(dtype, jnp.integer)
     usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not usable or (whole and (value != int(value) or abs(value) > jnp.iinfo(dtype).max)):
@@ -182,7 +184,7 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
 
 
 def draw_levels(env: TextEnvironment, params: Any, keys: jax.Array, split: Split = Split.ANY) -> np.ndarray:
-    """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] where the environment has no levels.
+    """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] if the environment has no levels.
 
     Raises:
         ValueError: a key has no level of the split, see `splits.split_key`.
@@ -210,12 +212,12 @@ def _draw(env: TextEnvironment, keys: jax.Array, params: Any, split: jax.Array) 
 
 
 def has_levels(env: TextEnvironment) -> bool:
-    """Whether the environment draws levels as arrays, instead of making its states from a key alone."""
+    """Whether the environment has levels as arrays, instead of making its states from a key alone."""
     return type(env).draw_level is not TextEnvironment.draw_level
 
 
 def _sokoban_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
-    # Pushes always succeed, so that nothing is lost by choosing many of them at once.
+    # Transitions are deterministic, so nothing is lost by choosing many actions at once.
     actions = budget.reachable
     return Baselines(sokoban_oracle.random_success(levels, actions), sokoban_oracle.optimal_success(levels, actions))
 
@@ -230,7 +232,7 @@ def _frozen_lake_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Base
 
 
 def _bandit_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
-    # Success is to pull the high one of two arms in the one action that an episode has.
+    # Success means pulling the high arm of the two with the only action of an episode.
     return Baselines(np.full(len(levels), 0.5), np.ones(len(levels)))
 
 

@@ -1,8 +1,8 @@
-"""Levels for training, validation and test: every level belongs to one of the three, by a hash of its content.
+"""Splits of levels: a hash of its content assigns every level to training, validation or test.
 
-A level drawn from a key and a split is a function of both: keys derived from the given one are tried in turn until one
-draws a level of the split. So no level that a policy is tested on can occur in its training, whatever the seeds, and
-the law of the levels of a split is that of the environment, given the split.
+The level of a key and a split is a function of both: keys derived from the given one are tried sequentially until one
+draws a level of the split. So no test level can occur in training, with any seeds, and levels of a split have the
+environment's distribution, conditioned on the split.
 
 Shapes: `N` keys or levels, `H` and `W` rows and columns of a grid.
 """
@@ -18,7 +18,7 @@ from envs_jax.environment import TextEnvironment, hash_integers
 
 
 class Split(enum.IntEnum):
-    """Parts of the space of levels; ANY is the whole of it, where levels are not held out."""
+    """Subsets of the levels; ANY is all levels, for runs without held-out levels."""
 
     ANY = -1
     TRAIN = 0
@@ -27,20 +27,20 @@ class Split(enum.IntEnum):
 
 
 SHARES = {Split.TRAIN: 0.8, Split.VALIDATION: 0.1, Split.TEST: 0.1}
-"""Shares of the contents, not of the draws: common levels weigh as much as rare ones."""
+"""Shares of the distinct levels, not of the draws: common levels count as much as rare ones."""
 
 MAX_DRAWS = 256
-"""Keys that are tried for a level; where a split has its share of the draws, one in 10^12 finds none."""
+"""Most keys that are tried for a level; if a split has its share of the draws, one search in 10^12 finds none."""
 
 _BOUNDS = tuple(int(2**32 * sum(list(SHARES.values())[: index + 1])) for index in range(2))
 _KEYS = 0x51E7
-"""Folded into a key before the number of the draw: generators fold small numbers into their keys themselves."""
+"""Folded into a key before the number of the draw, because generators also fold small numbers into their keys."""
 
 
 def split_of(level_hash: jax.Array) -> jax.Array:
     """Returns the split of a level, i32[], from its `TextEnvironment.level_hash`, u32[2]."""
     mixed = level_hash[0] ^ (level_hash[1] * jnp.uint32(0x9E3779B9))
-    # The finalizer of MurmurHash3: FNV leaves its high bits poorly mixed after few words.
+    # The finalizer of MurmurHash3, because the high bits of FNV are poorly mixed after few words.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
     mixed ^= mixed >> 16
@@ -57,8 +57,8 @@ def split_key(env: TextEnvironment, key: jax.Array, params: Any, split: jax.Arra
         split: i32[], a `Split`; with ANY the key itself is returned.
 
     Returns:
-        A key for `reset_env` or `draw_level`, and bool[]: its level is of the split. It is false after `MAX_DRAWS`
-        draws without one, which callers count; the level is then of another split.
+        A key for `reset_env` or `draw_level`, and bool[]: its level is in the split. It is false after `MAX_DRAWS`
+        draws without such a level, which callers count; the level is then in another split.
     """
     base = jax.random.fold_in(key, _KEYS)
 
@@ -86,7 +86,7 @@ def splits_of_levels(env: TextEnvironment, params: Any, levels: np.ndarray) -> n
 
 
 def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split, int]:
-    """Returns how many different levels of each split some draws from a fixed key hold. Runs on the host."""
+    """Returns how many different levels of each split occur in `draws` draws from a fixed key. Runs on the host."""
 
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         level_hash = env.level_hash(env.reset_env(key, params)[1], params)
@@ -100,7 +100,7 @@ def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split
 def grid_hash(board: jax.Array) -> jax.Array:
     """Hashes a board, i8[H, W], to u32[2], equal for its rotations and mirror images.
 
-    A policy that has seen a board has nearly seen its mirror image, so that both belong to the same split.
+    A policy that has seen a board has nearly seen its mirror image, so both belong to the same split.
     """
     hashes = jax.vmap(hash_integers)(jnp.stack(grid_images(board)))
     first = jnp.min(hashes[:, 0])
@@ -109,6 +109,6 @@ def grid_hash(board: jax.Array) -> jax.Array:
 
 
 def grid_images(board: Any) -> list[Any]:
-    """Returns the images of a board [H, W] under rotations and mirrors that keep its shape: 8 of a square, else 4."""
+    """Returns the images of a board [H, W] under rotations and reflections that keep its shape: 8 if square, else 4."""
     turned = [board, board.T] if board.shape[0] == board.shape[1] else [board]
     return [image[::down, ::right] for image in turned for down in (1, -1) for right in (1, -1)]

@@ -1,6 +1,6 @@
-"""`check_env`: does an environment keep the contract of `TextEnvironment`?
+"""`check_env`: checks that an environment keeps the contract of `TextEnvironment`.
 
-Shapes: `M` episodes played side by side, `T` their steps, `A` actions.
+Shapes: `M` episodes played in parallel, `T` their steps, `A` actions.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from envs_jax.environment import NO_PIECE, TextEnvironment
 _EPISODES = 4
 _EAGER_STEPS = 2
 _TOLERANCE = 1e-6
-"""Relative difference that two compilations of one formula may show in a float."""
+"""Largest relative difference of a float between two compilations of the same formula."""
 
 
 class _Walk(NamedTuple):
@@ -25,11 +25,11 @@ class _Walk(NamedTuple):
         level_keys: key[M].
         step_keys: key[M, T] for gymnax's `step`, which gives `step_env` the first of two keys split from it.
         choices: i32[M, T] actions.
-        first: (obs, state) of the starts, [M, ...].
-        given: the same by `reset_to_level` on the level that `draw_level` names; None where there are no levels.
+        first: (obs, state) after reset, [M, ...].
+        given: the same by `reset_to_level` on the level that `draw_level` returns; None if there are no levels.
         steps: (obs, state, reward, terminated, info) after each step, [M, T, ...].
-        visited: states with their starts, [M, 1 + T, ...].
-        facts: what the environment says of every visited state, NumPy arrays [M, 1 + T, ...].
+        visited: states, with the start states, [M, 1 + T, ...].
+        facts: results of the environment's methods for every visited state, NumPy arrays [M, 1 + T, ...].
     """
 
     level_keys: jax.Array
@@ -43,27 +43,28 @@ class _Walk(NamedTuple):
 
 
 def check_env(env: TextEnvironment, params: Any, *, key: jax.Array, num_steps: int = 12) -> None:
-    """Plays an environment and checks what `TextEnvironment` promises. Takes some seconds, mostly compilation.
+    """Plays an environment and checks the contract of `TextEnvironment`. Takes some seconds, mostly compilation.
 
-    Names and text; shapes and dtypes that never change and are not weak; keys used once; random play that is equal with
-    and without jit, and batched and one by one; states that absorb once they are done; values inside the spaces;
-    observations that spell the rendered text; a hash that forgets the way; gymnax's `reset` and `step`.
+    Checked are names and text; shapes and dtypes, which must never change nor be weak; that keys are used once; that
+    random play is equal with and without jit, and batched and one by one; that finished states are absorbing; that
+    values are inside the spaces; that observations give the rendered text; that the hash does not depend on the path;
+    and gymnax's `reset` and `step`.
 
     Args:
         env: The environment.
         params: Its parameters.
-        key: PRNG key, made by `jax.random.key`; it decides the levels, the noise and the actions tried.
+        key: PRNG key, made by `jax.random.key`; it decides the levels, the noise and the actions.
         num_steps: Steps of each random episode, at least `_EAGER_STEPS`.
 
     Raises:
-        AssertionError: a promise is broken; the message says which one, with the values found.
+        AssertionError: the contract is broken; the message says how, with the values found.
         ValueError: `num_steps` is too small.
     """
     if num_steps < _EAGER_STEPS:
         raise ValueError(f"num_steps is {num_steps}; expected at least {_EAGER_STEPS}")
     _check_names(env)
     _check_types(env, params, key)
-    # A horizon before the end of the walk lets every episode be cut off, so that this is seen too.
+    # Episodes are truncated before the end of the walk, so that truncation is checked too.
     params = params.replace(max_steps_in_episode=jnp.minimum(params.max_steps_in_episode, num_steps - 1))
     walk = _play(env, params, key, num_steps)
     _check_walk(env, walk)
@@ -98,7 +99,7 @@ def _check_names(env: TextEnvironment) -> None:
 
 
 def _check_types(env: TextEnvironment, params: Any, key: jax.Array) -> None:
-    """Looks at shapes and dtypes without computing anything."""
+    """Checks shapes and dtypes without computing anything."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         _require(
             isinstance(leaf, jax.Array) and not leaf.weak_type,
@@ -202,13 +203,13 @@ def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> 
 
 
 def _keys(draws: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array:
-    """Draws PRNG keys on the host: every random function that is called by itself is one more program to compile."""
+    """Makes PRNG keys on the host, because every random function called alone is another program to compile."""
     data = draws.integers(2**32, size=(*shape, *jax.random.key_data(like).shape), dtype=np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
 def _check_walk(env: TextEnvironment, walk: _Walk) -> None:
-    """Time, the two words for "terminated", the two for "success" and the two ways to start on a level agree."""
+    """Checks the time, and that the two sources of termination, of success and of start states each agree."""
     if walk.given is not None:
         _check_equal(env, "reset_to_level on draw_level's level", walk.given, walk.first)
     _, states, _, terminated, info = walk.steps
@@ -232,7 +233,7 @@ def _check_walk(env: TextEnvironment, walk: _Walk) -> None:
 
 
 def _check_absorbing(env: TextEnvironment, params: Any, walk: _Walk) -> None:
-    """Ends every state that was visited, in both ways, and tries every action in it."""
+    """Terminates and truncates every visited state, and tries every action in it."""
     ways = {
         "terminated": lambda s: s.replace(terminated=jnp.ones_like(s.terminated)),
         "truncated": lambda s: s.replace(time=jnp.maximum(s.time, params.max_steps_in_episode)),
@@ -266,7 +267,7 @@ def _check_spaces(env: TextEnvironment, params: Any, walk: _Walk) -> None:
         env,
         f"the action space is {space!r} for {len(env.actions)} action names; expected as many",
     )
-    # An action that is as likely as the others is missed by this many draws with probability below e^-20.
+    # With this many uniform draws, a given action is missed with probability below e^-20.
     keys = _keys(np.random.default_rng(0), walk.level_keys[0], 20 * len(env.actions) + 20)
     sampled = np.asarray(jax.jit(jax.vmap(space.sample))(keys))
     missing = sorted(set(range(len(env.actions))) - set(sampled.tolist()))
@@ -311,9 +312,9 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
 
 
 def _check_gymnax(env: TextEnvironment, params: Any, walk: _Walk) -> None:
-    """Plays the walk again by gymnax's `reset` and `step`, which are compiled for one episode and reset by themselves.
+    """Plays the walk again with gymnax's `reset` and `step`, compiled for one episode; `step` resets automatically.
 
-    JAX follows each key through both programs: a key that feeds two draws makes them equal or dependent.
+    JAX tracks each key through both programs: a key used for two draws would make them equal or dependent.
     """
 
     def call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

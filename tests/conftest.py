@@ -1,14 +1,14 @@
-"""Settings of JAX and hypothesis for the whole suite; they have to stand before the first array is made."""
+"""Settings of JAX and Hypothesis for the whole suite; they must be set before the first array is made."""
 
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compiling takes most of the suite's time, more than optimized machine code would save; XLA's fusion emitters take most
-# of that. Environment variables, because processes that tests start have to make the same machine code: their bits are
-# compared with those made here.
+# Compilation takes most of the suite's time, more than optimized machine code would save; XLA's fusion emitters take
+# most of that. These are environment variables, because processes started by tests must produce the same machine code:
+# their results are compared bit for bit with results of this process.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# XLA aborts the process where one of the eight devices is 40 seconds late for a collective; on a busy machine with two
-# cores it can be.
+# XLA aborts the process if one of the eight devices is 40 seconds late for a collective, which can happen on a busy
+# machine with two cores.
 os.environ["XLA_FLAGS"] = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
@@ -23,19 +23,19 @@ import jax
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
-# Set by the variable JAX_COMPILATION_CACHE_DIR; without it nothing is kept.
+# Has an effect only if JAX_COMPILATION_CACHE_DIR is set.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
 
 WITH_FINISHED_RUN = ("test_eval_set.py", "test_seen.py", "test_loop.py", "test_resume.py", "test_unwritable.py")
-"""Files whose tests ask for `finished`, which costs each process that makes it the time of a whole run."""
+"""Files whose tests use the fixture `finished`, which costs a process the time of a whole run."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Deals whole files to processes, because tests of a file share compiled programs; `finished` is made in one."""
+    """Assigns whole files to processes, because tests of a file share programs; `finished` is made in one process."""
     from xdist.scheduler import LoadFileScheduling
 
     class FinishedRunOnce(LoadFileScheduling):
@@ -47,7 +47,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_modifyitems(items):
-    """What takes longest, `finished` and other whole runs, goes first, so that no process is idle at the end."""
+    """Runs the longest tests first (`finished` and other whole runs), so that no process is idle at the end."""
 
     def rank(item):
         return item.path.name not in WITH_FINISHED_RUN, not {"train", "evaluate"} & set(item.path.parts)

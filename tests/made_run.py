@@ -1,4 +1,4 @@
-"""A tiny model with a chat template, and folders of runs that went on from it, made without training."""
+"""A tiny model with a chat template, and folders of runs that started from it, made without training."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ TEMPLATE = """
 THINKING = TEMPLATE.replace(
     "'<|assistant|>'", "'<|assistant|>' ~ ('<think></think>' if enable_thinking is false else '')"
 )
-"""Opens a response with an empty think block where none is wanted, as Qwen3's does."""
+"""Starts a response with an empty think block if no thought is wanted, like Qwen3's template."""
 
 RUN = """
 tasks: [{env: FrozenLake, groups: 2}]
@@ -38,7 +38,7 @@ algo: {preset: starpo}
 
 
 def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) -> Path:
-    """A random model in Hugging Face's layout, with the shipped tokenizer."""
+    """Writes a random model in Hugging Face's layout, with the shipped tokenizer."""
     settings = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "chat_template": template}
     files = tokenizers.small_files() | {"tokenizer_config.json": json.dumps(settings).encode()}
     params = decoder.init_params(jax.random.key(3), SHAPE)
@@ -49,12 +49,12 @@ def write_model(folder: Path, template: str = TEMPLATE, positions: int = 512) ->
 
 
 def write_run(folder: Path, model: str, prompt: str = "") -> Path:
-    """The folder of a run whose parameters have moved at random.
+    """Writes the folder of a run whose parameters were changed at random.
 
     Args:
-        folder: a new one.
-        model: what stands under `model` in the configuration.
-        prompt: further keys of `prompt`.
+        folder: a new folder.
+        model: content of the section `model` of the configuration.
+        prompt: further keys of the section `prompt`.
     """
     data = yaml.safe_load(RUN) | {"model": yaml.safe_load(f"{{{model}}}")}
     data["prompt"] |= yaml.safe_load(f"{{{prompt}}}")

@@ -1,4 +1,4 @@
-"""Made-up trajectories of unequal lengths, and a small state to learn from them."""
+"""Made-up trajectories of unequal lengths, and a small training state."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ EPISODES = GROUPS * GROUP_SIZE
 SHAPE = DecoderConfig(vocab_size=19, num_layers=1, embed_dim=8, num_heads=2, num_kv_heads=1, head_dim=4, mlp_width=12)
 MODEL = ActorCritic(decoder=SHAPE, critic="shared")
 PLAIN = optax.sgd(1.0)
-"""Steps that are the gradient itself; Adam would blow rounding up where a gradient is zero."""
+"""Steps equal the gradient; Adam would amplify rounding errors where a gradient is zero."""
 KEY = jax.random.key(0)
 BASE = LearnerConfig(
     task_names=("toy",),
@@ -69,7 +69,7 @@ def fresh_state(model=MODEL, reference=False, tx=PLAIN):
 
 
 def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
-    """Episodes of one or two turns; the first episodes say much more than the last. Larger arrays only add padding."""
+    """Episodes of one or two turns; the first have much longer responses than the last. Larger arrays add padding."""
     draw = np.random.default_rng(seed)
     num_turns = draw.integers(1, TURNS + 1, EPISODES)
     played = np.arange(TURNS) < num_turns[:, None]
@@ -111,7 +111,7 @@ def make_trajectory(seed=0, seen=SEEN, said=SAID) -> Trajectory:
 TRAJECTORY = make_trajectory()
 ONES = jnp.ones(EPISODES)
 ROUNDING = 1e-7
-"""Parameters are near 1, so a step, which is seen as their difference, is known to their last bit."""
+"""Parameters are near 1, so a step, computed as their difference, is known to their last bit."""
 
 
 def assert_close(a, b, relative=1e-5):

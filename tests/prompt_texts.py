@@ -1,4 +1,4 @@
-"""A prompt's prefix, messages and responses as text: what their tokens have to spell."""
+"""A prompt's prefix, messages and responses as text, to compare their tokens with."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from agentrl_jax.text.prompt import REWARD_DECIMALS, REWARD_DIGITS, Prompt
 
 
 def prefix_text(prompt: Prompt) -> str:
-    """Returns the prefix as text, special tokens spelled by their names."""
+    """Returns the prefix as text, with special tokens by name."""
     return "".join(_spell(prompt.prefix_pieces))
 
 
@@ -23,7 +23,7 @@ def message_text(
     first: bool,
     response_ended: bool,
 ) -> str:
-    """Returns the text of `message`; arguments as there, the observation as text. Special tokens are spelled."""
+    """Returns the text of `message`, with the same arguments but the observation as text; special tokens by name."""
     shown = {"always": True, "first": first, "later": not first, "unended": not first and not response_ended}
     values = {
         "observation": observation,
@@ -36,7 +36,7 @@ def message_text(
 
 
 def response_text(prompt: Prompt, actions: Sequence[int]) -> str:
-    """Returns the text of `response` for a list of action ids, with the end-of-turn token spelled."""
+    """Returns the text of `response` for a list of action ids, with the end-of-turn token by name."""
     before, between, after = ("".join(_spell(pieces)) for pieces in prompt.response_pieces)
     return before + between.join(prompt.actions[a] for a in actions) + after
 

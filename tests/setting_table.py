@@ -1,9 +1,10 @@
-"""Every setting of the learning rule, and with which value it has to matter.
+"""Every setting of the algorithm, with a value that must have an effect.
 
-`TRIED` holds a value of each setting that reaches the update, and what it takes to matter. `ELSEWHERE` names the
-others of the same parts of the tree, with the test that covers them; `BUILT` holds a value of those whose test starts
-below the configuration, which has to change what is built of it. `IDLE_WITH` lists what is accepted though it does
-nothing, with the reason. A new field is in one of the tables, or tests/train/test_pairs.py fails.
+`TRIED` has a value for each setting that affects the update, and the other settings that it needs for that. `ELSEWHERE`
+names the other settings of the same sections, with the test that covers them; `BUILT` has a value for those of them
+whose test starts below the configuration, which must change what is built. `IDLE_WITH` lists settings that are accepted
+although they have no effect, with the reason. A new field must be in one of the tables, or tests/train/test_pairs.py
+fails.
 """
 
 import copy
@@ -30,12 +31,12 @@ BASE: dict[str, Any] = {
     "optim": {"lr": 0.05, "max_grad_norm": 1e4},
     "train": {"iterations": 4},
 }
-"""A critic, several turns and members, more than one step so that clips bind; else the defaults."""
+"""A critic, several turns and members of a group, more than one step so that clipping occurs; else the defaults."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A value of a setting, and the values of others that it needs to matter, by dotted name."""
+    """A value of a setting, and the values of other settings that it needs to have an effect, by dotted name."""
 
     name: str
     value: Any
@@ -150,7 +151,7 @@ def _part(path: list[str]) -> Any:
 
 
 def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of plain data with values by dotted name; what another kind does not have is left out."""
+    """Returns a copy of plain data with values set by dotted name; fields that another kind lacks are dropped."""
     data = copy.deepcopy(data)
     for name in sorted(values, key=lambda name: not name.endswith(".kind")):
         *path, last = name.split(".")
@@ -166,7 +167,7 @@ def put(data: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(settings: tuple[Setting, ...], needs: tuple[Setting, ...] = (), without: str = "") -> dict[str, Any]:
-    """The base with what `needs` need but for the name `without`, and with the values of `settings`, which win."""
+    """Returns the base with what `needs` need, except the name `without`, and the values of `settings`, which win."""
     values = {name: value for setting in needs for name, value in setting.needs.items() if name != without}
     return put(BASE, values | {setting.name: setting.value for setting in settings})
 
@@ -286,7 +287,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "train.trajectories_every": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
     "train.trajectories": ("records", "train/test_loop.py::test_trajectories_are_written_as_text"),
 }
-"""Settings that do not reach the update: what they reach, and the test that covers them (under tests/)."""
+"""Settings that do not affect the update: what they affect, and the test that covers them (under tests/)."""
 
 
 _STAGES = {"algo.horizon.kind": "stepwise", "algo.horizon.turns": (1, 2), "algo.horizon.every": 1}
@@ -341,4 +342,4 @@ IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
         "the start of a run (start.notes), not refused",
     ),
 )
-"""What is accepted though it changes nothing: names, beside which settings, and why."""
+"""Settings that are accepted although they have no effect: their names, with which other settings, and why."""

@@ -1,4 +1,4 @@
-"""Python use of a run, on a folder that was made without training."""
+"""The Python API, on a run folder that was made without training."""
 
 import jax
 import made_run

@@ -13,7 +13,7 @@ from agentrl_jax.errors import UserError
 
 @pytest.fixture
 def run(capsys):
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
+    """Runs the command in this process; returns its exit code, standard output and standard error."""
 
     def run(*words):
         with pytest.raises(SystemExit) as end:
@@ -26,7 +26,7 @@ def run(capsys):
 
 @pytest.fixture
 def replace(monkeypatch):
-    """Puts a function in the place of a module's, without importing what the module needs."""
+    """Replaces a function of a module, without importing what the module needs."""
 
     def replace(module, name, function):
         stand_in = types.ModuleType(module)

@@ -23,17 +23,17 @@ LAYERS = (
     ("io", "safe_yaml", "stopping", "strict_json"),
     ("errors", "service_names"),
 )
-"""Folders and files of the package from top to bottom; those of one row do not know each other."""
+"""Folders and files of the package from top to bottom; those of one row do not import each other."""
 ROW = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
 def room(module: str) -> str:
-    """The folder or file directly below the package that a module belongs to."""
+    """Returns the folder or file directly below the package that contains a module."""
     return module.split(".")[1]
 
 
 def imports(file: Path) -> set[str]:
-    """Modules of the package that a file imports anywhere, inside functions too."""
+    """Returns the modules of the package that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

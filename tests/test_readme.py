@@ -1,4 +1,4 @@
-"""Code that the README and the docs show runs as it is written there, and their links lead somewhere."""
+"""Code in the README and the docs runs as written, and their links are valid."""
 
 import json
 import os
@@ -22,17 +22,17 @@ algo: {preset: starpo_s, filter: {ratio: 0.5}}
 train: {iterations: 2}
 evaluation: {episodes: 8}
 """
-"""In the place of experiments/demo.yaml."""
+"""Replaces experiments/demo.yaml."""
 
 PROBE = """
 import json as _json
 print("\\nPROBE" + _json.dumps({probe}))
 """
-"""Appended to a script: what is left of its variables when it has run."""
+"""Appended to a script, to return the values of its variables after it has run."""
 
 
 def run_script(source: str, folder: Path, probe: str) -> tuple[str, dict]:
-    """Runs Python code in a process of its own; what it prints, and the value of the expression `probe`."""
+    """Runs Python code in a separate process; returns its output and the value of the expression `probe`."""
     script = folder / "script.py"
     script.write_text(source + PROBE.replace("{probe}", probe), encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}

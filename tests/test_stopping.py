@@ -1,4 +1,4 @@
-"""Real processes that are stopped by a signal, or have no standard input."""
+"""Processes that are stopped by a signal, or have no standard input."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A run of two tasks that ends in seconds, and what is compared between two runs."""
+"""A run of two tasks that takes seconds, and functions to compare two runs."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ evaluation: {episodes: 12}
 
 
 class Finished(NamedTuple):
-    """A run that came to its end: its YAML file, its folder and what the terminal showed."""
+    """A finished run: its YAML file, its folder and its terminal output."""
 
     file: str
     folder: Path
@@ -59,7 +59,7 @@ def write_config(folder: Path, text: str = CONFIG) -> str:
 
 
 def command(*words: str) -> tuple[int, str, str]:
-    """Runs `agentrl` in this process: exit code, standard output, standard error."""
+    """Runs `agentrl` in this process; returns exit code, standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
         cli.main(words)
@@ -67,19 +67,19 @@ def command(*words: str) -> tuple[int, str, str]:
 
 
 def metrics(run: Path) -> list[dict]:
-    """Rows of metrics.jsonl without what is under time/."""
+    """Returns the rows of metrics.jsonl without metrics under time/."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
 
 
 def summary(run: Path) -> dict:
-    """summary.json without what a run that was interrupted may have otherwise."""
+    """Returns summary.json without the entries that may differ in an interrupted run."""
     known = json.loads((run / "summary.json").read_text())
     return {key: value for key, value in known.items() if key not in ("seconds", "programs_compiled", "programs")}
 
 
 def checkpoint(run: Path, step: int) -> dict[str, tuple]:
-    """Every array of a checkpoint by name: its dtype, shape and bytes."""
+    """Returns dtype, shape and bytes of every array of a checkpoint, by name."""
     with ocp.StandardCheckpointer() as reader:
         state = reader.restore(run.absolute() / "checkpoints" / str(step) / "state")
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
@@ -88,12 +88,12 @@ def checkpoint(run: Path, step: int) -> dict[str, tuple]:
 
 
 def checkpoints(run: Path) -> list[int]:
-    """Steps of the whole checkpoints."""
+    """Returns the steps of the complete checkpoints."""
     return sorted(int(entry.name) for entry in (run / "checkpoints").iterdir() if entry.name.isdigit())
 
 
 def events(folder: Path) -> list[event_pb2.Event]:
-    """Every event of a TensorBoard folder in the order of writing, by the format of its records."""
+    """Reads every event of a TensorBoard folder in the order of writing, from the record format."""
     found = []
     for file in sorted(folder.iterdir(), key=lambda file: file.suffix):
         data = file.read_bytes()
@@ -109,7 +109,7 @@ def events(folder: Path) -> list[event_pb2.Event]:
 
 
 def curves(run: Path) -> dict[tuple[str, int], float]:
-    """What TensorBoard shows: values by tag and step, without those that a restart declares void."""
+    """Returns what TensorBoard shows: values by tag and step, without those that a restart purges."""
     shown: dict[tuple[str, int], float] = {}
     for event in events(run / "tensorboard"):
         if event.HasField("session_log"):

@@ -1,7 +1,7 @@
-"""A tiny agent in two quick tasks whose responses vary in length, shared by the tests of the engine and of the learner.
+"""A tiny agent in two quick tasks, with responses of varying length, shared by the tests of engine and learner.
 
-Its parameters are drawn, not trained: an offset of the logits makes it utter action names, the closing tag and the end
-of the turn, with odds that depend on everything it has read, so that a wrong cache or a wrong position shows.
+Its parameters are random, not trained: an offset of the logits makes it say action names, the closing tag and the end
+of turn, with probabilities that depend on everything it has read, so that a wrong cache or position is noticed.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ class LadderState(EnvState):
     """`time` and `terminated` are inherited.
 
     Attributes:
-        height: i32[] rung of the player.
+        height: i32[] current rung.
         goal: i32[] rung to reach, 1 to 9.
-        slipped: bool[] the last action slipped.
+        slipped: bool[] whether the last action slipped.
     """
 
     height: jax.Array
@@ -46,7 +46,7 @@ class LadderState(EnvState):
 
 
 class Ladder(TextEnvironment):
-    """Climb to a rung; an upward step slips with probability 0.3. -0.5 an action, 3 on arrival."""
+    """Climb to a rung; an upward step slips with probability 0.3. Reward -0.5 per action, 3 on arrival."""
 
     actions = ("Up", "Down")
     pieces = (*"0123456789", " of ", " slipped")
@@ -105,7 +105,7 @@ def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
 
 
 def make_world(**changes: Any) -> CompiledEnv:
-    """The two tasks, with changes to the prompt's configuration; `shared_noise` goes to the world."""
+    """Builds the batched environment of both tasks; `changes` to the prompt configuration, or `shared_noise`."""
     shared_noise = changes.pop("shared_noise", False)
     prompt = CONFIG.prompt.replace(**changes)
     tasks = (make_task("Short", 1, prompt), make_task("Long", 100, prompt))
@@ -113,7 +113,7 @@ def make_world(**changes: Any) -> CompiledEnv:
 
 
 SAME_BITS = {"xla_cpu_use_fusion_emitters": True}
-"""XLA's default, which conftest.py turns off. Only with it has a replay the bits of its rollout on a CPU."""
+"""XLA's default, which conftest.py turns off. On a CPU, a replay equals its rollout bit for bit only with it."""
 
 BATCHED_ENV = make_world()
 MODEL = build.build_model(CONFIG, TOKENIZER)
@@ -125,7 +125,7 @@ def vocabulary(text: str) -> list[int]:
 
 
 def talkative_params(seed: int, model: ActorCritic = MODEL):
-    """Parameters of an agent that mostly utters tokens of the response format."""
+    """Parameters of an agent that mostly says tokens of the response format."""
     params = actor_critic.init_params(jax.random.key(seed), model)
     policy = params["policy"]
     draw = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def talkative_params(seed: int, model: ActorCritic = MODEL):
     def normal(leaf, scale):
         return jnp.asarray(scale * draw.standard_normal(leaf.shape), jnp.float32)
 
-    # What was read has to decide what is said, but not to drown the offset.
+    # The tokens read must influence the response, but not dominate the offset.
     scales = {name: 0.12 if name in ("output", "down") else 0.24 for name in policy["layers"]}
     layers = {name: leaf if leaf.ndim == 2 else normal(leaf, scales[name]) for name, leaf in policy["layers"].items()}
     embedding = normal(policy["embedding"], 0.5).at[:, 0].set(3.0)
@@ -147,7 +147,7 @@ def talkative_params(seed: int, model: ActorCritic = MODEL):
 
 
 def mixed_ids(groups: int, group_size: int):
-    """Groups of both tasks in turns: short, long, short, ..."""
+    """Groups of both tasks, alternating: short, long, short, ..."""
     group = np.repeat(np.arange(groups), group_size)
     return build.episode_ids(
         group=group, member=np.tile(np.arange(group_size), groups), task=group % 2, level=np.full(len(group), -1)
@@ -166,5 +166,5 @@ def engine_config(**changes: Any):
 
 
 def rows(tree: Any, index: Any):
-    """Some rows of every leaf."""
+    """Returns some rows of every leaf."""
     return jax.tree.map(lambda x: x[jnp.asarray(index)], tree)

@@ -1,8 +1,8 @@
 """Two updates of a configuration on made-up trajectories, for tests that compare many configurations.
 
-The update is `learner.update` itself. Its two halves, the making of the batch and the gradient steps, are compiled one
-by one and kept by the fields of `LearnerConfig` that each has read while it was traced, so that rules which differ in
-what only the one half reads share the other. Numbers that are static in a run but have no part in shapes are traced.
+The update is `learner.update`. Its two halves, making the batch and the gradient steps, are compiled separately. Each
+is cached by the fields of `LearnerConfig` that it read while it was traced, so configurations that differ only in
+fields read by one half share the other. Numbers that are static in a run but do not affect shapes are traced.
 """
 
 import functools
@@ -28,17 +28,17 @@ from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import build
 
 UPDATES = 2
-"""The adaptive controller, schedules and Adam's moments show in the second one."""
+"""The adaptive controller, schedules and Adam's moments have an effect in the second update."""
 MOST_PROGRAMS = 200
-"""Programs kept at a time; Linux gives a process 65,530 mappings of memory, and each program takes many."""
+"""Most programs kept at a time; Linux allows a process 65,530 memory mappings, and each program takes many."""
 _BOUNDS = ("objective.dual_clip", "advantage.value_clip", "mismatch.cap")
 
 
 def read(data: dict[str, Any]) -> Config:
-    """The configuration of plain data, checked.
+    """Reads and checks a configuration from plain data.
 
     Raises:
-        UserError: it is refused.
+        UserError: the configuration is refused.
     """
     config = decode(data)
     validate(config)
@@ -94,7 +94,7 @@ GREEDY = jax.tree.map(lambda x: x[2::GROUP_SIZE], TRAJECTORY)
 
 
 def shortened(whole: Trajectory, group_size: int, turns: int) -> Trajectory:
-    """The first members of each group, and the first turns of each episode."""
+    """Returns the first members of each group, and the first turns of each episode."""
     kept = np.arange(len(whole.num_turns)) % GROUP_SIZE < group_size if group_size < GROUP_SIZE else slice(None)
     of = jax.tree.map(lambda x: x[kept], whole)
 
@@ -111,7 +111,7 @@ def shortened(whole: Trajectory, group_size: int, turns: int) -> Trajectory:
 
 
 class _Compared(str):
-    """A name that keeps account of what it is compared with, or of itself where it is used in another way."""
+    """A name that records what it is compared with, or its value if it is used in another way."""
 
     reads: dict[Any, Any]
     field: str
@@ -130,9 +130,9 @@ class _Compared(str):
 
 
 class _Recorded:
-    """A `LearnerConfig`, or a part of it, that keeps account of what is read of it; some of its numbers are traced.
+    """A `LearnerConfig`, or a part of it, that records which fields are read; some of its numbers are traced.
 
-    Properties count as read, not what they are worked out from; of a name, whether it is this or that.
+    A property is recorded itself, not the fields it is computed from; for a name, the results of comparisons.
     """
 
     def __init__(self, part: Section, traced: dict[str, jax.Array], reads: dict[Any, Any], prefix: str = ""):
@@ -161,7 +161,7 @@ def _value(config: LearnerConfig, key: str) -> Any:
 
 
 def _agrees(config: LearnerConfig, reads: dict[Any, Any]) -> bool:
-    """Whether a config would be read as another one was."""
+    """Whether a config has the same values in all recorded reads of another one."""
     for (name, other), found in reads.items():
         value = _value(config, name)
         if (value if other is None else value == other) != found:
@@ -170,14 +170,14 @@ def _agrees(config: LearnerConfig, reads: dict[Any, Any]) -> bool:
 
 
 class _Half:
-    """One half of the update: programs by what was read while they were traced."""
+    """One half of the update: programs by the fields that were read while they were traced."""
 
     def __init__(self):
         self.programs: dict[Any, list[tuple[dict[Any, Any], Any]]] = {}
         self.compiled = 0
 
     def __call__(self, function, config: LearnerConfig, arguments: tuple[Any, ...], key: Any) -> Any:
-        """`function` of a config and arguments, compiled for the shapes of these and for `key`."""
+        """Calls `function` with a config and arguments, compiled for the shapes of these and for `key`."""
         traced = {name: _value(config, name) for name in _BOUNDS}
         traced = {n: jnp.float32(jnp.inf if x in (None, _ABSENT) else x) for n, x in traced.items()}
         shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arguments))
@@ -205,7 +205,7 @@ _make_batch, _learn = learner.make_batch, learner._learn
 
 
 def compiled() -> int:
-    """Programs compiled so far."""
+    """Returns the number of programs compiled so far."""
     return MAKING.compiled + LEARNING.compiled
 
 
@@ -213,7 +213,7 @@ def _making(now, trajectory, temperature, settings, model, config, shards, repla
     def function(config, now, trajectory, temperature, settings, greedy):
         return _make_batch(now, trajectory, temperature, settings, model, config, shards, replay, greedy)
 
-    now = now.replace(opt_state=None)  # which it does not read
+    now = now.replace(opt_state=None)  # this half does not read it
     return MAKING(function, config, (now, trajectory, temperature, settings, greedy), model)
 
 
@@ -237,7 +237,7 @@ def _start(model: ActorCritic, decay: str, reference: bool) -> state.TrainState:
 
 
 def updated(config: Config) -> tuple[Any, Any]:
-    """Parameters before the first update of a configuration and after the second one."""
+    """Returns the parameters before the first update of a configuration and after the second."""
     critic = config.model.critic if config.algo.advantage.has_critic else "none"
     model, rule, optim = ActorCritic(decoder=SHAPE, critic=critic), build.learner_config(config), config.optim
     numbers = tuple(jnp.float32(x) for x in (optim.b1, optim.b2, optim.weight_decay))
@@ -268,7 +268,7 @@ def updated(config: Config) -> tuple[Any, Any]:
 
 
 class Results:
-    """What configurations are worth, each computed once."""
+    """Results of configurations, each computed once."""
 
     def __init__(self):
         self.known: dict[str, tuple[Any, Any]] = {}
@@ -282,7 +282,7 @@ class Results:
 
 
 def difference(one: tuple[Any, Any], other: tuple[Any, Any]) -> float:
-    """By how much two results differ, relative to the step: the largest of policy's and critic's."""
+    """Returns the difference of two results relative to the step; the larger one of policy and critic."""
     if one[1].keys() != other[1].keys():
         return 1.0
 
@@ -299,17 +299,17 @@ def difference(one: tuple[Any, Any], other: tuple[Any, Any]) -> float:
 
 
 SMALLEST = 1e-4
-"""Least difference that counts: rounding is below, see the test of what changes nothing."""
+"""Smallest difference that counts; rounding is below it, see the test of settings that only change memory."""
 
 
 class Judge:
-    """Says of pairs of settings what comes of them; configurations and results are kept."""
+    """Judges pairs of settings; configurations and results are cached."""
 
     def __init__(self):
         self.results, self.configs = Results(), {}
 
     def read(self, data: dict[str, Any]) -> Config | str:
-        """The configuration, or why it is refused."""
+        """Returns the configuration, or why it is refused."""
         key = json.dumps(data, sort_keys=True)
         if key not in self.configs:
             try:
@@ -319,14 +319,14 @@ class Judge:
         return self.configs[key]
 
     def refusal(self, *settings: Setting) -> str:
-        """Why settings together are refused; empty if they are not."""
+        """Returns why settings are refused together; empty if they are accepted."""
         config = self.read(with_settings(settings, settings))
         return config if isinstance(config, str) else ""
 
     def without(self, setting: Setting, *others: Setting) -> Config | None:
-        """The configuration of others in which a setting has its value of the base; None where they need it.
+        """Returns the configuration of `others` with a setting at its base value; None if the others need the setting.
 
-        What the setting needs stays, unless it is refused without it.
+        What the setting needs stays, unless it is refused without the setting.
         """
         for needs in ((setting, *others), others):
             config = self.read(with_settings(others, needs, without=setting.name))
@@ -335,7 +335,7 @@ class Judge:
         return None
 
     def idle(self, *settings: Setting) -> list[Setting]:
-        """Those of the settings that change nothing beside the others, which are accepted together."""
+        """Returns the settings that have no effect together with the others; all must be accepted together."""
         config = self.read(with_settings(settings, settings))
         found = []
         for setting in settings:

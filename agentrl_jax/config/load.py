@@ -338,12 +338,12 @@ def _explain(error: ValidationError) -> str:
     kind: Any = Config
     chosen, of_union = "", False
     for step in problem["loc"]:  # has the names of union members too, which are not keys
-        group_size = sections_of(kind)
-        if len(group_size) > 1:
+        kinds = sections_of(kind)
+        if len(kinds) > 1:
             chosen = str(step)
-            kind = next(part for part in group_size if part.model_fields["kind"].default == chosen)
+            kind = next(part for part in kinds if part.model_fields["kind"].default == chosen)
             continue
-        of_union = get_origin(kind) in (types.UnionType, typing.Union) and not group_size
+        of_union = get_origin(kind) in (types.UnionType, typing.Union) and not kinds
         if of_union or kind is None:
             break
         path.append(step)

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run. Nothing here is compiled or touches a device program."""
+"""Builds the components of a run from its configuration. Nothing is compiled here."""
 
 import dataclasses
 import warnings
@@ -39,18 +39,18 @@ from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
 
 ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
-"""Layouts of a rollout by the names of the configuration."""
+"""Sharding rules of a rollout, by their name in the configuration."""
 
 
 def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | None:
-    """The pretrained model that a configuration names, its parameters of the type that frozen ones have.
+    """Loads the pretrained model that a configuration names, with parameters in the dtype of frozen parameters.
 
     Args:
-        config: names it.
-        sharding: where its parameters go.
+        config: names the model.
+        sharding: where its parameters are placed.
 
     Raises:
-        WeightsError: it is not there, broken or not supported.
+        WeightsError: the model is missing, broken or not supported.
     """
     if not config.pretrained:
         return None
@@ -64,21 +64,21 @@ def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | 
 
 
 def tokenizer_files(config: ModelConfig, pretrained: Pretrained | None = None) -> Mapping[str, bytes]:
-    """Files of the tokenizer of the pretrained model or at the path, else of the shipped one."""
+    """Returns the tokenizer files of the pretrained model or of the configured path, else of the shipped tokenizer."""
     if pretrained is not None:
         return pretrained.files
     return tokenizers.read(config.tokenizer) if config.tokenizer else tokenizers.small_files()
 
 
 def load_tokenizer(config: ModelConfig, pretrained: Pretrained | None = None) -> Tokenizer:
-    """The tokenizer of `tokenizer_files`."""
+    """Loads the tokenizer from `tokenizer_files`."""
     source = config.pretrained or config.tokenizer or "the shipped tokenizer"
     tokenizer = tokenizers.from_files(tokenizer_files(config, pretrained), source)
     return tokenizers.padded(tokenizer, pretrained.config.decoder.vocab_size) if pretrained else tokenizer
 
 
 def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
-    """The task that a configuration names.
+    """Builds the task that a configuration names.
 
     Raises:
         UserError: the environment or its levels cannot be used, see `level_files.make_env`.
@@ -87,7 +87,7 @@ def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -
 
 
 def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
-    """Puts prompt and grammar around an environment, registered or not, and its parameters."""
+    """Adds prompt and grammar to an environment and its parameters; it need not be registered."""
     observed = jax.eval_shape(
         lambda key, params: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0), params
     )
@@ -120,10 +120,10 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
 
 
 def build_world(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
-    """All tasks of a run, which are compiled.
+    """Builds the batched environment of a run with compiled tasks.
 
     Raises:
-        UserError: they are services.
+        UserError: the tasks are services.
     """
     if config.served:
         raise UserError(f"{config.tasks[0].env} is a service; this works with compiled environments only")
@@ -134,7 +134,7 @@ def build_world(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
 def build_model(
     config: Config, tokenizer: Tokenizer, pretrained: Pretrained | None = None, *, shared_prefix_len: int = 0
 ) -> ActorCritic:
-    """Shapes of policy and critic; GRPO has no critic. A learner gives the world's `shared_prefix_len`."""
+    """Builds policy and critic (GRPO has none). For a learner, pass the batched environment's `shared_prefix_len`."""
     c = config.model
     activations = "float32" if c.precision == "float32" else "bfloat16"
     shape = pretrained.config.decoder if pretrained else _fresh_shape(c, tokenizer.vocab_size)
@@ -170,15 +170,15 @@ def initial_state(
     pretrained: Pretrained | None,
     place: Callable[[TrainState], Any] = lambda shapes: None,
 ) -> Callable[[jax.Array], TrainState]:
-    """The state before the first step as a function of a key.
+    """Returns a function from a key to the initial training state.
 
-    It takes the pretrained parameters over instead of copying them, so that it can be called once.
+    The function takes over (donates) the pretrained parameters instead of copying them, so it can be called only once.
 
     Args:
-        config: the run.
-        model: shapes.
-        pretrained: where it starts; None for a fresh decoder.
-        place: gives the shardings of a state from its shapes; None leaves them to the compiler.
+        config: configuration of the run.
+        model: policy and critic.
+        pretrained: the model to start from; None for a freshly initialized decoder.
+        place: returns the shardings of a state given its shapes; None leaves them to the compiler.
     """
     tx, reference = build_optimizer(config), needs_reference(config)
 
@@ -191,7 +191,7 @@ def initial_state(
 
     def run(key):
         with warnings.catch_warnings():
-            # A stack of layers that is cut in two is not taken over, but freed.
+            # A stack of layers that is split in two cannot be reused; it is freed instead.
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             return compiled(key, given)
 
@@ -199,7 +199,7 @@ def initial_state(
 
 
 def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slots: int) -> EngineConfig:
-    """Shapes of a rollout."""
+    """Builds the static configuration of the rollout engine."""
     return EngineConfig(
         max_turns=config.prompt.max_turns,
         max_response_tokens=config.prompt.max_response_tokens,
@@ -217,17 +217,17 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
 def check_positions(
     pretrained: PretrainedConfig | None, batched_env: BatchedEnv, engine: EngineConfig, *, bootstrap: bool = False
 ) -> None:
-    """Refuses contexts that are longer than what the pretrained model has learned positions for.
+    """Refuses contexts that are longer than the positions that the pretrained model was trained on.
 
-    Sliding windows are no limit: layers that have one see no further back in a longer text either.
+    Sliding windows are no limit: their layers do not look further back in a longer text.
 
     Args:
-        pretrained: the model's configuration; None for a fresh decoder, which has no limit.
-        batched_env: what is played.
-        engine: how.
+        pretrained: the model's configuration; None for a freshly initialized decoder, which has no limit.
+        batched_env: the environments that are played.
+        engine: configuration of the rollout engine.
         bootstrap: a critic reads truncated episodes up to their final observation (`bootstrap_truncated` of
-            `algo.advantage`), which follows the longest context of a whole conversation. In a context of single turns
-            it stands where the observation of a turn does.
+            `algo.advantage`). With the full conversation as context, it follows the longest context; with single-turn
+            context, it replaces the observation of a turn.
 
     Raises:
         UserError: the longest context of a rollout does not fit.
@@ -245,12 +245,12 @@ def check_positions(
 
 
 def needs_reference(config: Config) -> bool:
-    """Whether the state carries a frozen policy that the KL divergence is measured from."""
+    """Whether the training state holds a frozen reference policy for the KL divergence."""
     return config.algo.kl.kind != "none" or config.train.mutual_information_every > 0
 
 
 def learner_config(config: Config) -> LearnerConfig:
-    """The static part of the learning rule."""
+    """Builds the static configuration of the learner."""
     parts: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
     parts = {name: part.static() if isinstance(part, Section) else part for name, part in parts.items()}
     return LearnerConfig.model_construct(
@@ -264,12 +264,12 @@ def learner_config(config: Config) -> LearnerConfig:
 
 
 def build_optimizer(config: Config) -> optax.GradientTransformation:
-    """AdamW at rate 1, see `state.optimizer`."""
+    """Builds AdamW with learning rate 1, see `state.optimizer`."""
     return state.optimizer(config.optim.b1, config.optim.b2, config.optim.weight_decay, config.optim.decay)
 
 
 def training_ids(config: Config) -> EpisodeIds:
-    """The E training episodes: groups of members, tasks in contiguous ranges; levels come from the group's key."""
+    """Ids of the E training episodes: tasks in contiguous ranges, then groups; the group's key gives the level."""
     groups = [task.groups for task in config.tasks]
     task = np.repeat(np.arange(len(groups)), groups)
     group_size = config.rollout.group_size
@@ -283,14 +283,14 @@ def training_ids(config: Config) -> EpisodeIds:
 
 
 def evaluation_ids(first: int, episodes: int, task: int, rows: np.ndarray | None = None) -> EpisodeIds:
-    """Episodes from number `first` on of one task, one a level: drawn ones, or `rows` i[.] of its pack in turn."""
+    """Ids of a task's episodes from `first` on, one per level: sampled levels, or `rows` i[.] of the task's pack."""
     number = first + np.arange(episodes)
     level = np.full(episodes, -1) if rows is None else rows[number % len(rows)]
     return episode_ids(group=number, member=np.zeros(episodes), task=np.full(episodes, task), level=level)
 
 
 def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds:
-    """`EpisodeIds` from integers of any kind."""
+    """Builds `EpisodeIds` from integers or integer arrays."""
     return EpisodeIds(*(jnp.asarray(x, jnp.int32) for x in (group, member, task, level)))
 
 
@@ -304,9 +304,9 @@ def rollout_settings(
     iteration: int = 0,
     split: jax.Array | int = Split.ANY,
 ) -> RolloutSettings:
-    """Traced settings of a rollout of E episodes; the horizon is prompt.max_turns if left out.
+    """Builds the traced settings of a rollout of E episodes; the default horizon is prompt.max_turns.
 
-    `split` i32[K] is that of `LevelSplits.of`; left out, a key may draw any level.
+    `split` i32[K] comes from `LevelSplits.of`; by default a key may draw any level.
     """
     return RolloutSettings(
         split=jnp.asarray(split, jnp.int32),
@@ -322,7 +322,7 @@ def rollout_settings(
 
 
 def learning_rates(config: Config) -> optax.Schedule:
-    """Factor of the learning rates by iteration."""
+    """Returns the schedule of the learning-rate factor, by iteration."""
     total = max(config.train.iterations, 1)
     after: dict[str, optax.Schedule] = {
         "constant": optax.constant_schedule(1.0),
@@ -335,7 +335,7 @@ def learning_rates(config: Config) -> optax.Schedule:
 
 
 def schedules(config: Config) -> dict[str, optax.Schedule]:
-    """What may move besides the learning rates, by its name in `algo.schedules`: each value by iteration."""
+    """Returns the schedules of `algo.schedules`, by name: each value by iteration, without the learning rates."""
     start = config.algo.starts()
     start |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
     schedules: dict[str, optax.Schedule] = {name: optax.constant_schedule(value) for name, value in start.items()}
@@ -349,7 +349,7 @@ def schedules(config: Config) -> dict[str, optax.Schedule]:
 
 
 def update_settings(config: Config, factor: float, iteration: int = 0) -> UpdateSettings:
-    """Traced numbers of the update of an iteration; `factor` is that of `learning_rates`."""
+    """Builds the traced settings of the update of an iteration; `factor` is the value of `learning_rates`."""
     algo, chosen = config.algo, rates(config)
     values = dict.fromkeys(UpdateSettings.__dataclass_fields__, 0.0)
     values["filter_value"] = next(iter(algo.filter.traced().values()), 0.0)

@@ -1,4 +1,4 @@
-"""Plans as trajectories, optimal or random ones, through the same environments and text as a rollout.
+"""Demonstrations: optimal or random plans as trajectories, in the same environments and text as a rollout.
 
 Shapes: `E` episodes, `T` turns, `A` actions of one turn.
 """
@@ -22,7 +22,7 @@ from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
 MAX_BATCHES = 64
-"""Times that as many levels are drawn as are wanted, before too few of them are different."""
+"""Most batches of levels that are drawn, each of the wanted number, before too few different ones is an error."""
 
 
 def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> np.ndarray:
@@ -40,8 +40,7 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> n
 
 
 def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, plans: str) -> None:
-    """Checks that plans, "optimal" or "random", can be had for every task and be said in L = `max_response_tokens` a
-    turn.
+    """Checks that every task has plans ("optimal" or "random") whose turns fit in L = `max_response_tokens` tokens.
 
     Raises:
         ValueError: a task has no planner and needs one, or a canonical response is longer than L.
@@ -74,15 +73,15 @@ def demonstrations(
     max_actions: int,
     context: str,
 ) -> Trajectory:
-    """Plans on training levels of every task, as trajectories.
+    """Makes demonstrations on training levels of every task.
 
     Args:
         batched_env: compiled tasks.
-        splits: how their levels are divided.
-        key: draws levels and random plans.
-        plans: "optimal": shortest ones, found on the host; levels without one that fits are left out. "random": uniform
-            random actions, uniform in number too, which show how a response is written and nothing of which actions are
-            good; any environment will do.
+        splits: how their levels are split.
+        key: decides levels and random plans.
+        plans: "optimal": shortest plans, found on the host; levels without a plan that fits are skipped. "random": a
+            uniform number of uniform random actions; they teach the response format but not which actions are good,
+            and work for any environment.
         levels: different levels per task with optimal plans; demonstrations per task with random ones.
         turns: T.
         max_response_tokens: L.
@@ -115,7 +114,7 @@ def demonstrations(
 
 
 class _Plans(NamedTuple):
-    """Of E episodes action ids, task i[E] and row i[E] of the task's level pack, -1 for a level of its own."""
+    """Action ids of E episodes, their task i[E] and row i[E] in the task's level pack; -1 where the key decides."""
 
     actions: list[np.ndarray]
     task: np.ndarray
@@ -143,7 +142,7 @@ def _optimal_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array
 def _planned(
     task: Task, divided: TaskLevels, key: jax.Array, levels: int, limit: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The first different training levels i8[n, H, W] that the key draws whose optimal plan fits, and their plans."""
+    """The first distinct training levels i8[n, H, W] drawn from the key whose optimal plan fits, and their plans."""
     plan = registry.spec(task.name).plan
     assert plan is not None
     found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
@@ -193,7 +192,7 @@ def demonstrate(
     Args:
         batched_env: environments and prompts.
         max_response_tokens: L.
-        key: key of the levels and the environments' noise.
+        key: key of the levels and of the environments' noise.
         settings: as for a rollout.
         ids: E episodes.
         actions: i32[E, T, A], padded with -1; a turn without actions is not played.
@@ -228,7 +227,7 @@ def play_responses(
     *,
     context: str,
 ) -> Trajectory:
-    """Plays given responses, each of which ends itself, and records what a rollout would.
+    """Plays given responses, which include their end-of-turn token, and records what a rollout would.
 
     Args:
         batched_env: environments and prompts.
@@ -237,7 +236,7 @@ def play_responses(
         ids: E episodes.
         tokens: i32[E, T, L] responses, padded on the right.
         length: i32[E, T] their lengths; an episode ends before its first response of length 0.
-        parsed: what they ask for, leaves [E, T, ...]; a world that parses them itself does not read it.
+        parsed: the parsed responses, leaves [E, T, ...]; unused by an environment that parses responses itself.
         context: "full" or "single_turn", as the learner will read it.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Environments of a configuration, with levels from files where it names some."""
+"""Makes the environment of a task, with levels from a file if the configuration names one."""
 
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,17 @@ from envs_jax.sokoban import Sokoban
 from envs_jax.sokoban import levels as sokoban_levels
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Size that a level file may have."""
+"""Largest size of a level file, in bytes."""
 
 
 def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     """Makes a task's environment; with `task.levels` its parameters hold those levels as a pack.
 
-    The board grows to the largest level of a text file. `.npy` holds a pack i8[N, H, W]; anything else is text, in XSB
-    symbols for Sokoban and S F H G for FrozenLake.
+    The board grows to the largest level of a text file. A `.npy` file holds a pack i8[N, H, W]; any other file is text,
+    in XSB symbols for Sokoban and the letters S F H G for FrozenLake.
 
     Raises:
-        UserError: the environment or an option is unknown, or the levels cannot be read or do not suit it.
+        UserError: the environment or an option is unknown, or the levels cannot be read or do not fit the environment.
     """
     try:
         env, params = envs_jax.make(task.env, **task.options)
@@ -49,7 +49,7 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
 
 
 def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray | None]:
-    """The environment on a board that holds every level of the file, and the levels; None if it has no levels."""
+    """Returns the environment with a board that fits every level, and the levels; None if it does not use levels."""
     packed = file.suffix == ".npy"
     if isinstance(env, Sokoban):
         levels = sokoban_levels.load_pack(file) if packed else sokoban_levels.parse_xsb(_text(file))
@@ -69,5 +69,5 @@ def _text(file: Path) -> str:
     data = file.read_bytes()
     try:
         return data.decode("utf-8-sig")
-    except UnicodeDecodeError:  # names in the comments of older collections; every byte is a character
+    except UnicodeDecodeError:  # older collections have Latin-1 names in comments
         return data.decode("latin-1")

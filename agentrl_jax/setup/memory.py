@@ -1,8 +1,8 @@
-"""Whether a compiled program fits the memory that is free, asked before its first execution.
+"""Checks that a compiled program fits in free memory, before its first execution.
 
-Limits of sizes (`config.sizes`) refuse what no machine holds. What this one does not hold is known when a
-program has been compiled: without the question an accelerator ends a run by an error of its allocator, and on a CPU the
-kernel kills the process without a word.
+The size limits in `config.sizes` refuse what no machine can hold. Whether this machine can hold a program is known once
+it is compiled. Without this check, an accelerator's allocator would raise an error in the middle of a run, and on a CPU
+the kernel would kill the process without a message.
 """
 
 from typing import Any
@@ -18,25 +18,25 @@ LOWERS = {
     "imitation": "imitation.batch, prompt.max_turns or prompt.max_response_tokens",
     "evaluation": "train.validation_episodes, prompt.max_turns or prompt.max_response_tokens",
 }
-"""Settings that decide how much a program takes, beside the size of the model."""
+"""Settings that determine the memory of a program, besides the size of the model."""
 
 OTHERS = "groups, rollout.group_size, rollout.slots, prompt.max_turns or prompt.max_response_tokens"
 
 
 class Measured:
-    """A jitted function that is refused before its first execution where that would need more memory than is free.
+    """A jitted function that raises before its first execution if it would need more memory than is free.
 
-    It is lowered and compiled as the call would have done, whose work this then is: nothing is compiled twice. Inside
-    another function that is being traced nothing is asked.
+    The check compiles the function as the call would, and the call reuses the result: nothing is compiled twice. There
+    is no check while another function is being traced.
     """
 
     def __init__(self, name: str, program: Any):
-        """Compiles nothing yet; `name` is that of the program in `Programs`."""
+        """Compiles nothing yet; `name` is the name of the program in `Programs`."""
         self._name, self._program = name, program
         self.lower = program.lower
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function returns.
+        """Calls the function and returns its result.
 
         Raises:
             UserError: its temporaries and results are larger than the free memory of a device.
@@ -49,15 +49,15 @@ class Measured:
 
 
 def refuse_too_large(name: str, memory: Any) -> None:
-    """Refuses a program whose execution needs more than is free.
+    """Refuses a program whose execution needs more memory than is free.
 
     Args:
-        name: of the program.
-        memory: its `memory_analysis()`, of one device; None where the compiler makes none. What the program is given is
-            in memory already.
+        name: name of the program.
+        memory: its `memory_analysis()` for one device; None if the compiler gives none. Arguments are not counted,
+            because they are in memory already.
 
     Raises:
-        UserError: names both sizes and the settings that decide.
+        UserError: the program is too large; the message names both sizes and the settings that determine them.
     """
     free = free_bytes()
     if memory is None or free is None:
@@ -72,9 +72,9 @@ def refuse_too_large(name: str, memory: Any) -> None:
 
 
 def free_bytes() -> int | None:
-    """Bytes that are free on each local device; None where that is not known.
+    """Returns the free bytes of each local device; None if unknown.
 
-    Devices of a CPU share its memory. A limit of a container that is below the machine's memory is not seen.
+    CPU devices share the memory of the machine. A container's memory limit below that of the machine is not detected.
     """
     device = jax.local_devices()[0]
     if device.platform == "cpu":

@@ -1,4 +1,4 @@
-"""Everything that a run is made of before its first step: environments, model, compiled programs."""
+"""The components of a run before its first step: environments, model, programs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,38 +16,38 @@ from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 
 IMITATION_CHUNK = 25
-"""Most gradient steps of imitation per dispatch and per row of metrics."""
+"""Most imitation steps per dispatch and per row of metrics."""
 
 
 class RunParts:
-    """The parts of a run. Nothing is compiled or started yet, and no file is written.
+    """The components of a run. Nothing is compiled or started yet, and no file is written.
 
     Attributes:
-        config: the run's.
-        key: key[] that all others follow from, see `run_keys`.
+        config: configuration of the run.
+        key: key[] from which all other keys are derived, see `run_keys`.
         programs: makes and counts the compiled programs.
-        pretrained: the model that the run goes on from; None for a fresh decoder.
-        tokenizer: of the model.
-        services: where the tasks are; None for compiled ones.
-        train_env, eval_env: what training and held-out episodes are played in; compiled tasks have one for both.
-        train_splits, eval_splits: how their levels are divided.
-        model: shapes of policy and critic.
+        pretrained: the model that the run starts from; None for a freshly initialized decoder.
+        tokenizer: tokenizer of the model.
+        services: the services of the tasks; None for compiled tasks.
+        train_env, eval_env: batched environments of training and held-out episodes; the same for compiled tasks.
+        train_splits, eval_splits: how their levels are split.
+        model: policy and critic.
         tx: the optimizer.
         rollout, update, greedy: programs of an iteration, see `iteration.IterationPrograms`.
-        evaluation: rollout of single held-out episodes.
-        prompt_information: measures whether responses depend on their prompts; None where the run does not.
-        imitation_chunks: dispatches of imitation.
+        evaluation: program that plays held-out episodes, one per level.
+        prompt_information: measures whether responses depend on their prompts; None if the run does not measure it.
+        imitation_chunks: number of dispatches of imitation.
     """
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
-        """Builds them.
+        """Builds the components.
 
         Args:
-            config: the run.
-            folder: tells where the logs of servers go, once one is started.
+            config: configuration of the run.
+            folder: returns the folder for server logs; called when a server is started.
 
         Raises:
-            UserError: a part of the configuration is of no use.
+            UserError: a part of the configuration is unusable.
         """
         mesh = make_mesh(config.devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
         validate(config.replace(devices=mesh.size))

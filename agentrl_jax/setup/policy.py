@@ -1,4 +1,4 @@
-"""The policy of a run: what its newest checkpoint holds, with all that is needed to use it elsewhere."""
+"""Loads the policy of a run from its newest checkpoint, with everything needed to use it elsewhere."""
 
 import dataclasses
 import os
@@ -24,13 +24,13 @@ class RunPolicy:
     """The policy of a run.
 
     Attributes:
-        iteration: of its checkpoint.
-        step: of its checkpoint, which counts chunks of imitation too.
-        model: its shape.
-        params: its parameters, as `TrainState.whole` has them.
+        iteration: iteration of its checkpoint.
+        step: step of its checkpoint, which also counts chunks of imitation.
+        model: policy and critic.
+        params: its parameters, as `TrainState.merged_params` returns them.
         tokenizer: its tokenizer.
-        files: the files that the tokenizer was made of, by name.
-        pretrained: configuration of the model that the run went on from; None where it began with a fresh one.
+        files: the files that the tokenizer was loaded from, by name.
+        pretrained: configuration of the model that the run started from; None for a freshly initialized one.
     """
 
     iteration: int
@@ -43,16 +43,16 @@ class RunPolicy:
 
 
 def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
-    """Loads the newest checkpoint of a run, and the pretrained model that it stands on.
+    """Loads the newest checkpoint of a run, and the pretrained model that it is based on.
 
     Args:
         run: folder of the run.
-        config: of the run.
+        config: configuration of the run.
 
     Raises:
         UserError: there is no checkpoint yet, or it cannot be read.
         ValueError: the pretrained model or the tokenizer cannot be used.
-        OSError: the tokenizer is not there any more.
+        OSError: the tokenizer no longer exists.
     """
     pretrained = build.load_model(config.model)
     files = build.tokenizer_files(config.model, pretrained)

@@ -1,4 +1,4 @@
-"""The compiled programs of a run: a fixed list, each compiled once and counted."""
+"""The compiled programs of a run: a fixed set, each compiled once and counted."""
 
 import dataclasses
 import functools
@@ -40,18 +40,18 @@ RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSetting
 
 
 class Programs:
-    """Makes programs and keeps them, so that the number compiled can be told.
+    """Makes programs and keeps them, so that the number of compilations can be reported.
 
-    A run has two layouts. Its state lies in that of the update; a rollout lays the policy anew, of the type it computes
-    in, once before its loop.
+    A run has two layouts. The training state is sharded for the update. A rollout reshards the policy, in the dtype
+    that it computes in, once before its loop.
 
     Attributes:
         compiled: programs by name.
-        replicas: number of shares of the episodes, each played by devices of its own.
+        replicas: number of rollout replicas; each plays its share of the episodes on separate devices.
     """
 
     def __init__(self, mesh: Mesh, *, rollout_rules: Rules = layout.ROLLOUT):
-        """Starts an empty list of programs for the devices of `mesh`."""
+        """Starts with no programs, for the devices of `mesh`."""
         self.mesh = mesh
         self.rollout_rules = rollout_rules
         self.replicas = _size(mesh, rollout_rules.row_axes)
@@ -60,17 +60,17 @@ class Programs:
         self.compiled: dict[str, Any] = {}
 
     def count(self) -> int:
-        """Programs compiled so far; a second shape of the same program counts again."""
+        """Number of programs compiled so far; a second shape of the same program counts again."""
         return sum(program._cache_size() for program in self.compiled.values())
 
     def placement(self, tree: Any, shape: DecoderConfig, rules: Rules = layout.UPDATE) -> Any:
-        """The sharding of every leaf of a state, of parameters or of their shapes; by default that of learning."""
+        """The sharding of every leaf of a state, of parameters or of their shapes; by default that of the update."""
         if self.mesh.size == 1:
             return jax.tree.map(lambda _: SingleDeviceSharding(self.mesh.devices.item()), tree)
         return layout.shardings(tree, self.mesh, rules, head_dim=shape.head_dim)
 
     def parameter(self, shape: DecoderConfig, path: str, array_shape: tuple[int, ...]) -> Sharding:
-        """The sharding of one parameter of a decoder while learning, see `weights.stacked.Placement`."""
+        """The sharding of one decoder parameter during the update, see `weights.stacked.Placement`."""
         tree: Any = jax.ShapeDtypeStruct(array_shape, jnp.float32)
         for name in reversed(path.split("/")):
             tree = {name: tree}
@@ -86,15 +86,15 @@ class Programs:
         rounds: int = 1,
         task_names: tuple[str, ...] = (),
     ) -> RolloutProgram:
-        """(params, key, ids, settings) -> (Trajectory, RolloutStats); every player plays its share of the episodes.
+        """(params, key, ids, settings) -> (Trajectory, RolloutStats); every replica plays its share of the episodes.
 
-        `params` is that of `TrainState.whole`. With `rounds` > 1 each player resamples its groups without a spread of
-        returns, which are those of the learner, so many times at most; which groups are kept then depends on the
-        shares. The counters then also hold the metrics of all episodes played, by task too if `task_names` has
-        several, see `played_metrics`.
+        `params` comes from `TrainState.merged_params`. With `rounds` > 1, each replica resamples groups whose returns
+        (computed as in the learner) are all equal, in at most so many rounds; which groups are kept then depends on the
+        number of replicas. The counters then also hold the metrics of all episodes played, also by task if `task_names`
+        has several, see `played_metrics`.
 
         Raises:
-            ValueError: host environments on a mesh where several devices make one player, or in several rounds.
+            ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
         if isinstance(batched_env, HostEnv) and rounds > 1:
             raise ValueError(
@@ -151,12 +151,12 @@ class Programs:
         tx: optax.GradientTransformation,
         engine: EngineConfig | None = None,
     ) -> Any:
-        """(state, trajectory, temperature, key, settings, greedy for remax) -> (state, metrics); donates the state.
+        """(state, trajectory, temperature, key, settings, greedy for ReMax) -> (state, metrics); donates the state.
 
-        A strict learner replays the rollout and needs its `engine`.
+        With `algo.mismatch` replay the learner replays the rollout and needs its `engine`.
 
         Raises:
-            ValueError: strict where learner and rollout compute in different shapes.
+            ValueError: replay, but learner and rollout compute in different shapes.
         """
         if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.replicas != self.shards.count):
             raise ValueError(
@@ -166,9 +166,9 @@ class Programs:
         return self._learning("update", update, model, config=config, tx=tx, engine=engine)
 
     def mutual_information(self, model: ActorCritic, config: DependenceConfig) -> Any:
-        """(params, reference or None, trajectory, temperature, key) -> metrics; every player scores under its prompts.
+        """(params, reference or None, trajectory, temperature, key) -> metrics; each replica scores its own prompts.
 
-        `params` is that of `TrainState.whole`, before the update that learns from the trajectory.
+        `params` comes from `TrainState.merged_params`, before the update that learns from the trajectory.
         """
         rows = self.rollout_rules.row_axes
         specs = (Spec(), Spec(rows), Spec())
@@ -193,7 +193,7 @@ class Programs:
         return self._learning("imitation", imitation_steps, model, batch=batch, tx=tx)
 
     def _learning(self, name: str, function: Callable[..., Any], model: ActorCritic, **options: Any) -> Any:
-        """A program that changes the state, which keeps its layout."""
+        """A program that updates the state and keeps its sharding."""
         if self.mesh.shape[FSDP] > 1:
             model = dataclasses.replace(model, gather=Gather(model.decoder.embed_dim))
         alone = functools.partial(function, model=model, shards=self.shards, **options)
@@ -220,7 +220,7 @@ class Programs:
         return jax.lax.with_sharding_constraint(tree, self.placement(tree, shape, rules))
 
     def cache_spec(self, shape: DecoderConfig) -> Spec:
-        """How the keys and values [B, K, S, Dh] of a player lie over the devices that compute its heads."""
+        """How the keys and values [B, K, S, Dh] of a replica are sharded over the devices that compute its heads."""
         counts = (1, shape.num_kv_heads, 1, 1)
         return self.rollout_rules.spec((None, "kv_heads", None, None), counts, self.mesh, "the cache")
 
@@ -236,24 +236,24 @@ class Programs:
 
 
 def total_stats(stats: RolloutStats) -> dict[str, int]:
-    """Counters summed over devices, on the host."""
+    """Returns the counters summed over devices, on the host."""
     return {name: int(jnp.sum(value)) for name, value in vars(stats).items() if name != "measured"}
 
 
 def played_metrics(stats: RolloutStats) -> dict[str, Any]:
-    """Metrics of all episodes that a rollout of several rounds played, whichever it kept; empty for one round.
+    """Metrics of all episodes that a rollout of several rounds played, kept or not; empty for one round.
 
-    Their names are those that an update gives to the metrics of its trajectory, which they take the place of.
+    They replace the metrics of the same names that the update computes from its trajectory.
 
     Args:
-        stats: of one rollout with leaves [R] of the devices, which are summed here.
+        stats: counters of one rollout, with leaves [R] over the devices, which are summed here.
     """
     measured = jax.device_get(jax.tree.map(jnp.sum, stats.measured))
     return {name: float(mean.value) for name, mean in measured.items()}
 
 
 def host_metrics(metrics: Any) -> dict[str, Any]:
-    """Metrics of an update on the host, as Python numbers and lists; one transfer for all of them."""
+    """Copies metrics to the host in one transfer, as Python numbers and lists."""
     return {name: value.tolist() for name, value in jax.device_get(metrics).items()}
 
 

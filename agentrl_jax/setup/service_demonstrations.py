@@ -1,4 +1,4 @@
-"""What scripted players do in services, as trajectories to imitate.
+"""Episodes of scripted policies in services, as trajectories to imitate.
 
 Shapes: `E` episodes, `T` turns, `L` tokens of a response.
 """
@@ -25,17 +25,17 @@ from agentrl_jax.text.tokenizer import Tokenizer
 def service_demonstrations(
     config: Config, services: Services, batched_env: HostEnv, tokenizer: Tokenizer, key: jax.Array
 ) -> tuple[Trajectory, jax.Array]:
-    """Plays `imitation.levels` training items of every task by script, and records what a rollout would.
+    """Plays `imitation.levels` training items of every task by a scripted policy, and records what a rollout would.
 
-    No item is drawn twice; where there are fewer, all are played. Left out are episodes of the oracle that do not solve
-    their item in `prompt.max_turns`, and any with a response of more than `prompt.max_response_tokens`, a text that
-    would have to be cut, or more tokens than `rollout.context_tokens`.
+    No item is drawn twice; if there are fewer items, all are played. Skipped are episodes of the oracle that do not
+    solve their item within `prompt.max_turns`, and episodes with a response longer than `prompt.max_response_tokens`,
+    an observation that would be truncated, or more tokens than `rollout.context_tokens`.
 
     Returns:
-        E episodes, and which of their turns are to be imitated, bool[E, T]: all but those of `imitation.noise`.
+        E episodes, and which of their turns are imitated, bool[E, T]: all but the random ones of `imitation.noise`.
 
     Raises:
-        ValueError: a task has no oracle and needs one, or nothing is left.
+        ValueError: a task has no oracle and needs one, or no episode is left.
     """
     turns, longest = config.prompt.max_turns, config.prompt.max_response_tokens
     chosen: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
@@ -60,8 +60,11 @@ def service_demonstrations(
 
 
 class _Script(NamedTuple):
-    """What is said in E episodes: task i[E], row of the task's items i[E], tokens i32[E, T, L] and length i32[E, T],
-    and whether it is to be imitated, bool[E, T]."""
+    """Scripted responses of E episodes.
+
+    Shapes: task i[E], row of the task's items i[E], tokens i32[E, T, L], length i32[E, T], and whether a turn is
+    imitated, bool[E, T].
+    """
 
     task: np.ndarray
     row: np.ndarray
@@ -79,7 +82,7 @@ def _padded(said: Sequence[Sequence[int]], turns: int, longest: int) -> tuple[np
 
 
 def response_text(config: Config, action: str) -> str:
-    """A response that holds an action and no thought, behind what is inserted before it."""
+    """Returns a response with an action and no thought, without the text that is inserted before it."""
     opening = "" if config.prompt.forced_tag else OPENINGS[config.prompt.think]
     return opening + (f"\n\n\nAction:\n{action}" if config.prompt.think else f" {action}")
 
@@ -101,12 +104,12 @@ def _episodes(config: Config, task: ServedTask, rows: list[int]) -> list[Played]
 
 
 def _noise(config: Config, item: int) -> np.ndarray:
-    """In which turns of an item's demonstration a random player acts, bool[T]."""
+    """In which turns of an item's demonstration the random policy acts, bool[T]."""
     return np.random.default_rng((config.seed, item)).random(config.prompt.max_turns) < config.imitation.noise
 
 
 def _recorded(config: Config, batched_env: HostEnv, key: jax.Array, script: _Script) -> Trajectory:
-    """Plays a script, no more episodes at once than a rollout has."""
+    """Plays a script, with at most as many episodes at once as a rollout has."""
     count, turns = script.length.shape
     size = min(count, max(build.training_ids(config).group.shape[0], config.train.validation_episodes))
     settings = build.rollout_settings(config, batched_env, size, 1.0)
@@ -127,7 +130,7 @@ def _recorded(config: Config, batched_env: HostEnv, key: jax.Array, script: _Scr
 
 
 def _usable(config: Config, trajectory: Trajectory) -> np.ndarray:
-    """Numbers i[.] of the episodes that fit."""
+    """Indices i[.] of the episodes that fit."""
     lost = int(np.sum(trajectory.failed))
     if lost:
         raise ValueError(f"{lost} of {len(trajectory.failed)} demonstrations failed in the service; try again")

@@ -1,4 +1,4 @@
-"""The services of a run: where they are, and the worlds that its episodes are played in."""
+"""The services of a run: how they are reached, and the batched environments that its episodes are played in."""
 
 import dataclasses
 import functools
@@ -35,11 +35,10 @@ from envs_jax.budget import Baselines
 _log = logging.getLogger(__name__)
 
 OPENINGS = {True: "Thought:", False: "Action:"}
-"""What a response to a service begins with, with a thought or without; inserted where the tag is forced."""
+"""Beginning of a response to a service, with or without a thought; inserted if `prompt.forced_tag` is set."""
 
 TURN_SHARE = 0.8
-"""Part of the time of a turn that an episode may take for all its attempts; the rest is for those that wait for a
-thread."""
+"""Share of a turn's deadline for all attempts of an episode; the rest is for episodes that wait for a thread."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,13 +46,13 @@ class ServedTask:
     """One service of a run.
 
     Attributes:
-        config: of the task.
-        service: what is played.
-        training: items.
+        config: configuration of the task.
+        service: the service that is played.
+        training: training items.
         held_out: items of the evaluation.
-        validation: items.
-        pool: where its instances are.
-        address: in words.
+        validation: validation items.
+        pool: pool of its instances.
+        address: where the service runs, in words, for messages.
     """
 
     config: TaskConfig
@@ -72,8 +71,8 @@ class Services:
         """Reads the lists of items.
 
         Args:
-            config: the run.
-            folder: tells where the logs of servers go, when one is started.
+            config: configuration of the run.
+            folder: returns the folder for server logs; called when a server is started.
 
         Raises:
             UserError: a service is unknown or lacks something, or a list of items cannot be used.
@@ -88,17 +87,17 @@ class Services:
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
 
     def batched_env(self, tokenizer: Tokenizer, *, held_out: bool) -> HostEnv:
-        """Training episodes, or held-out ones."""
+        """Returns the batched environment of training or of held-out episodes."""
         tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in range(len(self.tasks)))
         env = self._config.env
         self._worlds.append(HostEnv(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
         return self._worlds[-1]
 
     def refuse_seen(self) -> None:
-        """Refuses a run that trains on held-out items, as far as their numbers and contents tell, or validates on them.
+        """Refuses a run that trains or validates on held-out items, judged by their numbers and contents.
 
         Raises:
-            UserError: names the first of them.
+            UserError: there is such an item; the message names the first.
         """
         for index, task in enumerate(self.tasks):
             kept_apart = (
@@ -114,13 +113,13 @@ class Services:
                     )
 
     def seen_items(self, levels: Sequence[int]) -> list[int]:
-        """How many of the first held-out items, `levels` of each task, are trained on, by number or content."""
+        """For each task, how many of its first `levels` held-out items are trained on, by number or content."""
         return [
             len(self._overlap(task, task.held_out[:number], "training")) for task, number in zip(self.tasks, levels)
         ]
 
     def _overlap(self, task: ServedTask, items: Sequence[int], other: str) -> list[int]:
-        """Those items that some task of the same environment has in its list `other`, by number or content."""
+        """The items that some task of the same environment has in its list `other`, by number or content."""
         mine = [each for each in self.tasks if each.config.env == task.config.env]
         listed = {item for each in mine for item in getattr(each, other)}
         content = task.service.content
@@ -139,7 +138,7 @@ class Services:
                 _log.warning("%s; results have no kinds of items and no scripted play", error)
 
     def kinds(self, levels: Sequence[int]) -> list[str] | None:
-        """The kind of every held-out item, `levels` of each task; None where a task's items are of one kind."""
+        """The kind of the first `levels` held-out items of each task; None if a task's items are of one kind."""
         found: list[str] = []
         for task, count in zip(self.tasks, levels):
             if task.service.category is None:
@@ -151,26 +150,26 @@ class Services:
         return found
 
     def _numbers_of(self, task: ServedTask, items: Sequence[int]) -> list[Any]:
-        """The numbers here of held-out items; None for one that the server has shown and that is no item here."""
+        """The local numbers of held-out items; None for an item that the server has shown and that is unknown here."""
         return [self._numbers.get((task.config.env, item), item) for item in items]
 
     def take_restarts(self) -> int:
-        """Times that servers of the run's own were started again, as they had ended or hung, since the last call."""
+        """How often servers started by the run were restarted since the last call, because they had ended or hung."""
         total = sum(process.restarts for process in self._processes)
         new, self._restarts = total - self._restarts, total
         return new
 
     def close(self) -> None:
-        """Closes instances and connections, and ends what was started."""
+        """Closes instances and connections, and ends the servers that the run started."""
         for batched_env in self._worlds:
             batched_env.host_episodes.clear()
-        for process in self._processes:  # whose instances end with it
+        for process in self._processes:  # a server's instances end with it
             process.close()
         for close in self._closers:
             close()
 
     def outcomes(self, task: int, items: Sequence[int], player: Callable[[int], ScriptedPolicy]) -> np.ndarray:
-        """Success bool[n] of a scripted player on some items of a task, side by side.
+        """Success bool[n] of a scripted policy on n items of a task, played in parallel.
 
         Raises:
             UserError: the service fails.
@@ -179,9 +178,9 @@ class Services:
             return np.array([episode.solved for episode in play_all(self.tasks[task], player, items, self._config)])
 
     def baselines(self, task: int, episodes: int) -> Baselines | None:
-        """Random and scripted play on the first held-out items within the agent's turns; None where there is no script.
+        """Success of random and scripted play on the first held-out items; None if the service has no oracle.
 
-        Both are played, one action a turn.
+        Both are played with the agent's number of turns, one action per turn.
         """
         served = self.tasks[task]
         oracle = served.service.oracle
@@ -237,7 +236,7 @@ class Services:
         if env.url:
             return connected(env.url, read_token(env.token_file)), f"at {env.url}"
         episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.group_size
-        # Twice, since what is given up by one episode may still be open while another starts.
+        # Twice, because an instance that one episode has given up may still be open while the next one starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
         log = functools.cache(lambda: folder() / f"service-{config.label}.log")
         return _Started(service.name, log, most, connected, self._processes), "at its own server"
@@ -274,13 +273,13 @@ class Services:
 
 
 def _note_nothing(item: int, shown: str) -> None:
-    """What training items show first is in levels.jsonl already."""
+    """Does nothing, because the first observations of training items are already in levels.jsonl."""
 
 
 def batched_envs(
     config: Config, tokenizer: Tokenizer, services: Services | None
 ) -> tuple[CompiledEnv | HostEnv, CompiledEnv | HostEnv]:
-    """What the training episodes of a run are played in, and its held-out ones; compiled tasks have one for both."""
+    """Returns the batched environments of training and of held-out episodes; the same one for compiled tasks."""
     if services is None:
         compiled = build.build_world(config, tokenizer)
         return compiled, compiled
@@ -288,7 +287,7 @@ def batched_envs(
 
 
 class _Started:
-    """A place behind a server that is started with the first instance."""
+    """An instance pool whose server is started when the first instance is opened."""
 
     def __init__(
         self,
@@ -321,14 +320,14 @@ class _Started:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """An episode of a scripted player.
+    """An episode of a scripted policy.
 
     Attributes:
-        item: number here of the item that the service showed.
-        texts: observations that it answered.
-        actions: its answers.
-        solved: whether it solved the item.
-        score: its last score.
+        item: local number of the item that the service showed.
+        texts: observations, one before each action.
+        actions: the policy's actions.
+        solved: whether the item was solved.
+        score: the last score.
     """
 
     item: int
@@ -339,12 +338,12 @@ class Played:
 
 
 def play(task: ServedTask, player: Callable[[int], ScriptedPolicy], item: int, config: Config) -> Played:
-    """Plays an episode of an item by a player of its own; where the instance is lost, from the beginning.
+    """Plays an episode of an item by a new scripted policy; starts over if the instance is lost.
 
-    The player is made for the number that the item has here, as servers may number otherwise (`Service.locate`).
+    The policy is made for the local number of the item, because servers may number differently (`Service.locate`).
 
     Raises:
-        ServiceError: instances were lost again and again.
+        ServiceError: the instance was lost in every attempt.
     """
     for left in reversed(range(config.env.retries + 1)):
         try:
@@ -358,7 +357,7 @@ def play(task: ServedTask, player: Callable[[int], ScriptedPolicy], item: int, c
 def play_all(
     task: ServedTask, player: Callable[[int], ScriptedPolicy], items: Sequence[int], config: Config
 ) -> list[Played]:
-    """Plays an episode of each item, side by side.
+    """Plays an episode of each item, in parallel.
 
     Raises:
         ValueError: the service fails.

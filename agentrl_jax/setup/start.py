@@ -1,4 +1,4 @@
-"""Between the parts of a run and its first iteration: what is imitated, and what learning begins with."""
+"""Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
 import jax
 import optax
@@ -27,18 +27,18 @@ def demonstration_rows(
     services: Services | None,
     key: jax.Array,
 ) -> tuple[Sequences, list[str]]:
-    """The rows that a run imitates, and the ids of the levels of its demonstrations.
+    """Returns the rows that a run imitates, and the ids of the levels of its demonstrations.
 
     Args:
-        config: the run's.
-        batched_env: its training episodes.
-        splits: how their levels are divided.
-        tokenizer: its tokenizer.
-        services: where its tasks are; None for compiled ones.
-        key: that of its seed.
+        config: configuration of the run.
+        batched_env: environments of the training episodes.
+        splits: how their levels are split.
+        tokenizer: tokenizer of the run.
+        services: the services of its tasks; None for compiled tasks.
+        key: key of the seed.
 
     Raises:
-        ValueError: as `demonstrations` or `service_demonstrations`.
+        ValueError: as in `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
     if isinstance(batched_env, HostEnv):
@@ -63,10 +63,10 @@ def demonstration_rows(
 
 
 def notes(config: Config) -> list[str]:
-    """What is said at the start of a run that learns: its learning rates, and what does nothing in it."""
+    """Notes shown at the start of a run that learns: its learning rates, and settings that have no effect in it."""
     algo, lines = config.algo, [rates.note(config)]
     if config.model.critic != "shared" and not algo.advantage.has_critic:
-        # The variants of a comparison share their model, so that this is no error.
+        # Not an error, because the variants of a comparison share their model.
         lines.append(
             f"model.critic {config.model.critic} does nothing in this run: algo.advantage {algo.advantage.kind} has "
             "no critic"
@@ -91,7 +91,7 @@ def notes(config: Config) -> list[str]:
 
 
 def begin_learning(state: TrainState, tx: optax.GradientTransformation, *, reference: bool) -> TrainState:
-    """What happens once between imitation and learning: a separate critic and the optimizer start from here."""
+    """Initializes a separate critic, the optimizer and the reference policy, once between imitation and learning."""
     params = actor_critic.critic_from_policy(state.params)
     state = state.replace(params=params, opt_state=init_optimizer(tx, params))
     return with_reference(state) if reference else state

@@ -1,4 +1,4 @@
-"""The alarms of a run, iteration by iteration."""
+"""Watches the metrics of a run for collapse, iteration by iteration."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,18 +8,18 @@ from agentrl_jax.algos.collapse import Finding
 
 
 class CollapseMonitor:
-    """Looks at every row of a run's metrics, and says when it should end.
+    """Checks every row of a run's metrics for alarms, and decides whether the run should stop.
 
     Attributes:
-        stopped_by: name of the alarm that ends the run, or takes it back; empty while it goes on.
+        stopped_by: name of the alarm that stops the run or rolls it back; empty while the run continues.
     """
 
     def __init__(self, stop: bool, rows: Sequence[dict[str, Any]], note: Callable[[str], None]):
-        """Goes on behind the rows of iterations so far.
+        """Starts from the rows of the iterations so far.
 
         Args:
-            stop: an alarm of collapse ends the run.
-            rows: of metrics.jsonl.
+            stop: whether an alarm of collapse stops the run.
+            rows: rows of metrics.jsonl.
             note: shows a line to the user.
         """
         self.stop, self.note = stop, note
@@ -28,11 +28,11 @@ class CollapseMonitor:
         self._heed(self.rows[-1] if self.rows else {})
 
     def see(self, row: dict[str, Any]) -> None:
-        """Adds the alarms that are raised to the row of an iteration, and tells of new ones."""
+        """Adds the raised alarms to the row of an iteration, and reports new ones to the user."""
         self.rows.append(row)
         for alarm in collapse.raised(self.rows):
             row[f"alarm/{alarm.name}"] = 1.0
-            # A validation's alarm is compared with the validation before.
+            # An alarm on a validation metric is compared with the previous validation.
             before: dict[str, Any] = next((r for r in reversed(self.rows[:-1]) if alarm.metric in r), {})
             if f"alarm/{alarm.name}" not in before:
                 self.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
@@ -40,12 +40,12 @@ class CollapseMonitor:
 
     @property
     def finding(self) -> Finding:
-        """What the alarm `stopped_by` found."""
+        """The finding of the alarm `stopped_by`."""
         return next(collapse.examine(alarm, self.rows) for alarm in collapse.ALARMS if alarm.name == self.stopped_by)
 
     @property
     def solved(self) -> bool:
-        """Whether that alarm says that there is nothing left to learn, see `collapse.is_solved`."""
+        """Whether that alarm means that there is nothing left to learn, see `collapse.is_solved`."""
         return collapse.is_solved(self.rows, self.finding)
 
     def _heed(self, row: dict[str, Any]) -> None:

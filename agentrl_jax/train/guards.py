@@ -1,4 +1,4 @@
-"""What stops a run, before it saves, because it would go wrong silently."""
+"""Checks that stop a run before it saves, if it would otherwise go wrong silently."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,13 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
     """Stops a run after too many updates in a row that were skipped.
 
     Args:
-        in_a_row: skipped updates.
-        limit: as many stop the run.
-        rate: key of the learning rate that they were made with.
-        kept: what there is to go back to, for the message.
+        in_a_row: number of consecutive skipped updates.
+        limit: number that stops the run.
+        rate: configuration key of the learning rate of these updates.
+        kept: which checkpoint is left, for the message.
 
     Raises:
-        UserError: it is as many.
+        UserError: the limit is reached.
     """
     if in_a_row >= limit:
         raise UserError(
@@ -28,17 +28,17 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
 
 
 def check_services(failed: float, limit: float, where: str, last: str, kept: str) -> None:
-    """Stops a run whose environments break.
+    """Stops a run in which too many episodes fail.
 
     Args:
         failed: share of the episodes that failed.
-        limit: more stop the run.
-        where: the services.
-        last: what went wrong last.
-        kept: what there is to go back to, for the message.
+        limit: largest share that is allowed.
+        where: the services, for the message.
+        last: the last error, for the message.
+        kept: which checkpoint is left, for the message.
 
     Raises:
-        UserError: it is more.
+        UserError: the share is above the limit.
     """
     if failed > limit:
         raise UserError(
@@ -48,15 +48,15 @@ def check_services(failed: float, limit: float, where: str, last: str, kept: str
 
 
 def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> None:
-    """Stops a run where the learner does not see the rollout's log-probabilities.
+    """Stops a run in which the log-probabilities of learner and rollout differ too much.
 
     Args:
-        algo: says how far apart they may be.
-        metrics: of the iteration.
-        kept: what there is to go back to, for the message.
+        algo: holds the limit, `logprob_gap_limit`.
+        metrics: metrics of the iteration.
+        kept: which checkpoint is left, for the message.
 
     Raises:
-        UserError: they are further apart, or not equal bit for bit where the learner is strict.
+        UserError: the gap is above the limit, or `algo.mismatch` is replay and they are not equal bit for bit.
     """
     gap, limit = metrics["rollout/logprob_gap_mean"], algo.logprob_gap_limit
     if limit is not None and gap > limit:
@@ -71,5 +71,5 @@ def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> N
             f"algo.mismatch is replay, but only {equal:.4%} of the replay's log-probabilities are those of the "
             f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
             f"machine computes the same steps in different ways; {kept}; use algo.mismatch none or "
-            "truncated and a new run folder"
+            "tis and a new run folder"
         )

@@ -1,4 +1,4 @@
-"""The number of turns that each iteration of a run plays."""
+"""The number of turns of an episode, by iteration."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,29 +9,29 @@ from agentrl_jax.config import Config
 
 
 class Horizon:
-    """Turns by iteration, as `algo.horizon` says. Only the adaptive rule has a state, which checkpoints keep."""
+    """Turns by iteration, following `algo.horizon`. Only the adaptive rule has a state, which checkpoints store."""
 
     def __init__(self, config: Config):
         self.plan, self.longest = config.algo.horizon, config.prompt.max_turns
         self.state = AdaptiveHorizon()
 
     def turns(self, iteration: int) -> int:
-        """Turns of an iteration, counted from 0."""
+        """Returns the turns of an iteration; iterations count from 0."""
         if self.plan.kind == "stepwise":
             return stepwise(iteration, self.plan.turns, self.plan.every)
         return self.plan.turns[self.state.stage] if self.plan.kind == "adaptive" else self.longest
 
     def observe(self, metrics: Mapping[str, Any]) -> None:
-        """Takes the metrics of an iteration into account, unless every environment of it broke."""
+        """Updates the adaptive rule from the metrics of an iteration, unless all of its episodes failed."""
         plan = self.plan
         if plan.kind == "adaptive" and metrics["train/failed"] < 1.0:
             self.state = self.state.after(plan, metrics["train/success"], metrics["rollout/in_group_std"])
 
     def saved(self) -> dict[str, Any]:
-        """The state as JSON keeps it."""
+        """Returns the state as JSON values."""
         return dataclasses.asdict(self.state)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from `saved`."""
+        """Restores the state from the result of `saved`."""
         numbers = {name: tuple(saved[name]) for name in ("success", "spread")}
         self.state = AdaptiveHorizon(**{**saved, **numbers})

@@ -15,10 +15,10 @@ from agentrl_jax.train.progress import RunProgress
 
 
 def imitate(state: TrainState, parts: RunParts, progress: RunProgress) -> TrainState:
-    """Takes the gradient steps of imitation that are left, and returns the state after them.
+    """Takes the remaining gradient steps of imitation and returns the new state.
 
     Raises:
-        UserError: there are no demonstrations of the kind that the run wants, or too many steps in a row were skipped.
+        UserError: the demonstrations that the run needs cannot be made, or too many steps in a row were skipped.
     """
     config, view, chunks = parts.config.imitation, progress.view, parts.imitation_chunks
     with refusals():

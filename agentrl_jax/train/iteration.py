@@ -1,7 +1,7 @@
 """One iteration of reinforcement learning: rollout, filter, advantages, update.
 
-`agentrl train` calls it with the programs of a run, `agentrl compare` with programs over several seeds, and
-`agentrl plan` with programs that are compiled and not run. Nothing here reads a clock, a file or a random number.
+`agentrl train` uses it with the programs of a run, `agentrl compare` with programs over several seeds, and
+`agentrl plan` with programs that are compiled but not run. Nothing here reads a clock, a file or a random number.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutS
 
 
 class IterationPrograms(NamedTuple):
-    """What an iteration runs, compiled or not.
+    """The programs of an iteration, compiled or not.
 
     Attributes:
         rollout: (params, key, ids, settings) -> (trajectory, counters), see `setup.programs.Programs.rollout`.
         update: (state, trajectory, temperature, key, settings, greedy for ReMax) -> (state, metrics). Its first half,
             `learner.batch.make_batch`, filters groups and computes advantages; its second half takes gradient steps.
-        greedy: as `rollout`, one episode a group, where the learning rule needs it (ReMax); else None.
-        group_size: episodes of a group, which are contiguous.
+        greedy: as `rollout`, with one episode per group, if the algorithm needs it (ReMax); else None.
+        group_size: episodes per group; they are contiguous.
     """
 
     rollout: Callable[..., tuple[Trajectory, RolloutStats]]
@@ -32,15 +32,15 @@ class IterationPrograms(NamedTuple):
 
 
 class IterationInputs(NamedTuple):
-    """What one iteration depends on besides the state. With `S` seeds every leaf but settings has a first axis S.
+    """The inputs of one iteration besides the state. With `S` seeds, every leaf but settings has a leading axis S.
 
     Attributes:
         rollout_key: key[] of the episodes.
         update_key: key[] of the order of the minibatches.
-        ids: the E episodes.
+        ids: ids of the E episodes.
         rollout: settings of the rollout.
         greedy: settings of the greedy rollout; None without one.
-        update: numbers of the update.
+        update: settings of the update.
     """
 
     rollout_key: jax.Array
@@ -52,7 +52,7 @@ class IterationInputs(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What has been played before anything is learned from it.
+    """The rollout of an iteration, before the update.
 
     Attributes:
         trajectory: E episodes.
@@ -74,20 +74,20 @@ def iterate(
     """Plays E episodes with the policy of a state and learns from them.
 
     Args:
-        state: before; it is given up (donated) to the update.
+        state: state before the iteration; it is donated to the update.
         inputs: keys, episodes and settings.
-        programs: what is run.
-        inspect: looks at what has been played while the state is still the one that played; it may raise.
+        programs: the programs to run.
+        inspect: called with the rollout before the update, while the state is still valid; it may raise.
 
     Returns:
-        The state after, what was played, and the metrics of the update.
+        The new state, the rollout, and the metrics of the update.
     """
     params = state.merged_params()
     trajectory, stats = programs.rollout(params, inputs.rollout_key, inputs.ids, inputs.rollout)
     greedy: tuple[Trajectory, ...] = ()
     greedy_stats = None
     if programs.greedy is not None:
-        # The groups of the trajectory: dynamic sampling may have put some on other levels.
+        # The ids come from the trajectory, because dynamic sampling may have moved groups to other levels.
         heads = jax.tree.map(lambda x: x[..., :: programs.group_size], trajectory.ids)
         baseline, greedy_stats = programs.greedy(params, inputs.rollout_key, heads, inputs.greedy)
         greedy = (baseline,)

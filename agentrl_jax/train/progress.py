@@ -1,4 +1,4 @@
-"""How far a run is, besides its training state: what its checkpoints keep, and how it goes on from one."""
+"""The progress of a run besides its training state: what checkpoints store, and how a run resumes from one."""
 
 import dataclasses
 import time
@@ -19,20 +19,20 @@ from agentrl_jax.train.roll_back import RollBacks
 
 
 class RunProgress:
-    """Folder, checkpoints and everything about a run that changes while it goes on.
+    """Folder, checkpoints and everything else about a run that changes while it runs.
 
     Attributes:
-        folder: of the run.
-        checkpoints: in it.
-        roll_backs: so far.
-        totals: what has been spent.
+        folder: the run folder.
+        checkpoints: the checkpoints in it.
+        roll_backs: the roll-backs so far.
+        totals: totals of tokens, environment steps, episodes, skipped updates and seconds so far.
         horizon: turns by iteration.
         imitation_outcomes: success on the held-out levels before learning; empty until it has been measured.
         monitor: alarms of collapse.
     """
 
     def __init__(self, parts: RunParts, folder: RunFolder, checkpoints: Checkpoints, view: LiveView):
-        """The beginning of a run; `restore` goes on from a checkpoint."""
+        """Starts at the beginning of a run; `restore` resumes from a checkpoint."""
         self.parts, self.folder, self.checkpoints, self.view = parts, folder, checkpoints, view
         self.roll_backs = RollBacks(folder.path / "roll_backs")
         self.totals = Totals()
@@ -42,10 +42,10 @@ class RunProgress:
         self._started, self._before = time.monotonic(), 0.0
 
     def restore(self, frozen_params: Any = None) -> TrainState:
-        """The state of the newest checkpoint that is good, or a fresh one.
+        """Returns the state of the newest valid checkpoint, or a fresh one.
 
         Args:
-            frozen_params: the frozen part of the state, if it is there; else it is loaded.
+            frozen_params: the frozen parameters of the state, if they are already loaded; else they are loaded.
 
         Raises:
             CheckpointError: a checkpoint or its record is damaged.
@@ -74,7 +74,7 @@ class RunProgress:
         return state.replace(frozen_params=initial(key).frozen_params if frozen_params is None else frozen_params)
 
     def _read(self, step: int) -> None:
-        """Takes over what the checkpoint of a step says of the run."""
+        """Restores the progress that is stored with the checkpoint of a step."""
         meta = self.checkpoints.meta(step)
         since = self.roll_backs.records[meta.get("roll_backs", 0) :]
         try:
@@ -102,7 +102,7 @@ class RunProgress:
         self.checkpoints.save(step, state.replace(frozen_params=None), meta)
 
     def roll_back(self, state: TrainState) -> TrainState:
-        """The state of the last checkpoint before the collapse began; the present one where there is none."""
+        """Returns the state of the last checkpoint before the collapse began; the current state if there is none."""
         finding, iteration, chunks = self.monitor.finding, int(state.iteration), self.parts.imitation_chunks
         assert finding.began is not None
         before = [step for step in self.checkpoints.steps() if chunks <= step < chunks + finding.began]
@@ -137,6 +137,6 @@ class RunProgress:
         return self._before + time.monotonic() - self._started
 
     def kept(self) -> str:
-        """What there is to go back to, for messages."""
+        """Which checkpoint is left to resume from, for messages."""
         step = self.checkpoints.latest_step()
         return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"

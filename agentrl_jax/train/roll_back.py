@@ -1,8 +1,8 @@
-"""Going back to the last good checkpoint when a run collapses, and what is kept of the iterations given up.
+"""Rolls a run back to the last good checkpoint when it collapses, and records the discarded iterations.
 
-A roll-back is on record before anything is taken away: roll_backs/N.json is written whole or not at all, and the
-checkpoints that it gave up are known by having been made before it. A process killed at any moment therefore goes on
-from the same checkpoint, with the same keys and rates, as one that was not.
+A roll-back is recorded before anything is deleted: roll_backs/N.json is written atomically, and the checkpoints that it
+discards are known because they are older than it. A process killed at any moment therefore resumes from the same
+checkpoint, with the same keys and rates, as one that was not killed.
 """
 
 import json
@@ -19,9 +19,9 @@ from agentrl_jax.runs.checkpoint import Checkpoints
 
 
 def kept_checkpoints(config: TrainConfig) -> int:
-    """How many of the newest checkpoints a run keeps: with roll-backs, as many as reach behind an alarm's first value.
+    """How many checkpoints a run keeps: with roll-backs, enough to reach back before the first value of an alarm.
 
-    Alarms need several values in a row, during which the run may save what has already gone wrong.
+    Alarms need several values in a row; meanwhile the run may save states that are already bad.
     """
     if config.on_collapse != "roll_back":
         return config.keep
@@ -37,12 +37,12 @@ class RollBacks:
     """The roll-backs of a run so far.
 
     Attributes:
-        records: of each: alarm, iteration (at which it was raised), began (the first bad one), step (of the checkpoint
-            gone back to), totals (spent until then) and rows (of metrics.jsonl given up).
+        records: for each: alarm, iteration (at which it was raised), began (first bad iteration), step (of the
+            checkpoint restored), totals (up to then) and rows (discarded rows of metrics.jsonl).
     """
 
     def __init__(self, folder: Path):
-        """Reads those of a run; `folder` is made with the first one.
+        """Reads the roll-backs of a run; `folder` is created with the first one.
 
         Raises:
             UserError: a record cannot be read.
@@ -62,18 +62,18 @@ class RollBacks:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of roll-backs so far."""
         return len(self.records)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Puts one on record."""
+        """Records a roll-back."""
         self.folder.mkdir(exist_ok=True)
         with atomic_write(self._file(self.count + 1)) as file:
             json.dump(record, file)
         self.records.append(dict(record))
 
     def newest_step(self, checkpoints: Checkpoints) -> int | None:
-        """Step of the newest checkpoint that no roll-back gave up, or None; those given up are deleted."""
+        """Step of the newest checkpoint that no roll-back discarded, or None; deletes the discarded ones."""
         while (step := checkpoints.latest_step()) is not None:
             known = checkpoints.meta(step).get("roll_backs", 0)
             if all(step <= record["step"] for record in self.records[known:]):
@@ -82,5 +82,5 @@ class RollBacks:
         return step
 
     def summary(self) -> list[dict[str, Any]]:
-        """What the summary says of them."""
+        """Returns the entries for summary.json."""
         return [{name: record[name] for name in ("alarm", "iteration", "began", "step")} for record in self.records]

@@ -1,6 +1,6 @@
 """A run from its configuration to its summary: imitation, reinforcement learning, evaluation, checkpoints.
 
-Steps number what `metrics.jsonl` and the checkpoints record: first chunks of imitation, then iterations.
+A step of `metrics.jsonl` and of the checkpoints is first a chunk of imitation, then an iteration.
 """
 
 import dataclasses
@@ -39,27 +39,26 @@ from envs_jax.splits import Split
 
 
 def train(config: Config, console: Console | None = None) -> dict[str, Any]:
-    """Trains an agent, or goes on with a run that was stopped, and returns its summary.
+    """Trains an agent, or resumes a run that was stopped, and returns its summary.
 
     The same configuration gives the same metrics and parameters bit for bit on the same hardware, however often the
-    process was killed on the way. Only what is named time/, seconds or programs, which are those of the last process,
-    differs.
+    process was killed. Only entries named time/, seconds or programs differ; programs are those of the last process.
 
     Args:
-        config: the run.
-        console: where progress is shown; standard output if left out.
+        config: configuration of the run.
+        console: where progress is shown; by default standard output.
 
     Returns:
-        What summary.json holds.
+        The content of summary.json.
 
     Raises:
-        UserError: the run folder holds something else, a part of the configuration is of no use, too many updates in
-            a row were not finite, or the learner's log-probabilities are not those of the rollout.
+        UserError: the run folder holds something else, a part of the configuration is unusable, too many updates in
+            a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
     """
     console = console or Console()
     with refusals():
         config = rates.with_rates(config)
-        run = _Run(config)  # before the folder is taken, which would keep a configuration that is of no use
+        run = _Run(config)  # first, so that no folder is created with an unusable configuration
     with (
         RunFolder(config) as folder,
         Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
@@ -77,7 +76,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
 
 
 class _Run:
-    """The stages of a run, in their order."""
+    """Runs the stages of a run, in order."""
 
     folder: RunFolder
     view: LiveView
@@ -93,7 +92,7 @@ class _Run:
         self.rates, self.temperature = build.learning_rates(config), build.schedules(config)["temperature"]
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Closes the services."""
         if self.parts.services is not None:
             self.parts.services.close()
 
@@ -117,9 +116,9 @@ class _Run:
         return self._finish(state)
 
     def _begin_learning(self, state: TrainState) -> TrainState:
-        """What happens once between imitation and learning; the checkpoint made here shows that it has happened."""
+        """Runs once between imitation and learning; the checkpoint saved here shows that it has run."""
         if isinstance(self.parts.train_env, HostEnv):
-            self.parts.train_env.host_episodes.take_report()  # what came before is no iteration's
+            self.parts.train_env.host_episodes.take_report()  # earlier episodes belong to no iteration
         self.view.note("evaluating the start")
         evaluated = self.held_out.outcomes(state.merged_params())
         self.progress.imitation_outcomes = evaluated.success
@@ -131,7 +130,7 @@ class _Run:
         return state
 
     def _inputs(self, iteration: int) -> IterationInputs:
-        """Keys, episodes and settings of an iteration, from 0."""
+        """Returns the keys, episodes and settings of an iteration; iterations count from 0."""
         config, env, back = self.config, self.parts.train_env, self.progress.roll_backs.count
         stream = run_keys.after_roll_backs(self.parts.key, back)
         turns, split = self.progress.horizon.turns(iteration), self.parts.train_splits.of(Split.TRAIN)
@@ -151,7 +150,7 @@ class _Run:
         )
 
     def _iterate(self, state: TrainState) -> TrainState:
-        """One iteration, and its record."""
+        """Runs one iteration and records it."""
         iteration = int(state.iteration)
         inputs, measured, clock = self._inputs(iteration), {}, [time.monotonic()]
 
@@ -163,7 +162,7 @@ class _Run:
             clock.append(time.monotonic())
 
         after, played, metrics = iterate(state, inputs, self.programs, inspect)
-        metrics = host_metrics(metrics) | played_metrics(played.stats)  # what resampling kept is no fair sample
+        metrics = host_metrics(metrics) | played_metrics(played.stats)  # groups kept by resampling are a biased sample
         clock.append(time.monotonic())
         began, rolled, looked, learned = clock
         seconds = {"time/rollout": rolled - began, "time/update": learned - looked}
@@ -181,7 +180,7 @@ class _Run:
         metrics: dict[str, Any],
         seconds: dict[str, float],
     ) -> None:
-        """Writes what an iteration came to, shows it, and saves the state where a checkpoint is due."""
+        """Logs and shows the metrics of an iteration, and saves the state if a checkpoint is due."""
         config, progress = self.config, self.progress
         chosen, counters = rates.rates(config), total_stats(played.stats)
         factor = float(self.rates(iteration)) * config.train.roll_back_factor**progress.roll_backs.count
@@ -219,7 +218,7 @@ class _Run:
         skipped = int(metrics["update/skipped_in_a_row"])
         guards.check_skipped(skipped, config.train.max_bad_updates, "optim.lr", progress.kept())
         guards.check_logprobs(config.algo, metrics, progress.kept())
-        # While updates fail, older checkpoints, which may be the last good ones, are not replaced.
+        # While updates are skipped, older checkpoints are not replaced: they may be the last good ones.
         collapsed = bool(progress.monitor.stopped_by)
         last = iteration + 1 == config.train.iterations or collapsed
         due = last or (_due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates))
@@ -227,7 +226,7 @@ class _Run:
             progress.save(step, state)
 
     def _of_services(self, iteration: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
-        """What a rollout tells of the services, before anything is learned from it."""
+        """Reports failures of the services in a rollout, before the update, and returns their metrics."""
         services, env = self.parts.services, self.parts.train_env
         if services is None or not isinstance(env, HostEnv):
             return {}
@@ -246,7 +245,7 @@ class _Run:
         return found
 
     def _of_prompts(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
-        """How much responses depend on their prompts, where it is due, under the policy that gave them."""
+        """Measures, when due, how much responses depend on their prompts, under the policy that sampled them."""
         iteration, program = int(state.iteration), self.parts.prompt_information
         if program is None or (iteration and (iteration + 1) % self.config.train.mutual_information_every):
             return {}
@@ -259,7 +258,7 @@ class _Run:
         return found | mutual_information.smoothed(found, before)
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
-        """Evaluates the policy, and writes summary and curves."""
+        """Evaluates the policy, and writes the summary and the curves."""
         progress, held_out, services = self.progress, self.held_out, self.parts.services
         before, imitated = progress.imitation_outcomes, self.parts.imitation_chunks > 0
         self.view.note(f"evaluating on {sum(held_out.levels)} levels")

@@ -1,4 +1,4 @@
-"""Two-armed bandit whose arms are known by their names only."""
+"""Two-armed bandit whose arms are identified only by their names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +32,7 @@ TAGS: dict[str, Callable[..., tuple[Bandit, BanditParams]]] = {
     "BanditRevTest": partial(make_bandit, low="Librarian", high="Trader"),
     "BanditPhoenix": partial(make_bandit, low="Phoenix", high="Dragon"),
 }
-"""RAGEN's pairs: professions to train and to test on, the same with the roles exchanged, and its default names.
+"""RAGEN's pairs: professions for training and test, the same with the roles exchanged, and its default names.
 
 "Rev" follows RAGEN's launch script. Its paper (arXiv 2504.20073) gives that label to the pair with Librarian as the
 high arm, which is `BanditTest` here.

@@ -13,14 +13,14 @@ from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
 @struct.dataclass
 class BanditState(EnvState):
-    """The arms on display and what has come of them.
+    """The arms on display and the result of the last action.
 
     Attributes:
         time: i32[] primitive actions taken so far.
         terminated: bool[] an arm on display has been pulled.
         shown: i32[2] action ids of the two arms, in the order of display.
         chosen: i32[] action id of the last action, -1 before it.
-        reward: f32[] what it paid.
+        reward: f32[] its reward.
     """
 
     shown: jax.Array
@@ -30,7 +30,7 @@ class BanditState(EnvState):
 
 @struct.dataclass(kw_only=True)
 class BanditParams(EnvParams):
-    """What the arms pay.
+    """Rewards of the arms.
 
     Attributes:
         max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
@@ -45,22 +45,22 @@ class BanditParams(EnvParams):
 
 
 class Bandit(TextEnvironment):
-    """Two-armed bandit of RAGEN (arXiv 2504.20073): only the meaning of the names tells which arm is the better one.
+    """Two-armed bandit of RAGEN (arXiv 2504.20073): only the meaning of the names shows which arm is better.
 
-    * Level: a pair of arms, uniform among the pairs, and the order of display, even odds.
+    * Level: a pair of arms, uniform among the pairs, and the order of display, each with probability 1/2.
     * Observation: i32[2], action ids of the arms in the order of display.
     * Actions: arm names. Pair `i` has the low arm as id `2 i` and the high arm as id `2 i + 1`.
     * Reward: f32[], for the low arm `low_reward` (0.1); for the high arm `high_reward` (1) with probability
       `high_probability` (0.25), else 0.
     * Termination: an arm on display was pulled. Truncation: `max_steps_in_episode` (1) actions. A name that is not on
       display pulls nothing: reward 0, not effective, and the episode is truncated instead of terminated.
-    * info: `success` (the high arm was pulled, whatever it paid), `action_is_effective`, both bool[].
-    * State: `BanditState`. `step_env` draws the reward from its key, not from the level.
+    * info: `success` (the high arm was pulled, even if it paid nothing), `action_is_effective`, both bool[].
+    * State: `BanditState`. `step_env` samples the reward with its key; it does not depend on the level.
     """
 
     instruction = INSTRUCTION
-    # By id the low arm of a pair is always first. Observations name both in the order of display, and RAGEN's prompt
-    # has no list of this environment's actions either.
+    # A list by id would always name the low arm of a pair first. Observations name both arms in the order of display,
+    # and RAGEN's prompt does not list this environment's actions either.
     lists_actions = False
 
     def __init__(self, pairs: tuple[tuple[str, str], ...]):
@@ -97,8 +97,8 @@ class Bandit(TextEnvironment):
         return spaces.Box(0, self.num_actions - 1, (2,), jnp.int32)
 
     def reset_env(self, key: jax.Array, params: BanditParams) -> tuple[jax.Array, BanditState]:
-        """Puts a pair on display; the key decides which pair and in what order."""
-        # The arm that is shown first is uniform among all arms; its partner's id differs in the last bit.
+        """Chooses the pair on display; the key decides which pair and in which order."""
+        # The arm shown first is uniform among all arms; the id of the other arm differs in the last bit.
         first = jax.random.randint(key, (), 0, self.num_actions)
         state = BanditState(
             time=jnp.int32(0),
@@ -130,7 +130,7 @@ class Bandit(TextEnvironment):
         return state.shown, state, reward, state.terminated, info
 
     def describe(self, state: BanditState, params: BanditParams) -> jax.Array:
-        """Returns the rules with the arms in order, or what the chosen arm paid: piece ids i32[9], padded."""
+        """Returns the rules with the arms in order, or the reward of the chosen arm: piece ids i32[9], padded."""
         return self._spell(state.shown, state.chosen, state.reward)
 
     def success(self, state: BanditState, params: BanditParams) -> jax.Array:

@@ -1,4 +1,4 @@
-"""How a bandit is put into words: the pieces an observation can utter and the ids that spell it."""
+"""Text of a bandit: the pieces that observations consist of, and the piece ids of an observation."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from envs_jax.environment import NO_PIECE
 
 INSTRUCTION = ""
-"""Empty, because the observation tells the rules: they name the arms in an order that the level decides."""
+"""Empty, because the observation contains the rules: they name the arms in an order that the level decides."""
 
 RULES = (
     "There are two arms to choose from: ",
@@ -20,19 +20,19 @@ RULES = (
 """Text around the names: first, second, first, second."""
 
 MOST_TENTHS = 9999
-"""Rewards are told in tenths, up to this many either way."""
+"""Rewards are written in tenths, from minus this many to plus this many."""
 
 
 def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...], Callable[..., jax.Array]]:
-    """Builds the pieces of a bandit and the function that spells its state with them.
+    """Builds the pieces of a bandit and the function that describes a state with them.
 
     Args:
         names: Arm names by action id.
 
     Returns:
         The pieces; the most occurrences of each in one observation; a function (shown i32[2], chosen i32[], reward
-        f32[]) -> piece ids i32[9], padded on the right. While `chosen` is negative it tells the rules with the arms in
-        the order shown; then what the arm has paid.
+        f32[]) -> piece ids i32[9], padded on the right. While `chosen` is negative, they are the rules with the arms in
+        the order shown; then the reward of the chosen arm.
     """
     digits = tuple("0123456789")
     pieces = (*names, *RULES, *digits, ": ", "-", ".", " points", " is not one of the two arms.")

@@ -48,4 +48,4 @@ TAGS: dict[str, Callable[..., tuple[FrozenLake, FrozenLakeParams]]] = {
     "FrozenLake-deterministic": partial(make_frozen_lake, success_rate=1.0),
     "CoordFrozenLake": partial(make_frozen_lake, observation="grid_coord"),
 }
-"""FrozenLake of RAGEN's first version, of its second version, without slip, and with coordinates beside the grid."""
+"""FrozenLake of RAGEN's first version, of its second version, without slip, and with coordinates before the grid."""

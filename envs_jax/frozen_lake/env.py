@@ -1,4 +1,4 @@
-"""Frozen lake: walk over slippery ice to the goal. The transition only; levels come from a key or a pack.
+"""FrozenLake: walk over slippery ice to the goal. Transitions only; levels come from a key or a pack.
 
 Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
 """
@@ -28,9 +28,9 @@ class FrozenLakeState(EnvState):
 
     Attributes:
         time: i32[] primitive actions taken so far.
-        terminated: bool[] the player stands in a hole or on the goal.
-        level: i8[H, W] what does not move: 0 frozen, 1 hole, 2 goal, 3 start.
-        player: bool[H, W] where the player stands; one cell.
+        terminated: bool[] the player is in a hole or on the goal.
+        level: i8[H, W] fixed cells: 0 frozen, 1 hole, 2 goal, 3 start.
+        player: bool[H, W] the player's cell; exactly one is true.
     """
 
     level: jax.Array
@@ -39,14 +39,14 @@ class FrozenLakeState(EnvState):
 
 @struct.dataclass(kw_only=True)
 class FrozenLakeParams(EnvParams):
-    """Slip, map law and levels.
+    """Slip probability, distribution of maps, and levels.
 
     Attributes:
         max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
         success_rate: f32[] probability of the intended direction; the rest is split evenly over the two perpendicular
             ones. 1/3 is the classic slippery lake, 1 is deterministic.
         frozen_probability: f32[] probability that a cell of a generated level is frozen.
-        levels: i8[N, H, W] a level pack of which a reset draws one row uniformly; N = 0: levels are generated.
+        levels: i8[N, H, W] a level pack; a reset samples one row uniformly. N = 0: levels are generated.
     """
 
     success_rate: jax.Array
@@ -64,9 +64,9 @@ class FrozenLake(GridEnvironment):
       `success_rate`, else in one of the two perpendicular ones, and stays where a move would leave the board. Any
       other id stays too.
     * Reward: f32[], 1 on reaching the goal, else 0.
-    * Termination: the player stands in a hole or on the goal. Truncation: `max_steps_in_episode` actions.
+    * Termination: the player is in a hole or on the goal. Truncation: `max_steps_in_episode` actions.
     * info: `success`, `action_is_effective` (the player's cell changed), both bool[].
-    * State: `FrozenLakeState`. `step_env` draws one uniform number from its key.
+    * State: `FrozenLakeState`. `step_env` samples one uniform number with its key.
     """
 
     actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
@@ -93,7 +93,7 @@ class FrozenLake(GridEnvironment):
 
     @property
     def default_params(self) -> FrozenLakeParams:
-        """RAGEN's first version: slippery by thirds, four cells in five frozen, 100 steps, generated levels."""
+        """RAGEN's first version: `success_rate` 1/3, `frozen_probability` 0.8, 100 steps, generated levels."""
         return FrozenLakeParams(
             max_steps_in_episode=jnp.int32(100),
             success_rate=jnp.float32(1 / 3),
@@ -102,7 +102,7 @@ class FrozenLake(GridEnvironment):
         )
 
     def generate_level(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
-        """Returns a level of the key's, i8[H, W], by the map law of `params`."""
+        """Samples a level, i8[H, W], from the distribution of maps in `params`."""
         return generate(key, self.height, self.width, params.frozen_probability)
 
     def reset_to_level(self, level: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
@@ -126,7 +126,7 @@ class FrozenLake(GridEnvironment):
         """Takes one action; see the class for the rules."""
         active = ~self.is_done(state, params)
         draw = jax.random.uniform(key)
-        # One number decides: the first part is the intended direction, the halves of the rest are the perpendiculars.
+        # One number decides: the first interval is the intended direction, the halves of the rest the other two.
         halfway = params.success_rate + (1 - params.success_rate) / 2
         turn = jnp.where(draw < params.success_rate, 0, jnp.where(draw < halfway, -1, 1))
         known = (action >= 0) & (action < self.num_actions)
@@ -152,14 +152,14 @@ class FrozenLake(GridEnvironment):
         return self._spell(state.level, state.player)
 
     def success(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
-        """Returns bool[]: the player stands on the goal."""
+        """Returns bool[]: the player is on the goal."""
         return jnp.any(state.player & (state.level == GOAL))
 
 
 def _move(player: jax.Array, direction: jax.Array) -> jax.Array:
     """Moves the player's cell, bool[H, W], one step; a step off the board or an unknown direction stays.
 
-    Shifts of whole masks, because they fuse into the rest of the step where an indexed update would not.
+    It shifts the whole mask, because shifts fuse into the rest of the step and an indexed update would not.
     """
     padded = jnp.pad(player, 1)
     steps = (padded[1:-1, 2:], padded[:-2, 1:-1], padded[1:-1, :-2], padded[2:, 1:-1])

@@ -1,10 +1,10 @@
-"""Frozen lake levels from a key, on the device.
+"""Samples FrozenLake levels from a key, on the device.
 
-The law is RAGEN's first version (arXiv 2504.20073): every cell is frozen with a given probability, else a hole; start
-and goal are a uniform pair of different cells and replace what lay there; board, start and goal are drawn again
-together until the goal can be reached from the start over cells that are no holes. The rejection is unbounded, so the
-law is exact: start and goal are neighbors with positive probability on every board, hence an attempt never fails for
-sure and the loop ends with probability one.
+The distribution is that of RAGEN's first version (arXiv 2504.20073). Every cell is frozen with a given probability,
+else a hole. Start and goal are a uniform pair of different cells and replace the cells there. Board, start and goal are
+resampled together until the goal can be reached from the start without stepping on a hole. The number of attempts is
+unbounded, so the distribution is exact. Start and goal are neighbors with positive probability on every board, so every
+attempt can succeed and the loop ends with probability one.
 """
 
 import jax
@@ -14,10 +14,10 @@ from envs_jax.frozen_lake.text import FROZEN, GOAL, HOLE, START
 
 
 def generate(key: jax.Array, height: int, width: int, frozen_probability: jax.Array) -> jax.Array:
-    """Draws a level.
+    """Samples a level.
 
     Args:
-        key: PRNG key. Attempt `i` uses `fold_in(key, i)`, so a level does not depend on the batch around it.
+        key: PRNG key. Attempt `i` uses `fold_in(key, i)`, so a level does not depend on the rest of its batch.
         height: Rows of the board.
         width: Columns of the board; the board has at least two cells.
         frozen_probability: f32[] probability that a cell is frozen.
@@ -53,8 +53,8 @@ def solvable(level: jax.Array) -> jax.Array:
 def _candidate(key: jax.Array, height: int, width: int, frozen_probability: jax.Array) -> jax.Array:
     size = height * width
     cells = jnp.arange(size)
-    # One call for everything, because each call of a random function takes a good part of the compilation. The two
-    # cells with the largest draws are a uniform pair but for equal draws, fewer than one 4x4 board in 10^5.
+    # One call for everything, because each call of a random function adds much compile time. The two cells with the
+    # largest draws are a uniform pair, except for ties, which occur in fewer than one 4x4 board in 10^5.
     ice, draws = jax.random.uniform(key, (2, size))
     frozen = ice < frozen_probability
     start = jnp.argmax(draws)

@@ -1,4 +1,4 @@
-"""Frozen lake levels as text: the S F H G maps that Gymnasium users know, a blank line between maps.
+"""FrozenLake levels as text: the S F H G maps of Gymnasium, with a blank line between maps.
 
 Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
 """
@@ -12,7 +12,7 @@ from envs_jax import packs
 from envs_jax.frozen_lake.text import FROZEN, GOAL, START
 
 MAX_SIDE = 64
-"""Rows and columns that a map may have."""
+"""Most rows and columns of a map."""
 
 _LETTERS = "FHGS"
 """Letters by cell code."""
@@ -70,7 +70,7 @@ def parse_maps(text: str) -> list[np.ndarray]:
 
 
 def check_level(level: np.ndarray, name: str = "level") -> None:
-    """Checks that a level, i8[H, W], can be played. Whether its goal can be reached is not asked.
+    """Checks that a level, i8[H, W], can be played; it does not check whether the goal can be reached.
 
     Raises:
         ValueError: it has a code outside 0..3, or not exactly one start and one goal. The message begins with `name`.
@@ -86,7 +86,7 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
 
 
 def playable(levels: np.ndarray) -> np.ndarray:
-    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: what `check_level` asks, of all at once."""
+    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: `check_level`, vectorized."""
     if 0 in levels.shape[1:]:
         return np.zeros(len(levels), bool)
     inside = (levels.min((1, 2)) >= FROZEN) & (levels.max((1, 2)) <= START)
@@ -94,7 +94,7 @@ def playable(levels: np.ndarray) -> np.ndarray:
 
 
 def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Makes a pack of levels of one size. Nothing is padded, because no cell behaves like the edge of a lake.
+    """Stacks levels of one size to a pack; there is no padding, because no cell behaves like the edge of the board.
 
     Returns:
         A pack, i8[N, H, W].

@@ -1,9 +1,9 @@
-"""Exact success of the best policy that commits several moves a turn and sees the board between turns only.
+"""Exact success of the best policy that commits to several moves per turn and sees the board only between turns.
 
-Dynamic programming over (cell, actions left, turns left). Within a turn it is a search over sequences of moves, which
-carries the distribution over cells (the belief) along. The search is branch and bound: a belief is dropped where even
-an agent that saw the board after every further move of this turn would not beat the best sequence found so far. That is
-exact, and it leaves few of the 4^A sequences.
+Dynamic programming over (cell, actions left, turns left). Within a turn, a search over sequences of moves tracks the
+distribution over cells (the belief). The search is branch and bound: a belief is dropped if even an agent that saw the
+board after every further move of this turn would not beat the best sequence found so far. The result is exact, and few
+of the 4^A sequences are visited.
 
 Shapes: `N` levels, `H` and `W` rows and columns, `S` = H W cells, `K` beliefs, `A` moves of a turn.
 """
@@ -17,13 +17,13 @@ from envs_jax.frozen_lake.oracle import neighbors, optimal_success
 from envs_jax.frozen_lake.text import GOAL, HOLE, START
 
 MAX_BELIEFS = 100_000
-"""Beliefs that are kept at a time, which bounds memory (51 MB for 4x4 boards) and time."""
+"""Most beliefs that are kept at a time; this bounds memory (51 MB for 4x4 boards) and time."""
 
 _LEVELS = 8
-"""Levels that are searched together."""
+"""Levels that are searched in one batch."""
 
 _TOLERANCE = 1e-12
-"""Sequences that are better by less than this are not looked for."""
+"""The search ignores sequences that are better by less than this."""
 
 
 class TooManyBeliefsError(ValueError):
@@ -31,7 +31,7 @@ class TooManyBeliefsError(ValueError):
 
 
 def committed_success(levels: Sequence[np.ndarray] | np.ndarray, budget: Budget, success_rate: float) -> np.ndarray:
-    """Returns f64[N]: the most probable success of any policy that chooses up to A moves at the start of each turn.
+    """Returns f64[N]: the highest success probability of policies that choose up to A moves at the start of a turn.
 
     Args:
         levels: Levels of one size, i8[N, H, W].
@@ -49,11 +49,11 @@ def committed_success(levels: Sequence[np.ndarray] | np.ndarray, budget: Budget,
 
 
 class _Search:
-    """The values of some levels, f64[N, S] by turns and moves left."""
+    """The values of N levels, f64[N, S], by turns and moves left."""
 
     def __init__(self, levels: np.ndarray, per_turn: int, success_rate: float):
         self.per_turn = per_turn
-        # f64[4, S, S]: where a move leads from each cell, whether or not it absorbs.
+        # f64[4, S, S]: where a move leads from each cell, ignoring that holes and goal are absorbing.
         intended = np.swapaxes(np.eye(levels[0].size)[neighbors(*levels.shape[1:])], 0, 1)
         slip = (1.0 - success_rate) / 2
         self.moves = success_rate * intended + slip * (np.roll(intended, 1, axis=0) + np.roll(intended, -1, axis=0))
@@ -68,15 +68,15 @@ class _Search:
         return self._value(budget.turns, budget.actions, self.start)[self.start]
 
     def _value(self, turns: int, moves: int, wanted: np.ndarray) -> np.ndarray:
-        """Returns f64[N, S], success from each cell bool[N, S] that is wanted; 0 in others but the goal."""
+        """Returns f64[N, S], success from each cell of `wanted`, bool[N, S]; 0 in other cells except the goal."""
         moves = min(moves, turns * self.per_turn)
         if (turns, moves) not in self.values:
             self.values[turns, moves] = self._turn(turns, moves, wanted) if moves else self.goal.astype(np.float64)
         return self.values[turns, moves]
 
     def _turn(self, turns: int, moves: int, wanted: np.ndarray) -> np.ndarray:
-        # after[j]: success when the turn ends after j moves. bound[j]: success if it goes on and the board is seen
-        # after each of its moves, which is never less.
+        # after[j]: success if the turn ends after j moves. bound[j]: success if it continues and the agent sees the
+        # board after each further move, which is never less.
         depth = min(self.per_turn, moves)
         after = [self._value(turns - 1, moves - j, self.live) for j in range(1, depth + 1)]
         bound = [after[-1]]
@@ -102,9 +102,9 @@ class _Search:
         *,
         greedily: bool,
     ) -> None:
-        """Raises `value` [N, S] to the best of the sequences from beliefs [K, S] of a level i[K] and first cell i[K].
+        """Raises `value` [N, S] to the best sequence from beliefs [K, S] with level i[K] and first cell i[K].
 
-        Greedily: of each belief only the move of the highest bound is followed.
+        With `greedily`, only the move with the highest bound is followed from each belief.
         """
         won = np.zeros(len(level))
         for ended, reached in zip(after, bound):

@@ -1,7 +1,7 @@
-"""Exact answers on the host: success of the optimal and of the uniform random policy, and shortest safe paths.
+"""Exact results on the host: success of the optimal and of the uniform random policy, and shortest safe paths.
 
-Dynamic programming in NumPy over the cells of a level, written apart from the environment's transition, which tests
-compare with it. Level codes are those of `text`. Shapes: `N` levels, `H` and `W` rows and columns, `S` cells.
+Dynamic programming in NumPy over the cells of a level. It is independent of the environment's transition, and tests
+compare the two. Level codes are those of `text`. Shapes: `N` levels, `H` and `W` rows and columns, `S` cells.
 """
 
 from collections import deque
@@ -16,9 +16,9 @@ _STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, success_rate: float) -> np.ndarray:
-    """Returns f64[N]: the most probable success of any closed-loop policy within `budget` actions.
+    """Returns f64[N]: the highest success probability of closed-loop policies within `budget` actions.
 
-    Such a policy sees the board before every action; `open_loop` has those that do not.
+    Such a policy sees the board before every action; see `open_loop` for policies that do not.
 
     Args:
         levels: Levels of one size, i8[N, H, W].
@@ -34,9 +34,9 @@ def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, succe
 
 
 def plan(level: np.ndarray) -> np.ndarray | None:
-    """Returns a shortest path over safe cells as action ids, i32[L], or None where there is none.
+    """Returns a shortest path over safe cells as action ids, i32[L], or None if there is none.
 
-    It is an optimal plan where moves never slip. Ties go to the path found first, trying actions in order of their id.
+    It is an optimal plan if moves never slip. Ties go to the path found first, trying actions in order of their id.
     """
     level = np.asarray(level)
     start_row, start_column = np.argwhere(level == START)[0].tolist()
@@ -56,7 +56,7 @@ def plan(level: np.ndarray) -> np.ndarray | None:
 
 
 def neighbors(height: int, width: int) -> np.ndarray:
-    """Returns i64[S, 4]: the cell ahead of each in each direction; at the edge of the board the cell itself."""
+    """Returns i64[S, 4]: the next cell from each cell in each direction; at the edge of the board the cell itself."""
     return np.array(
         [
             [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in _STEPS]
@@ -72,7 +72,7 @@ def _success(
     success_rate: float,
     choose: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Backward induction over the actions left; `choose` turns values [N, S, 4] of the actions into values [N, S]."""
+    """Backward induction over the actions left; `choose` reduces action values [N, S, 4] to state values [N, S]."""
     levels = np.asarray(levels)
     number, height, width = levels.shape
     flat = levels.reshape(number, -1)

@@ -1,4 +1,4 @@
-"""How a frozen lake is put into words: the pieces an observation can utter and the ids that spell it.
+"""Text of FrozenLake: the pieces that observations consist of, and the piece ids of an observation.
 
 Level codes: 0 frozen, 1 hole, 2 goal, 3 start. Display codes: 0 frozen (the start too), 1 hole, 2 goal, 3 player,
 4 player in a hole, 5 player on the goal. Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
@@ -15,7 +15,7 @@ FROZEN, HOLE, GOAL, START = range(4)
 """Cell codes of a level, i8[H, W]."""
 
 PLAYER, PLAYER_IN_HOLE, PLAYER_ON_GOAL = 3, 4, 5
-"""Display codes beyond frozen, hole and goal."""
+"""Display codes in addition to frozen, hole and goal."""
 
 SYMBOLS = ("_", "O", "G", "P", "X", "√")
 """Symbols by display code, as in RAGEN."""
@@ -32,7 +32,7 @@ INSTRUCTION = (
 def make_describe(
     height: int, width: int, observation: str
 ) -> tuple[tuple[str, ...], tuple[int, ...], Callable[[jax.Array, jax.Array], jax.Array]]:
-    """Builds the pieces of an environment and the function that spells a position with them.
+    """Builds the pieces of an environment and the function that describes a position with them.
 
     Args:
         height: Rows of the board.
@@ -42,11 +42,11 @@ def make_describe(
 
     Returns:
         The pieces; the most occurrences of each in one observation; a function from a level i8[H, W] and the player's
-        cell bool[H, W] to piece ids i32[P], padded on the right. `P` allows for a board that is all holes but for start
-        and goal.
+        cell bool[H, W] to piece ids i32[P], padded on the right. `P` is large enough for a board on which all cells but
+        start and goal are holes.
     """
     pieces = [*SYMBOLS, "\n"]
-    # A board has one goal, and one cell where the player stands; a newline more parts the pairs from the grid.
+    # A board has one goal and one player; one more newline separates the pairs from the grid.
     limits = [height * width, height * width, 1, 1, 1, 1, height - 1 + (observation == "grid_coord")]
     newline = len(SYMBOLS)
 
@@ -59,7 +59,7 @@ def make_describe(
     headings = (f"Board: {height} rows, {width} columns\nStart:", "\nGoal:", "\nYou:", "\nHoles:")
     of_lists, cells = cell_lists(len(pieces), headings, height, width)
     pieces += of_lists
-    # A cell is named as what it is and, once more, as where the player stands.
+    # A cell can be named twice: by its kind, and as the player's cell.
     limits += [*[1] * len(headings), len(headings), *[2] * (height * width)]
 
     def coord(level: jax.Array, player: jax.Array) -> jax.Array:
@@ -74,6 +74,6 @@ def make_describe(
 
 
 def display_codes(level: jax.Array, player: jax.Array) -> jax.Array:
-    """Returns what is seen, display codes i8[H, W], of a level i8[H, W] and the player's cell bool[H, W]."""
+    """Returns display codes i8[H, W] from a level i8[H, W] and the player's cell bool[H, W]."""
     board = jnp.where(level == START, FROZEN, level)
     return jnp.where(player, board + PLAYER, board).astype(jnp.int8)

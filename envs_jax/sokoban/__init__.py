@@ -21,13 +21,13 @@ def make_sokoban(
     vocabulary: Sequence[str] = SYMBOLS,
     observation: str = "grid",
 ) -> tuple[Sokoban, SokobanParams]:
-    """Makes a Sokoban whose levels come from the device generator.
+    """Makes a Sokoban environment whose levels are generated on the device.
 
     Args:
         height: Rows of the board, at least 5.
         width: Columns of the board, at least 5.
         boxes: Boxes of a level, 1 or 2.
-        search_depth: Depth budget of the generator's reverse play.
+        search_depth: Depth limit of the generator's reverse play.
         vocabulary: Seven symbols, by cell code.
         observation: "grid", "coord" or "grid_coord".
 

@@ -1,4 +1,4 @@
-"""Sokoban: push every box onto a target. The transition only; levels come from a generator or a pack.
+"""Sokoban: push every box onto a target. Transitions only; levels come from a generator or a pack.
 
 Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
 """
@@ -34,9 +34,9 @@ class SokobanState(EnvState):
     Attributes:
         time: i32[] primitive actions taken so far.
         terminated: bool[] every target is covered.
-        room: i8[H, W] what does not move: 0 wall, 1 floor, 2 target.
-        boxes: bool[H, W] where the boxes stand.
-        player: bool[H, W] where the player stands; one cell.
+        room: i8[H, W] fixed cells: 0 wall, 1 floor, 2 target.
+        boxes: bool[H, W] cells of the boxes.
+        player: bool[H, W] the player's cell; exactly one is true.
     """
 
     room: jax.Array
@@ -54,7 +54,7 @@ class SokobanParams(EnvParams):
         box_on_reward: f32[] paid when more targets are covered than before.
         box_off_reward: f32[] paid when fewer targets are covered than before.
         solved_reward: f32[] paid when the last target is covered.
-        levels: i8[N, H, W] a level pack of which a reset draws one row uniformly; N = 0: the generator makes levels.
+        levels: i8[N, H, W] a level pack; a reset samples one row uniformly. N = 0: the generator makes levels.
     """
 
     step_reward: jax.Array
@@ -68,7 +68,7 @@ class Sokoban(GridEnvironment):
     """Sokoban with one primitive action per step, as in RAGEN (arXiv 2504.20073) and gym_sokoban 0.0.6.
 
     * Level: i8[H, W] of cell codes 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target.
-      What lies beyond the border counts as wall.
+      Cells outside the board count as wall.
     * Observation: i8[H, W], the same codes.
     * Actions: 0 Up, 1 Down, 2 Left, 3 Right. The player pushes a box ahead if the cell behind it is free, walks if the
       cell ahead is free, and otherwise stays. Any other id stays too.
@@ -100,7 +100,7 @@ class Sokoban(GridEnvironment):
             boxes: The most boxes that a level can hold.
             vocabulary: Seven symbols, by cell code.
             observation: "grid", "coord" or "grid_coord" (see `text.make_describe`).
-            generator: Function from a key to a level i8[H, W], jit- and vmap-able; None where levels come from a pack.
+            generator: Function from a key to a level i8[H, W], jit- and vmap-able; None if levels come from a pack.
 
         Raises:
             ValueError: a size, the vocabulary or the observation format is not usable.
@@ -128,10 +128,10 @@ class Sokoban(GridEnvironment):
         )
 
     def generate_level(self, key: jax.Array, params: SokobanParams) -> jax.Array:
-        """Returns the generator's level, i8[H, W].
+        """Generates a level, i8[H, W].
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no generator.
         """
         if self.generator is None:
             raise ValueError("Sokoban has neither a generator nor levels; give `generator=` or fill `params.levels`")
@@ -206,9 +206,9 @@ class Sokoban(GridEnvironment):
 
 
 def _shift(mask: jax.Array, action: jax.Array) -> jax.Array:
-    """Moves a mask bool[H, W] one cell in the direction of an action; what leaves the board is lost.
+    """Moves a mask bool[H, W] one cell in the direction of an action; cells that leave the board are dropped.
 
-    Shifts of whole masks, because they fuse into the rest of the step where an indexed update would not.
+    It shifts the whole mask, because shifts fuse into the rest of the step and an indexed update would not.
     """
     padded = jnp.pad(mask, 1)
     moves = (padded[2:, 1:-1], padded[:-2, 1:-1], padded[1:-1, 2:], padded[1:-1, :-2])

@@ -1,35 +1,35 @@
-"""Levels on the device: a random room, a placement, and play in reverse.
+"""Generates Sokoban levels on the device: a random room, a placement, and reverse play.
 
-The law is RAGEN's (its adaptation of gym_sokoban's `room_utils`), written from its description:
+The distribution is RAGEN's (its adaptation of gym_sokoban's `room_utils`), implemented from its description:
 
 1. *Topology.* A walk of floor(1.7 * (rows + columns)) steps stamps one of five 3x3 stencils of floor at each position.
    It starts at a cell with coordinates uniform in [1, side - 1], redraws its direction with probability 0.35 a step,
    and is clamped to the interior. The border is wall.
-2. *Placement.* Player and boxes stand on distinct uniform floor cells; the cells of the boxes become the targets. More
-   than `boxes + 1` floor cells are needed.
-3. *Reverse play.* The player walks and pulls; stepping away from a box that stands directly behind always pulls it. A
-   position scores `swaps * displacement`, where displacement is the sum of Manhattan distances of boxes to their own
-   targets and swaps counts the changes of the box last pulled (the first pull counts); 0 if the player or a box hides a
-   target. The best position becomes the level, if its displacement is positive.
+2. *Placement.* Player and boxes are placed on distinct uniform floor cells; the cells of the boxes become the targets.
+   More than `boxes + 1` floor cells are needed.
+3. *Reverse play.* The player walks and pulls; stepping away from a box directly behind always pulls it. The score of a
+   position is `swaps * displacement`: displacement is the sum of the Manhattan distances of the boxes to their own
+   targets, swaps counts how often another box is pulled than before (the first pull counts). The score is 0 if the
+   player or a box is on a target. The best position becomes the level, if its displacement is positive.
 4. *Walk.* With probability 0.8 (displacement 1) or 0.5 (otherwise) the player walks 1 to 3 steps over free cells not
-   visited before, uniformly, going on with probability 0.5 after each.
+   visited before, uniformly, and continues with probability 0.5 after each step.
 
-Attempts that fail are repeated with the attempt's number folded into the key.
+A failed attempt is repeated with its number folded into the key.
 
 *One box*: the search is breadth-first over a boolean array [player, box]. With one box, `swaps` is at most 1, so the
-level is a reachable position of the greatest displacement. The original takes the first that a depth-first search
-meets; here ties go to the fewest moves, then to the smallest player cell, then to the smallest box cell in reading
-order. Where `search_depth` does not bind (300; hardly at 30) both search the same set, so displacements follow
-the original's law exactly and only the choice among ties differs. On 12,000 levels of 6x6 against as many of `pack`'s:
+level is a reachable position with the greatest displacement. The original takes the first one that a depth-first search
+finds; here ties go to the fewest moves, then to the smallest player cell, then to the smallest box cell in reading
+order. If `search_depth` is not a limit (300; hardly at 30), both search the same set, so displacements have exactly
+the original's distribution and only the choice among ties differs. On 12,000 levels of 6x6 against as many of `pack`'s:
 every bar of the optimal-length histogram within 1.2 points, mean length 4.02 against 4.12, success of ten random
 actions 17.7 % against 17.2 % (standard errors 0.2).
 
-*Two boxes*: scores depend on the path, and breadth-first search moves the displacement histogram by 5 points. So the
-depth-first search itself runs on the device, with an explicit stack and a list of visited positions: directions up,
-down, left, right; a position already met is not expanded again. The only difference from the original is the limit on
-visited positions (`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at depth 10: mean optimal length 5.74 to
-5.82, at most 10 for 99.3 % (the original: 5.82 and 99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
-Displacements, counted over the nearer pairing, lie within 1.1 points of `pack`'s.
+*Two boxes*: scores depend on the path, and breadth-first search would change the displacement histogram by 5 points. So
+the depth-first search runs on the device, with an explicit stack and a list of visited positions: directions up, down,
+left, right; a visited position is not expanded again. The only difference from the original is the limit on visited
+positions (`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at depth 10: mean optimal length 5.74 to 5.82, at
+most 10 for 99.3 % (the original: 5.82 and 99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
+Displacements, counted over the nearer pairing, are within 1.1 points of `pack`'s.
 
 Shapes: `C` cells of the interior (border removed), `n` boxes.
 """
@@ -53,17 +53,17 @@ STENCILS = (
     ((0, -1), (0, 0), (1, -1), (1, 0)),
     ((0, 0), (0, 1), (1, 0)),
 )
-"""Cells of floor around the walker, as (row, column) offsets."""
+"""Floor cells around the position of the walk, as (row, column) offsets."""
 
 MAX_SIDE, MAX_DEPTH = 32, 1000
 """Limits of the device generator: its searches number positions in 32 bits."""
 
 MAX_VISITED = 512
-"""Positions after which the two-box search stops; 25,000 rooms of 8x8 at search depth 10 held at most 324."""
+"""Positions after which the two-box search stops; 25,000 rooms of 8x8 at search depth 10 had at most 324."""
 
 
 class Placed(NamedTuple):
-    """A position in a room, in flat interior cells.
+    """A position in a room, in flattened interior cells.
 
     Attributes:
         floor: bool[C] cells that are not wall.
@@ -81,7 +81,7 @@ class Placed(NamedTuple):
 
 
 def make_generator(height: int, width: int, boxes: int, search_depth: int) -> Callable[[jax.Array], jax.Array]:
-    """Returns the function key -> level i8[H, W] that `generate` is for these options, checked once.
+    """Checks the options and returns `generate` for them, as a function key -> level i8[H, W].
 
     Raises:
         ValueError: the board is smaller than 5x5 or larger than 32x32, the number of boxes is neither 1 nor 2, or the
@@ -97,14 +97,14 @@ def make_generator(height: int, width: int, boxes: int, search_depth: int) -> Ca
 
 
 def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: int) -> jax.Array:
-    """Makes one solvable level; see the module for the law.
+    """Generates one solvable level; see the module for its distribution.
 
     Args:
-        key: Decides the level.
+        key: PRNG key.
         height: Rows, static.
         width: Columns, static.
         boxes: 1 or 2, static.
-        search_depth: Depth budget of the reverse play, static; a budget of d allows d - 2 moves.
+        search_depth: Depth limit of the reverse play, static; a limit of d allows d - 2 moves.
 
     Returns:
         Cell codes, i8[H, W].
@@ -118,7 +118,7 @@ def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: 
         # One draw for everything: each further call would add about a second of compilation on a CPU.
         draws = jax.random.uniform(jax.random.fold_in(key, index), (room_draws + grid.size,))
         start, enough = _place(draws[room_draws:], _room(draws[:room_draws], grid), boxes)
-        # Under vmap the rows that are finished come along; an idle search keeps them from holding up the others.
+        # Under vmap finished rows still run with the others; with nothing wanted, their search ends at once.
         return index + 1, search(grid, start, search_depth, enough & (last.displacement == 0))
 
     zero = jnp.int32(0)
@@ -130,7 +130,7 @@ def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: 
         displacement=zero,
     )
     placed = jax.lax.while_loop(lambda carry: carry[1].displacement == 0, attempt, (jnp.int32(1), none))[1]
-    # Attempt 0 is never played: its key is the walk's.
+    # Attempts start at 1; key 0 is used for the walk.
     player = _walk(jax.random.fold_in(key, 0), grid, placed)
 
     cells = jnp.arange(grid.size)
@@ -143,7 +143,7 @@ def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: 
 
 
 class _Grid:
-    """Constant tables of an interior of `rows` x `columns` cells; the cell number `size` stands for the border."""
+    """Constant tables of an interior of `rows` x `columns` cells; cell number `size` is the border."""
 
     def __init__(self, rows: int, columns: int):
         self.rows, self.columns, self.size = rows, columns, rows * columns
@@ -172,7 +172,7 @@ def _room(draws: jax.Array, grid: _Grid) -> jax.Array:
         return (position, direction), position
 
     _, path = jax.lax.scan(move, (position, direction), (turns, directions))
-    # Stencils of three cells repeat their last one: stamping twice changes nothing.
+    # Stencils of three cells repeat their last one; stamping a cell twice changes nothing.
     offsets = jnp.array([(*stencil, stencil[-1])[:4] for stencil in STENCILS])
     stamped = path[:, None] + offsets[stencils]
     inside = jnp.all((stamped >= 0) & (stamped <= limits), axis=-1)
@@ -181,12 +181,12 @@ def _room(draws: jax.Array, grid: _Grid) -> jax.Array:
 
 
 def _pick(draw: jax.Array, choices: jax.Array | int) -> jax.Array:
-    """Turns draws from [0, 1) into i32 from 0 to `choices` - 1."""
+    """Maps uniform draws in [0, 1) to i32 from 0 to `choices` - 1."""
     return jnp.floor(draw * choices).astype(jnp.int32)
 
 
 def _place(draws: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.Array]:
-    """Puts player and boxes on distinct floor cells by uniform draws f32[C]; says whether the room is large enough."""
+    """Places player and boxes on distinct floor cells by uniform draws f32[C]; also whether there are enough cells."""
     order = jnp.where(floor, draws, -1.0)
     cells = jax.lax.top_k(order, boxes + 1)[1].astype(jnp.int32)
     start = Placed(floor=floor, targets=cells[1:], boxes=cells[1:], player=cells[0], displacement=jnp.int32(0))
@@ -194,7 +194,7 @@ def _place(draws: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.
 
 
 def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
-    """Breadth-first reverse play. Returns the best position; displacement 0 where there is none or none is wanted."""
+    """Breadth-first reverse play. Returns the best position; displacement 0 if there is none or `wanted` is false."""
     cells = jnp.arange(grid.size)
     target = start.targets[0]
     allowed = start.floor[:, None] & start.floor[None, :] & ~jnp.eye(grid.size, dtype=bool)
@@ -233,13 +233,13 @@ def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.A
 
 
 def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax.Array) -> Placed:
-    """Depth-first reverse play. Returns the best position; displacement 0 where there is none or none is wanted."""
+    """Depth-first reverse play. Returns the best position; displacement 0 if there is none or `wanted` is false."""
     ahead, behind, distance = jnp.asarray(grid.ahead), jnp.asarray(grid.behind), jnp.asarray(grid.distance)
     floor = jnp.append(start.floor, False)
     levels = search_depth - 1
 
     def name(player, boxes):
-        """One number for what the board shows; it does not tell the boxes apart."""
+        """Returns one number for a position; it does not distinguish the boxes."""
         return (player * grid.size + jnp.min(boxes, axis=-1)) * grid.size + jnp.max(boxes, axis=-1)
 
     def visit(carry):
@@ -252,7 +252,7 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
         known = jnp.any(visited == names[:, None], axis=1)
         legal = floor[players] & ~jnp.any(players[:, None] == boxes, axis=1)
         open_ = legal & ~known & (depth + 1 < levels) & (count < MAX_VISITED)
-        # A direction tried before leads to a visited position, so the first open one is the next to try.
+        # Directions tried before lead to visited positions, so the first open direction is the next to try.
         descend, direction = jnp.any(open_), jnp.argmax(open_)
 
         player, boxes, pull = players[direction], boxes_next[direction], pulls[direction]
@@ -282,7 +282,7 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
 
 
 def _walk(key: jax.Array, grid: _Grid, placed: Placed) -> jax.Array:
-    """Walks the player away from where the reverse play left it; returns its cell, i32[]."""
+    """Walks the player away from its cell after the reverse play; returns its new cell, i32[]."""
     draws = jax.random.uniform(key, (4, 4))
     cells = jnp.arange(grid.size + 1)
     free = jnp.append(placed.floor, False) & ~jnp.any(cells == placed.boxes[:, None], axis=0)

@@ -13,10 +13,10 @@ from envs_jax import packs
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_SIDE = 64
-"""Rows and columns that a level may have."""
+"""Most rows and columns of a level."""
 
 MAX_LEVELS = 1_000_000
-"""Levels that a file may hold."""
+"""Most levels of a file."""
 
 _CODES = {
     "#": WALL,
@@ -33,7 +33,7 @@ _CODE_OF_BYTE = np.zeros(128, np.int8)
 _CODE_OF_BYTE[[ord(symbol) for symbol in _CODES]] = list(_CODES.values())
 _PLAYERS, _BOXES = (PLAYER, PLAYER_ON_TARGET), (BOX, BOX_ON_TARGET)
 _TARGETS = (TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET)
-_TOGETHER = 4096  # levels whose walls are filled at once
+_TOGETHER = 4096  # levels whose walls are filled in one batch
 _EXPECTED = "one of # @ + $ * . or a floor (space, - or _)"
 
 
@@ -41,8 +41,8 @@ def parse_xsb(text: str) -> list[np.ndarray]:
     """Reads levels separated by blank lines.
 
     Lines that begin with `;` are comments. A line with more letters and digits than `#` is a title, and a line that
-    repeats one of - _ = ~ * . is a rule; both may stand before or after the rows of a level. Rows may be ragged: what
-    lies outside the walls becomes wall.
+    repeats one of - _ = ~ * . is a separator; both may come before or after the rows of a level. Rows may differ in
+    length: cells outside the walls become wall.
 
     Args:
         text: The content of a file.
@@ -89,8 +89,8 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
     """Checks that a level, i8[H, W], can be played.
 
     Raises:
-        ValueError: it has a code outside 0..6, not exactly one player, no target, as many boxes as targets, or nothing
-            left to do. The message begins with `name`.
+        ValueError: it has a code outside 0..6, not exactly one player, no target, unequal numbers of boxes and targets,
+            or is already solved. The message begins with `name`.
     """
     level = np.asarray(level)
     if level.ndim != 2 or 0 in level.shape:
@@ -107,7 +107,7 @@ def check_level(level: np.ndarray, name: str = "level") -> None:
 
 
 def playable(levels: np.ndarray) -> np.ndarray:
-    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: what `check_level` asks, of all at once."""
+    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: `check_level`, vectorized."""
     if 0 in levels.shape[1:]:
         return np.zeros(len(levels), bool)
     players, boxes, targets = (_count(levels, kinds) for kinds in (_PLAYERS, _BOXES, _TARGETS))
@@ -116,7 +116,7 @@ def playable(levels: np.ndarray) -> np.ndarray:
 
 
 def most_boxes(levels: np.ndarray) -> int:
-    """Boxes of the level of a pack, i8[N, H, W], that has most."""
+    """Returns the largest number of boxes of a level in a pack, i8[N, H, W]."""
     return int(_count(levels, _BOXES).max())
 
 
@@ -150,7 +150,7 @@ def load_pack(path: str | Path) -> np.ndarray:
 
 
 def _count(levels: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Cells i64[N] of some kinds in each level, i8[N, H, W]."""
+    """Counts i64[N] of the cells of some kinds in each level, i8[N, H, W]."""
     return np.isin(levels, kinds).sum((1, 2))
 
 
@@ -162,7 +162,7 @@ def _is_title(line: str) -> bool:
 
 
 def _levels(boards: Sequence[tuple[int, Sequence[str]]]) -> list[np.ndarray]:
-    """Turns (first line, rows) of levels into cell codes with wall outside, those of one size together."""
+    """Turns (first line, rows) of levels into cell codes with wall outside; levels of one size are batched."""
     by_size: dict[tuple[int, int], list[int]] = {}
     for index, (_, rows) in enumerate(boards):
         by_size.setdefault((len(rows), max(map(len, rows))), []).append(index)
@@ -187,7 +187,7 @@ def _levels(boards: Sequence[tuple[int, Sequence[str]]]) -> list[np.ndarray]:
 
 
 def _outside(codes: np.ndarray) -> np.ndarray:
-    """Cells bool[N, H, W] of levels that can be reached from beyond the board; whatever is not floor there is open."""
+    """Cells bool[N, H, W] that can be reached from outside the board; one that is not floor means an open board."""
     free = np.pad(codes, ((0, 0), (1, 1), (1, 1)), constant_values=FLOOR) != WALL
     outside = np.zeros_like(free)
     outside[:, 0, 0] = True
@@ -204,7 +204,7 @@ def _outside(codes: np.ndarray) -> np.ndarray:
 
 
 def _refuse_open(rows: Sequence[str], first: int) -> None:
-    """Refuses a level, which begins at line `first`, if its walls do not close it."""
+    """Refuses a level, which begins at line `first`, if its walls do not enclose it."""
     width = max(map(len, rows))
     padded = [row.ljust(width) for row in rows]
     codes = np.array([[_CODES[symbol] for symbol in row] for row in padded], np.int8)

@@ -1,7 +1,7 @@
-"""Exact answers on the host: shortest plans, and success of the optimal and of the uniform random policy.
+"""Exact results on the host: shortest plans, and success of the optimal and of the uniform random policy.
 
-Everything here is plain Python and NumPy over the graph of reachable positions, written apart from the environment's
-transition, which tests compare with it. Level codes are those of `text`.
+Plain Python and NumPy over the graph of reachable positions. It is independent of the environment's transition, and
+tests compare the two. Level codes are those of `text`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Graph:
     """The positions reachable from a level, in breadth-first order; the first one is the start.
 
     Attributes:
-        next: i32[S, 4] position after each action; itself where solved, or beyond the depth limit.
+        next: i32[S, 4] position after each action; the position itself if it is solved or at the depth limit.
         depth: i32[S] fewest actions from the start.
         solved: bool[S] every target is covered; absorbing.
         parent: i32[S] a predecessor on a shortest path (-1 for the start).
@@ -40,7 +40,7 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
     """Searches the positions of a level, i8[H, W], breadth first.
 
     Args:
-        level: Cell codes; what lies beyond the border counts as wall.
+        level: Cell codes; cells outside the board count as wall.
         depth_limit: Positions that need this many actions are not expanded.
         stop_when_solved: Stop at the first solved position.
 
@@ -92,7 +92,7 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
 
 
 def solve(level: np.ndarray) -> np.ndarray | None:
-    """Returns a shortest plan as action ids, i32[L] (empty where the level is solved), or None if there is none.
+    """Returns a shortest plan as action ids, i32[L] (empty if the level is solved), or None if there is none.
 
     Raises:
         ValueError: more than `MAX_POSITIONS` positions are reachable.
@@ -108,7 +108,7 @@ def solve(level: np.ndarray) -> np.ndarray | None:
 
 
 def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np.ndarray:
-    """Returns f64[N]: 1.0 where a plan of at most `budget` actions solves the level, else 0.0."""
+    """Returns f64[N]: 1.0 if a plan of at most `budget` actions solves the level, else 0.0."""
     graphs = (explore(level, depth_limit=budget, stop_when_solved=True) for level in levels)
     return np.array([float(graph.solved.any()) for graph in graphs], np.float64)
 
@@ -116,7 +116,7 @@ def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> n
 def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np.ndarray:
     """Returns f64[N]: the probability that `budget` uniform random actions solve the level.
 
-    Exact: the distribution over positions is carried forward action by action; solved positions absorb.
+    Exact: the distribution over positions is propagated action by action; solved positions are absorbing.
     """
     success = []
     for level in levels:

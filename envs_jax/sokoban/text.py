@@ -1,4 +1,4 @@
-"""How a Sokoban board is put into words: the pieces an observation can utter and the ids that spell it.
+"""Text of a Sokoban board: the pieces that observations consist of, and the piece ids of an observation.
 
 Cell codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target.
 Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
@@ -30,12 +30,12 @@ INSTRUCTION = (
 def make_describe(
     height: int, width: int, boxes: int, symbols: tuple[str, ...], observation: str
 ) -> tuple[tuple[str, ...], tuple[int, ...], Callable[[jax.Array], jax.Array]]:
-    """Builds the pieces of an environment and the function that spells a board with them.
+    """Builds the pieces of an environment and the function that describes a board with them.
 
     Args:
         height: Rows of the board.
         width: Columns of the board.
-        boxes: The most boxes a level can hold; it fixes the length of the coordinate lists.
+        boxes: The most boxes of a level; it determines the length of the coordinate lists.
         symbols: Seven symbols by cell code.
         observation: "grid" (one symbol per cell, newline between rows), "coord" (zero-based (row, column) lists
             without the walls) or "grid_coord" (the lists, a newline, the grid).
@@ -75,7 +75,7 @@ def check_symbols(symbols: tuple[str, ...]) -> None:
     """Checks a vocabulary.
 
     Raises:
-        ValueError: it does not hold seven different, non-empty symbols free of newlines.
+        ValueError: it is not seven different, non-empty symbols without newlines.
     """
     if len(symbols) != 7 or len(set(symbols)) != 7 or any(not s or "\n" in s for s in symbols):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Slow references in plain Python and float64, written from the formulas, and the shapes that the tests share."""
+"""Slow references in plain Python and float64, written from the formulas, and shapes shared by the tests."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
 numbers = hnp.arrays(np.float32, (ROWS, LENGTH), elements=st.floats(-3, 3, width=32))
 masks = hnp.arrays(np.bool_, (ROWS, LENGTH))
 discounts = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0])
-# Eighths are exact in f32: a group's spread is either nothing or far above the floor of 1e-6.
+# Eighths are exact in f32: the standard deviation of a group is either zero or far above the floor of 1e-6.
 group_returns = hnp.arrays(np.float32, (GROUPS, GROUP_SIZE), elements=st.integers(-24, 80).map(lambda n: n / 8))
 
 
@@ -140,7 +140,7 @@ def top_p(scores, value, include_zero, eps):
 
 
 def turn_gae(rewards, values, mask, turn_end, gamma, lam):
-    """One advantage a turn, from the value at its first token and all that is earned in it."""
+    """One advantage per turn, from the value at its first token and the sum of its rewards."""
     advantages, returns = np.zeros(values.shape), np.zeros(values.shape)
     for row in range(values.shape[0]):
         turns, present = [], []
@@ -208,5 +208,5 @@ def chosen_groups(scores, rule, value, largest, include_zero, eps):
 
 
 def within_group(scores, keep):
-    """The largest variance of any `keep` members, by trying every choice."""
+    """The largest variance of any `keep` members of a group, by trying every choice."""
     return max(np.var([float(scores[i]) for i in kept]) for kept in itertools.combinations(range(len(scores)), keep))

@@ -19,7 +19,7 @@ whiten = jax.jit(advantages.whiten)
 
 
 def padded(row, dtype=np.float32):
-    """One row of ten positions as the first of a full-size batch; the rest is zero."""
+    """A full-size batch whose first row is `row`, of ten positions; the rest is zero."""
     full = np.zeros((ROWS, LENGTH), dtype)
     full[0, : len(row)] = row
     return full
@@ -97,11 +97,11 @@ def test_turns_of_one_token_make_the_levels_one(rewards, values, mask, gamma, la
 @PROPERTY
 @given(numbers, numbers, masks, st.integers(0, LENGTH - 1))
 def test_splitting_a_turn_in_two_leaves_the_returns_before_it(rewards, values, mask, where):
-    """Without discount the return of a token is what is still to come, however the rest is cut into turns.
+    """Without discount the return of a token is the sum of later rewards, however they are split into turns.
 
-    Rewards stand at turn ends; one inside a turn would stay inside it.
+    Rewards are at turn ends; a reward inside a turn would stay inside it.
     """
-    mask[:, where] = mask[:, -1] = True  # a turn end that is not sampled is none
+    mask[:, where] = mask[:, -1] = True  # a turn can only end at a sampled token
     last = np.zeros_like(mask)
     last[:, -1] = True
     split = last.copy()
@@ -117,7 +117,7 @@ def test_splitting_a_turn_in_two_leaves_the_returns_before_it(rewards, values, m
 
 @pytest.mark.parametrize("estimator", ["bi_level", "turn"])
 def test_advantages_move_as_little_as_the_rewards(estimator):
-    """The published bi-level estimator takes every reward that is not zero for a turn end, and jumps."""
+    """The published bi-level estimator treats every nonzero reward as a turn end, and is discontinuous."""
     values = padded([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     mask, ends = padded([True] * 6, bool), padded([False, False, True, False, False, True], bool)
 
@@ -148,7 +148,7 @@ def test_bi_level_gae_without_any_reward_or_turn_end_is_ordinary(values, mask, g
 def test_positions_between_and_after_the_sampled_ones_change_nothing(rewards, values, mask, gamma, lam):
     packed = np.argsort(~mask, axis=1, kind="stable")
     move = partial(np.take_along_axis, indices=packed, axis=1)
-    # What lies outside the mask is not read: NaN there stays there.
+    # Values outside the mask are not read: NaN there does not spread.
     rewards, values = (np.where(mask, x, np.nan).astype(np.float32) for x in (rewards, values))
     turn_end = values > 0
     settings = {"gamma": gamma, "lam": lam}
@@ -177,7 +177,7 @@ def test_without_discount_gae_telescopes(rewards, values, mask):
 @PROPERTY
 @given(group_returns, st.randoms(use_true_random=False))
 def test_group_advantages_equal_the_reference_and_move_with_permutations(normalize_std, scores, random):
-    """Also where some members do not count, whatever their scores are."""
+    """Also if some members are not valid, for any scores of theirs."""
     valid = np.array([[random.random() < 0.7 for _ in row] for row in scores])
     found = np.asarray(group_advantages(np.where(valid, scores, np.nan), valid, normalize_std=normalize_std))
     assert not found[~valid].any()
@@ -193,7 +193,7 @@ def test_group_advantages_equal_the_reference_and_move_with_permutations(normali
 
 @pytest.mark.parametrize("normalize_std", [True, False])
 def test_a_group_without_differences_has_advantages_of_exactly_zero(normalize_std):
-    # Sums of these round: their mean is not the number itself.
+    # Sums of these numbers are rounded: their mean is not the number itself.
     equal = np.repeat(np.array([[0.1], [-3.3], [1e4 / 3], [1e-7], [10.9]], np.float32), 7, axis=1)
     for valid in (np.ones(equal.shape, bool), np.tile(np.arange(7) % 3 > 0, (5, 1))):
         assert not np.asarray(group_advantages(equal, valid, normalize_std=normalize_std)).any()
@@ -233,7 +233,7 @@ def test_estimators_take_gradients_and_batches():
 @PROPERTY
 @given(numbers, numbers, masks, masks, st.data())
 def test_an_episode_that_was_cut_off_goes_on_with_its_final_value(estimator, rewards, values, mask, ends, data):
-    """As if one more token, a turn of its own, had been worth that and earned that."""
+    """As if one more turn, of one token, had that value and that reward."""
     final = data.draw(numbers)[:, 0]
     gamma, lam, turn_gamma = (data.draw(discounts) for _ in range(3))
     last = np.where(mask.any(axis=1), LENGTH - 1 - np.argmax(mask[:, ::-1], axis=1), -1)

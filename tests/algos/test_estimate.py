@@ -1,4 +1,4 @@
-"""What every estimator must and must not depend on, by its name."""
+"""What every estimator must and must not depend on; estimators are taken by name."""
 
 import functools
 from types import SimpleNamespace
@@ -73,7 +73,7 @@ def evidence(draw):
 @PROPERTY
 @given(evidence())
 def test_nothing_is_learned_from_what_was_not_sampled(name, e):
-    """Observations and padding have no advantage, and what stands there changes none."""
+    """Observations and padding have no advantage, and their values change no other advantage."""
     found = advantages(rule_of(name), e)
     assert not found[~e.mask].any()
     dirty = e.replace(values=np.where(e.mask, e.values, np.nan), turn_end=e.turn_end | ~e.mask)
@@ -107,7 +107,7 @@ def test_the_order_of_groups_and_members_changes_nothing(name, e, random):
 @given(evidence())
 def test_groups_without_differences_teach_exactly_nothing(name, e):
     flat = e.replace(scores=np.full_like(e.scores, 0.1), turn_rewards=np.full_like(e.turn_rewards, 0.3))
-    # Turns are alike only where equally many of them are still to come.
+    # Turns are equivalent only if the same number of turns follows.
     flat = flat.replace(turn_rewards=flat.turn_rewards * (np.arange(TURNS) == 0), state=e.state * 0 + 1)
     flat = flat.replace(turn_mask=e.turn_mask & (np.arange(TURNS) == 0))
     first = np.asarray(e.turn) == 0
@@ -118,7 +118,7 @@ def test_groups_without_differences_teach_exactly_nothing(name, e):
 @PROPERTY
 @given(evidence())
 def test_advantages_are_continuous_in_the_rewards(name, e):
-    """No jump where a reward becomes nothing; those that divide by a standard deviation have one by their nature."""
+    """No jump when a reward becomes zero; estimators that divide by a standard deviation have one by construction."""
     moved = e.replace(
         rewards=np.where(e.rewards == 0, 1e-5 * e.turn_end, e.rewards).astype(np.float32),
         scores=e.scores + np.float32(1e-5),

@@ -19,7 +19,7 @@ top_groups = jax.jit(filters.top_groups, static_argnames=("k", "largest"))
 chosen = jax.jit(filters.chosen_groups, static_argnames=("rule", "largest", "include_zero"))
 top_p = partial(chosen, rule="top_p", largest=True)
 group_scores = jax.jit(filters.group_scores, static_argnames="kind")
-# Sixteenths have exact sums; few different values make ties.
+# Sixteenths have exact sums; few distinct values produce ties.
 few = st.integers(0, 12).map(lambda n: n / 16)
 
 
@@ -54,7 +54,7 @@ def test_top_groups_break_ties_downwards_and_put_nan_last(largest, k, scores):
 @PROPERTY
 @given(hnp.arrays(np.float32, GROUPS, elements=st.one_of(few, st.just(-0.5))), st.sampled_from([0.25, 0.5, 0.75, 1.0]))
 def test_the_nucleus_equals_the_reference(include_zero, scores, value):
-    # An eps of 2^-7 keeps every sum exact, so that the comparison with the threshold has no rounding.
+    # With an eps of 2^-7 every sum is exact, so the comparison with the threshold has no rounding.
     found = np.asarray(top_p(scores, value=value, include_zero=include_zero, eps=2.0**-7))
     assert np.flatnonzero(found).tolist() == oracle.top_p(scores.tolist(), value, include_zero, 2.0**-7)
 
@@ -78,7 +78,7 @@ def test_the_nucleus_equals_the_reference(include_zero, scores, value):
 def test_every_rule_equals_the_reference(include_zero, rule, largest, value, scores):
     found = np.asarray(chosen(scores, rule, value=value, largest=largest, include_zero=include_zero))
     expected = oracle.chosen_groups(scores.astype(np.float64).tolist(), rule, value, largest, include_zero, 0.0)
-    if rule == "top_p_softmax":  # a sum within rounding of the value may fall on either side
+    if rule == "top_p_softmax":  # a sum within rounding of the value may be on either side
         near = [oracle.chosen_groups(scores.tolist(), rule, v, largest, include_zero, 0.0) for v in _around(value)]
         assert np.flatnonzero(found).tolist() in near
     else:
@@ -104,7 +104,7 @@ def test_the_kept_members_vary_as_much_as_any_choice(keep, scores):
     assert (found.sum(axis=1) == keep).all()
     for row, kept in zip(scores.astype(np.float64), found):
         assert np.var(row[kept]) == pytest.approx(oracle.within_group(row, keep), abs=1e-6)
-    # A member that does not count is not missed: the others are chosen as if they were alone.
+    # An invalid member has no effect: the others are chosen as if they were the whole group.
     valid[:, 1] = False
     broken = np.where(valid, scores, np.nan).astype(np.float32)
     found = np.asarray(filters.within_groups(broken, valid, keep))

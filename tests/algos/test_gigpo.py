@@ -72,7 +72,7 @@ def test_hashes_tell_texts_apart_and_do_not_see_padding():
     found = np.asarray(hash_tokens(tokens, np.arange(6) < length[:, None]))
     texts = [tuple(row[:n]) for row, n in zip(tokens.tolist(), length)]
     assert len({tuple(code) for code in found.tolist()}) == len(set(texts))
-    # Each half alone tells them apart about as well as 32 bits can.
+    # Each half alone distinguishes them about as well as 32 bits can.
     for half in (0, 1):
         assert len(set(found[:, half].tolist())) > len(set(texts)) - 5
     wide = np.pad(tokens, ((0, 0), (0, 3)), constant_values=9)

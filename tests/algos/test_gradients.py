@@ -19,7 +19,7 @@ def double():
 
 
 def draw(seed, spread):
-    """Log-probabilities, older ones and advantages; no ratio lies within 1e-3 of a bound, where there is no slope."""
+    """Log-probabilities, old ones and advantages; no ratio is within 1e-3 of a bound, where no derivative exists."""
     random = np.random.default_rng(seed)
     old = random.normal(-1.5, 0.5, (ROWS, LENGTH))
     logprob = old + random.normal(0.0, spread, old.shape)
@@ -77,7 +77,7 @@ def test_the_whole_divergence():
 
 
 def test_the_gradient_of_k2_is_in_the_mean_that_of_the_divergence_and_those_of_k1_and_k3_are_not():
-    """Summed over the vocabulary: what the mean over tokens of the policy tends to."""
+    """Summed over the vocabulary: the limit of the mean over tokens sampled from the policy."""
     logits, ref = (jnp.asarray(np.random.default_rng(seed).normal(size=6)) for seed in (3, 4))
     truth = np.asarray(jax.grad(lambda x: kl.full(x, ref))(logits))
 
@@ -94,7 +94,7 @@ def test_the_gradient_of_k2_is_in_the_mean_that_of_the_divergence_and_those_of_k
 
 
 def test_the_log_probability_weighted_losses():
-    """CISPO's and GSPO's losses hide what they differentiate; their gradients are written out."""
+    """The losses of CISPO and GSPO stop gradients, so their gradients are written out."""
     logprob, old, advantage = draw(6, 0.05)
     kept = mask()
     found = jax.grad(lambda x: jnp.sum(losses.cispo_loss(x, old, advantage, clip_low=1.0, clip_high=0.28)[0]))(logprob)

@@ -41,7 +41,7 @@ def test_policy_loss_equals_the_reference(logprob, old, advantages, low, high, d
     loss, stats = policy_loss(
         logprob, old, advantages, clip_low=low, clip_high=high, dual_clip=np.inf if dual is None else dual
     )
-    # A ratio within rounding of a bound may fall on either side of it, which changes the flags and not the loss.
+    # A ratio within rounding of a bound may be on either side of it, which changes the flags but not the loss.
     ratio = np.exp(logprob.astype(np.float64) - old)
     bounds = [1 - low, 1 + high] + ([] if dual is None else [dual])
     clear = np.min([np.abs(ratio - bound) for bound in bounds], axis=0) > 1e-5
@@ -165,7 +165,7 @@ def test_gradients_equal_finite_differences_in_double_precision():
     step = 1e-6
     with jax.enable_x64(True):
         inputs, data, mask = batch(np.float64)
-        # Away from the kinks, where a difference straddles two slopes.
+        # Away from the kinks, where a finite difference would mix two slopes.
         ratio = np.exp(inputs[0] - data["old_logprob"])
         for kink in (0.8, 1.28, 3.0):
             assert np.abs(ratio - kink).min() > 10 * step
@@ -201,7 +201,7 @@ def test_importance_weights_equal_the_reference(correction, level, logprob, beha
     ratio = np.exp(difference)
     outside = (ratio > cap) | ((ratio < 1 / cap) & (correction == "masked"))
     expected = np.minimum(ratio, cap) if correction == "truncated" else np.where(outside, 0.0, ratio)
-    # Within rounding of a bound either side is right.
+    # Within rounding of a bound, either result is correct.
     clear = (np.abs(ratio - cap) > 1e-5) & (np.abs(ratio - 1 / cap) > 1e-5)
     np.testing.assert_allclose(np.asarray(weight)[clear], expected[clear], rtol=1e-4)
     np.testing.assert_array_equal(np.asarray(hit)[clear], outside[clear])
@@ -210,7 +210,7 @@ def test_importance_weights_equal_the_reference(correction, level, logprob, beha
 @pytest.mark.parametrize("correction", ["truncated", "masked"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_equal_log_probabilities_leave_the_loss_as_it_is(correction, level):
-    """The weight is 1 in every bit, and it passes no gradient on."""
+    """The weight is exactly 1, and no gradient flows through it."""
     logprob = jnp.asarray(-np.geomspace(1e-6, 50, 64, dtype=np.float32)).reshape(4, 16)
     mask = np.arange(64).reshape(4, 16) % 3 > 0
     options = {"mask": mask, "correction": correction, "level": level}
@@ -227,7 +227,7 @@ def test_equal_log_probabilities_leave_the_loss_as_it_is(correction, level):
 @PROPERTY
 @given(numbers, numbers, numbers, masks)
 def test_gspo_has_one_ratio_a_row_and_equals_its_formula(logprob, old, advantages, mask):
-    """With one advantage a row and a mean over its tokens: min(s A, clip(s) A), s the geometric mean of ratios."""
+    """With one advantage per row and a mean over its tokens: min(s A, clip(s) A), s the geometric mean of ratios."""
     advantages = np.broadcast_to(advantages[:, :1], advantages.shape)
     loss, stats = losses.gspo_loss(logprob, old, advantages, mask, clip_low=0.2, clip_high=0.28)
     for row in range(ROWS):
@@ -274,7 +274,7 @@ def test_cispo_keeps_the_gradient_of_every_token(logprob, old, advantages):
 
 
 def test_the_policy_gradient_has_neither_ratio_nor_clip():
-    """Its gradient is -A whatever the ratio, also where every clipped loss has none."""
+    """Its gradient is -A for any ratio, also where every clipped loss has a zero gradient."""
     logprob, advantage = jnp.float32([[-1.0, -2.0]]), jnp.float32([[3.0, -0.5]])
     far = logprob - jnp.float32([[5.0, -5.0]])
     mask = jnp.ones((1, 2), bool)

@@ -1,4 +1,4 @@
-"""The metrics of a matrix of scores against float64 loops, and what they must not depend on."""
+"""The metrics of a score matrix against float64 loops, and what they must not depend on."""
 
 import math
 
@@ -17,7 +17,7 @@ measure, smoothed = jax.jit(mutual_information.measure), mutual_information.smoo
 
 
 def cases():
-    """Scores with ties, lengths, own prompts, texts that count, and prompts of which some are the same."""
+    """Scores with ties, lengths, the prompt of each text, which texts are valid, and prompts with duplicates."""
 
     def make(seed, ties, share):
         draw = np.random.default_rng(seed)
@@ -33,7 +33,7 @@ def cases():
 
 
 def slow(scores, length, own, valid, prompt):
-    """Loops over texts and prompts that count, in float64."""
+    """Loops over the valid texts and prompts, in float64."""
     texts = [i for i in range(len(own)) if valid[i]]
     columns = sorted({int(own[i]) for i in texts})
     found = {"pairs": len(texts), "prompts": len(columns)}
@@ -71,7 +71,7 @@ def slow(scores, length, own, valid, prompt):
 
 
 def by_lot(right, wrong, draws):
-    """Chance that `draws` of right + wrong cards hold a right one."""
+    """Probability that `draws` of right + wrong cards contain a right one."""
     draws = min(max(draws, 0), right + wrong)
     return 1 - math.comb(wrong, draws) / math.comb(right + wrong, draws)
 
@@ -137,7 +137,7 @@ def test_texts_that_name_their_prompt_carry_all_there_is():
 
 
 def test_the_estimate_is_the_information_of_a_known_channel():
-    """Prompt j is drawn at random, the text is j with probability 0.7 and anything else otherwise."""
+    """Prompt j is drawn at random; the text is j with probability 0.7, else another text."""
     draw, size, texts = np.random.default_rng(1), 8, 4000
     channel = np.full((size, size), 0.3 / (size - 1)) + np.eye(size) * (0.7 - 0.3 / (size - 1))
     own = np.arange(texts) % size
@@ -152,7 +152,7 @@ def test_the_estimate_is_the_information_of_a_known_channel():
 
 
 def test_the_same_prompt_is_found_whichever_its_number():
-    """With a single text for a prompt (a bandit's, say) there is nothing to depend on and nothing to miss."""
+    """If all prompts are the same (a bandit's, for example), no dependence can be found or missed."""
     draw = np.random.default_rng(2)
     scores = np.repeat(draw.normal(-20, 6, (TEXTS, 1)), PROMPTS, axis=1).astype(np.float32)
     found = measure(

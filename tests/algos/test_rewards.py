@@ -76,7 +76,7 @@ def test_rewards_land_on_the_last_sampled_tokens(turn_rewards, steps):
 
 
 def test_overlong_responses_pay_from_the_buffer_on():
-    """Yu et al. 2025, eq. 13 with its own numbers: nothing up to 16,384 of 20,480, half at 18,432, then all."""
+    """Yu et al. 2025, eq. 13 with the paper's numbers: zero up to 16,384 of 20,480, half at 18,432, then full."""
     length = np.array([0, 16384, 18432, 20480])
     np.testing.assert_allclose(rewards.overlong_share(length, 20480, 0.2), [0.0, 0.0, 0.5, 1.0], atol=1e-4)
     np.testing.assert_array_equal(rewards.overlong_share(length, 20480, 0.0), np.zeros(4))

@@ -29,7 +29,7 @@ MODEL = ActorCritic(decoder=made_run.SHAPE, critic="none")
 
 @pytest.fixture(scope="module")
 def scripts():
-    """The modules `tokenization` and `situations`, which stand side by side as a script's do."""
+    """The modules `tokenization` and `situations`, imported from the folder of the scripts."""
     sys.path.insert(0, str(PATH))
     import situations
     import tokenization
@@ -103,7 +103,7 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
 
 @pytest.mark.slow
 def test_play_pairs_levels_noise_and_sampling(scripts, small, params):
-    """The shipped tokenizer draws the same borders in a lake's messages, so both must play the same."""
+    """The shipped tokenizer gives the same tokens for both encodings of FrozenLake, so both must play the same."""
     tokenization, _ = scripts
     config = CONFIG.replace(tasks=CONFIG.tasks[:1])
     for how, success, formatted in tokenization.play(config, params, MODEL, small, 16):

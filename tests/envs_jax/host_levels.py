@@ -1,8 +1,8 @@
-"""Levels of Sokoban made on the host, by the original's law to the letter, for any number of boxes.
+"""Sokoban levels generated on the host with exactly the original's distribution, for any number of boxes.
 
-`generator` states the law. Two things differ from what RAGEN runs, neither of them in distribution: the random numbers
-are NumPy's `Generator` for both of its streams, and a failed level is drawn again from a generator seeded with (seed,
-attempt), where RAGEN retries four times and then reseeds itself with a salted hash that changes with the process.
+`generator` states the distribution. Two details differ from RAGEN but do not change it: both random streams come from
+NumPy's `Generator`, and a failed level is resampled from a generator seeded with (seed, attempt), where RAGEN retries
+four times and then reseeds itself with a salted hash that differs between processes.
 Shapes: `H`, `W` rows and columns, `N` levels.
 """
 
@@ -15,7 +15,7 @@ from envs_jax.sokoban.generator import DIRECTIONS, STENCILS, TURN_PROBABILITY
 from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_ATTEMPTS = 10_000
-"""Attempts at one level before giving up."""
+"""Most attempts at one level."""
 
 MAX_POSITIONS = 300_000
 """Positions after which the reverse play stops, as in the original."""
@@ -26,14 +26,14 @@ Cell = tuple[int, int]
 def generate_pack(
     seeds: Iterable[int], height: int = 6, width: int = 6, boxes: int = 1, search_depth: int = 300
 ) -> np.ndarray:
-    """Makes one level for each seed.
+    """Generates one level per seed.
 
     Args:
-        seeds: Non-negative numbers; a level depends on its own seed and on nothing else.
+        seeds: Non-negative numbers; a level depends only on its own seed.
         height: Rows, at least 5.
         width: Columns, at least 5.
         boxes: Boxes of each level, at least 1.
-        search_depth: Depth budget of the reverse play; a budget of d allows d - 2 moves.
+        search_depth: Depth limit of the reverse play; a limit of d allows d - 2 moves.
 
     Returns:
         A pack of cell codes, i8[N, H, W].
@@ -98,7 +98,7 @@ def _reverse_play(
     """Depth-first; returns player, boxes and displacement of the first position with the greatest score."""
     best = (0, player, targets, 0)
     seen: set[tuple[Cell, frozenset[Cell]]] = set()
-    # What is still to be visited, next one last: player, boxes, box last pulled, swaps, budget.
+    # Positions still to be visited, the next one last: player, boxes, box last pulled, swaps, budget.
     todo = [(player, targets, -1, 0, search_depth - 1)]
     while todo:
         player, boxes, last, swaps, budget = todo.pop()

@@ -1,4 +1,4 @@
-"""Sokoban once more, slowly and by cases, to compare with."""
+"""A second, slow implementation of Sokoban's rules, case by case, to compare with."""
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def step(codes, action):
 
 
 def spell(codes, symbols, observation):
-    """The text that an observation must have."""
+    """Returns the text that an observation must have."""
     grid = "\n".join("".join(symbols[code] for code in row) for row in codes)
     if observation == "grid":
         return grid

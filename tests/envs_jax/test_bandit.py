@@ -1,4 +1,4 @@
-"""The bandit: what the arms pay, in what order they stand, and every sentence it can say."""
+"""The bandit: the rewards of its arms, their order of display, and all its texts."""
 
 import jax
 import jax.numpy as jnp

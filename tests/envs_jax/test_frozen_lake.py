@@ -1,4 +1,4 @@
-"""FrozenLake against Gymnasium's transition table, its map law against the statistics of the original, its text."""
+"""FrozenLake against Gymnasium's transition table, its maps against the statistics of the original, and its text."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def levels(lake):
 
 @pytest.fixture(scope="module")
 def step(lake):
-    """Steps (level, cell, action, key) in one program, over any number of them."""
+    """Function that takes any number of steps (level, cell, action, key) in one program."""
     env, _ = lake
 
     def one(level, cell, action, key, params):
@@ -48,7 +48,7 @@ def step(lake):
 
 @pytest.fixture(scope="module")
 def slips():
-    """Keys whose draw falls, in this order, below 1/3, between 1/3 and 2/3, and above."""
+    """Keys whose uniform number is, in this order, below 1/3, between 1/3 and 2/3, and above."""
     keys = jax.random.split(jax.random.key(5), 64)
     draws = np.asarray(jax.vmap(jax.random.uniform)(keys))
     return keys[np.array([np.argmax((draws > low) & (draws < low + 1 / 3)) for low in (0, 1 / 3, 2 / 3)])]
@@ -60,7 +60,7 @@ def table(level, rate=RATE):
 
 
 def test_every_transition_agrees_with_gymnasium(lake, levels, step, slips):
-    """Each cell, action and direction of slip on twelve boards, with Gymnasium's rewards and ends."""
+    """Each cell, action and direction of slip on twelve boards, with Gymnasium's rewards and terminations."""
     _, params = lake
     boards = levels[:12]
     cases = [
@@ -73,7 +73,7 @@ def test_every_transition_agrees_with_gymnasium(lake, levels, step, slips):
     number, cell, action, slip = (np.array(column) for column in zip(*cases))
     after, reward, terminated, info, players, _ = step(boards[number], cell, action, slips[slip], params)
     tables = [table(board) for board in boards]
-    # Gymnasium lists the directions action - 1, action, action + 1; our draw takes the intended one first.
+    # Gymnasium lists the directions action - 1, action, action + 1; here the intended direction is first.
     expected = [tables[n][c][a][(1, 0, 2)[s]] for n, c, a, s in cases]
     assert [(n, float(r), t) for _, n, r, t in expected] == list(
         zip(after.tolist(), reward.tolist(), terminated.tolist())
@@ -97,12 +97,12 @@ def test_slips_have_the_stated_probabilities(lake, step, rate):
     expected = {6: rate, 1: (1 - rate) / 2, 9: (1 - rate) / 2}
     assert sum(shares.values()) == 1
     for cell, share in expected.items():
-        # Five standard deviations; exact where the probability is 0 or 1.
+        # Five standard deviations; exact if the probability is 0 or 1.
         assert abs(shares[cell] - share) <= 5 * np.sqrt(share * (1 - share) / count), (cell, shares)
 
 
 def test_every_reachable_observation_spells_the_board(lake, levels, step, slips):
-    """All cells of sixteen boards, as the step before them left them: the text is the map with the player's symbol."""
+    """All cells of sixteen boards, after the step that led there: the text is the map with the player's symbol."""
     env, params = lake
     cases = [(number, cell) for number in range(16) for cell in range(16)]
     number, cell = (np.array(column) for column in zip(*cases))
@@ -153,7 +153,7 @@ def test_map_law_has_the_statistics_of_the_original(levels):
 
 
 def test_map_law_agrees_with_rejection_in_numpy(levels):
-    """The joint law of start and goal and the share of frozen cells, from a plain rejection sampler of its own."""
+    """The joint distribution of start and goal and the share of frozen cells, against a separate rejection sampler."""
     draws = np.random.default_rng(0)
     count = np.zeros((2, 16))
     frozen = []

@@ -1,4 +1,4 @@
-"""The environment of the guide in the docs, and that `check_env` refuses it once anything about it is wrong."""
+"""The environment of the guide in the docs, and that `check_env` refuses it if anything about it is wrong."""
 
 import importlib.util
 from pathlib import Path
@@ -26,7 +26,7 @@ def check(env, params=None):
 
 
 class Short(Corridor):
-    """The corridor started one cell before the door, so that four steps end episodes both ways and compile fast."""
+    """The corridor, starting one cell before the door: episodes end both ways in four steps, which compile fast."""
 
     def reset_env(self, key, params):
         place = jnp.int32(example.DOOR - 1)
@@ -34,7 +34,7 @@ class Short(Corridor):
 
 
 def stepped(change):
-    """A corridor whose `step_env` result goes through `change(key, old_state, result)`."""
+    """A corridor whose `step_env` result is changed by `change(key, old_state, result)`."""
 
     class Changed(Short):
         def step_env(self, key, state, action, params):
@@ -82,7 +82,7 @@ class ReusesKeyInReset(Short):
 
 
 class StartsElsewhere(Short):
-    """Says one level and starts on another."""
+    """Names one level and starts on another."""
 
     def draw_level(self, key, params):
         return jnp.zeros((1, example.DOOR + 1), jnp.int8)

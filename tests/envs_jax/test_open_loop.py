@@ -1,4 +1,4 @@
-"""The optimum of an agent that commits several moves a turn, against every policy on small lakes."""
+"""The optimum of an agent that commits to several moves per turn, against every policy on small boards."""
 
 import functools
 import itertools
@@ -33,7 +33,7 @@ def lakes():
 
 
 def brute_force(level, budget, rate):
-    """Success of the best policy: every sequence of every length in every situation."""
+    """Success of the best policy, by trying every sequence of every length in every situation."""
 
     def move(cell, step):
         there = tuple(min(max(x + d, 0), 2) for x, d in zip(cell, step))
@@ -91,7 +91,7 @@ def test_seeing_less_is_never_better(lakes):
     by_moves = [committed_success(levels, Budget(10, 4, moves), 1 / 3) for moves in (1, 2, 3, 5)]
     for fewer, more in itertools.pairwise(by_moves):
         assert (fewer <= more + 1e-11).all()
-    # Two moves a turn in five turns: some points below an agent that sees every state.
+    # Two moves per turn in five turns: some points below an agent that sees every state.
     assert 0.01 < closed.mean() - committed_success(levels, Budget(10, 5, 2), 1 / 3).mean() < 0.04
 
 

@@ -1,4 +1,4 @@
-"""Names, options and baselines; the contract of every registered environment; what importing the package brings in."""
+"""Names, options and baselines; the contract of every registered environment; what importing the package imports."""
 
 import subprocess
 import sys
@@ -100,7 +100,7 @@ def test_the_table_of_baselines_is_what_is_computed(name):
 
 
 def test_the_table_of_baselines_on_other_levels():
-    """Four standard errors of means over 64 levels, whose success deviates by less than 0.2 (random) and 0.3."""
+    """Within four standard errors of means over 64 levels; standard deviations are below 0.2 (random) and 0.3."""
     found = envs_jax.baselines("SimpleSokoban", jax.random.key(5), 64, Budget.one_per_turn(10))
     spread = 4 * np.array([0.2, 0.3]) / np.sqrt(64)
     assert (np.abs(np.subtract(found, known_baselines.BASELINES["SimpleSokoban"])) < spread).all()

@@ -157,7 +157,7 @@ def test_every_position_of_a_small_board(observation):
 )
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
 def test_any_board_moves_as_the_slow_rules_say(play_small, room, start, actions):
-    """Any board at all: open borders, unequal numbers of boxes and targets, covered targets at the start."""
+    """Also boards with open borders, unequal numbers of boxes and targets, and covered targets at the start."""
     codes = room.copy()
     codes.flat[start] = 6 if codes.flat[start] in (2, 3) else 5
     first, states, obs, rewards, _, info = jax.device_get(play_small(codes, np.array(actions, np.int32)))
@@ -176,7 +176,7 @@ def test_any_board_moves_as_the_slow_rules_say(play_small, room, start, actions)
 
 @pytest.fixture
 def gym_sokoban(monkeypatch):
-    """gym_sokoban's environment class, loaded without its pictures and without the retired `gym`."""
+    """gym_sokoban's environment class, loaded without its images and without the deprecated `gym`."""
     spec = importlib.util.find_spec("gym_sokoban")
     if spec is None:
         pytest.skip("gym-sokoban is not installed (pip install --no-deps gym-sokoban==0.0.6)")

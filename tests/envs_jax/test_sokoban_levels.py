@@ -1,4 +1,4 @@
-"""The generators: what they must share with the original, measured against the measured statistics of RAGEN's."""
+"""The generators: their statistics against those measured on RAGEN's generator."""
 
 import host_levels
 import jax
@@ -17,12 +17,12 @@ SIMPLE_DISPLACEMENTS = {1: 28.5, 2: 41.3, 3: 22.8, 4: 7.4}
 
 
 def shares(values, bins):
-    """Percentage of the values equal to each bin."""
+    """Percentage of the values that equal each bin."""
     return np.array([100 * np.mean(np.asarray(values) == b) for b in bins])
 
 
 def displacements(levels):
-    """Least total distance of boxes to targets over both pairings, i64[N] (one or two boxes)."""
+    """Smallest total distance of boxes to targets over the pairings, i64[N] (one or two boxes)."""
     result = []
     for level in levels:
         boxes, targets = np.argwhere(level == 4), np.argwhere((level == 2) | (level == 6))
@@ -71,7 +71,7 @@ def test_simple_levels_follow_the_original(simple):
 
 
 def test_simple_baselines(simple):
-    """Random success in 10 actions is 18 to 19 % with the original; one standard error here is half a point."""
+    """Random success in 10 actions is 18 to 19 % in the original; one standard error here is half a point."""
     for budget, low, high in ((5, 0.10, 0.125), (10, 0.17, 0.20), (25, 0.27, 0.30)):
         assert low < random_success(simple, budget).mean() < high
     assert optimal_success(simple, 10).mean() > 0.985
@@ -108,7 +108,7 @@ def test_a_level_depends_on_its_key_only(simple):
 
 
 def slow_breadth_first(floor, player, target, limit):
-    """First by displacement, then by moves, then by player, then by box: (displacement, player, box)."""
+    """Returns the best (displacement, player, box); ties go to fewer moves, then to player cell, then to box cell."""
     reached, frontier = {(player, target): 0}, [(player, target)]
     for moves in range(1, limit + 1):
         following = []
@@ -133,7 +133,7 @@ def slow_breadth_first(floor, player, target, limit):
 
 @pytest.mark.parametrize(("boxes", "side", "depth"), [(1, 6, 12), (2, 8, 10)])
 def test_reverse_play_agrees_with_a_slow_search(boxes, side, depth):
-    """On the same rooms: breadth-first with the stated ties for one box, the original's own search for two."""
+    """On the same rooms: breadth-first search with the documented ties for one box, the original's search for two."""
     grid = generator._Grid(side - 2, side - 2)
     draws = 3 + 3 * int(1.7 * 2 * side)
 

@@ -7,7 +7,7 @@ from host_levels import generate_pack, plan_length
 
 from envs_jax.sokoban import oracle
 
-# A corridor: two pushes to the right solve it, whatever else was done before.
+# A corridor: two pushes to the right solve it, after any other actions.
 CORRIDOR = slow.board("0000000 0154120 0000000")
 STUCK = slow.board("00000 02450 00000")
 

@@ -1,4 +1,4 @@
-"""Levels belong to one split by their content, and a key draws one of the split that is asked for."""
+"""The content of a level decides its split, and a key draws a level of the requested split."""
 
 import functools
 
@@ -59,7 +59,7 @@ def test_shares_of_the_contents_are_as_told():
     hashes = jax.random.bits(jax.random.key(0), (20_000, 2), jnp.uint32)
     shares = np.bincount(np.asarray(jax.vmap(split_of)(hashes)), minlength=3) / len(hashes)
     np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.01)
-    # Neighbors, such as hashes of short texts are, are spread over the splits too.
+    # Neighboring values, such as hashes of short texts, are spread over the splits too.
     near = jnp.stack([jnp.arange(2000, dtype=jnp.uint32), jnp.zeros(2000, jnp.uint32)], axis=1)
     shares = np.bincount(np.asarray(jax.vmap(split_of)(near)), minlength=3) / len(near)
     np.testing.assert_allclose(shares, list(SHARES.values()), atol=0.03)

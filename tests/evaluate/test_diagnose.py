@@ -1,4 +1,4 @@
-"""Alarms over made-up metrics, and what is said of them."""
+"""Alarms on made-up metrics, and their report."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ HEALTHY = {
 
 
 def run(iterations=60, **changes):
-    """Rows of a run; `changes` by metric (with __ for /): function of the iteration, or None where it has no value."""
+    """Rows of a run; `changes` by metric (with __ for /): a function of the iteration, or None for no value."""
     rows = []
     for i in range(1, iterations + 1):
         row = {"iteration": i, "stage": "rl", **HEALTHY}
@@ -79,7 +79,7 @@ def test_each_alarm_is_raised_when_its_patience_ends_and_no_other(name, metric, 
     said = verdict(rows)
     assert said["verdict"] == ("collapsed" if BY_NAME[name].collapse else "warnings")
     assert f"{value:.3g}" in said["text"]
-    # A streak that is one short raises nothing.
+    # A streak that is one iteration too short raises no alarm.
     short = run(**{metric: lambda i: value if 30 < i < 30 + patience else normal})
     assert not any(examine(alarm, short).raised for alarm in ALARMS) or patience == 1
 
@@ -153,7 +153,7 @@ def test_what_is_no_run_is_refused(finished, tmp_path):
 
 
 def test_a_run_stops_at_a_collapse_and_stays_stopped(tmp_path, monkeypatch):
-    """With an alarm that is raised by anything from the second iteration on."""
+    """With an alarm that any value raises from the second iteration on."""
     alarm = Alarm("made_up", "rollout/in_group_std", "return", "above", -1.0, 2, True, "made up", "this test")
     monkeypatch.setattr(collapse, "ALARMS", (alarm,))
     file = tiny_run.write_config(tmp_path)

@@ -1,4 +1,4 @@
-"""`agentrl eval` on the checkpoint of a tiny run, and episodes that do not depend on how many are played."""
+"""`agentrl eval` on the checkpoint of a tiny run; episodes do not depend on how many are played."""
 
 import json
 import shutil
@@ -89,7 +89,7 @@ def test_sokoban_levels_from_a_file(finished, tmp_path):
     file.write_text(SOKOBAN)
     result = evaluate(finished.folder, "--levels", str(file))
     assert (result["episodes"], result["success"]["n"], result["success_greedy"]["n"]) == (3, 3, 3)
-    # By hand: the third box is in a corner, so that two levels of three can be solved.
+    # By hand: the third box is in a corner, so two of three levels can be solved.
     assert result["optimal"]["mean"] == pytest.approx(2 / 3)
     assert 0 <= result["success"]["low"] <= result["success"]["mean"] <= result["success"]["high"] <= 1
     assert result["success"]["mean"] <= result["optimal"]["mean"]
@@ -111,7 +111,7 @@ def test_lakes_from_a_file(finished, tmp_path):
 
 
 def test_the_lines_are_at_the_budget_of_the_agent(finished, tmp_path):
-    """Two turns of two actions, though a trajectory might have ten."""
+    """Two turns of two actions, although an episode may have ten actions."""
     lake = [[3, 0, 0], [0, 1, 0], [0, 0, 2]]
     np.save(tmp_path / "lake.npy", np.array([lake], np.int8))
     result = evaluate(finished.folder, "--env", "FrozenLake", "--levels", str(tmp_path / "lake.npy"))
@@ -120,7 +120,7 @@ def test_the_lines_are_at_the_budget_of_the_agent(finished, tmp_path):
     assert result["optimal"]["mean"] == pytest.approx(committed_success(levels, Budget(10, 2, 2), rate)[0])
     assert result["optimal"]["mean"] < optimal_success(levels, 4, rate)[0]
     assert (result["optimal_is"], result["null"]["mean"]) == ("exact", 0.0)
-    # An environment of another budget: one action, of which half are right by chance.
+    # An environment with another budget: one action, which is right with probability 1/2.
     other = evaluate(finished.folder, "--env", "Bandit", "--episodes", "4")
     assert (other["random"]["mean"], other["optimal"]["mean"], other["null"]["mean"]) == (0.5, 1.0, 0.0)
     assert "optimal play" in tiny_run.command("eval", str(finished.folder), "--episodes", "2")[1]
@@ -180,7 +180,7 @@ def test_other_mistakes_are_one_line(finished, tmp_path):
 
 @pytest.mark.slow
 def test_an_episode_does_not_depend_on_how_many_are_played(finished):
-    """Also not on how many are played at once, up to ties of the sampled token."""
+    """Nor on how many are played at once, except for ties of the sampled token."""
     config = load_config(finished.file)
     config = config.replace(tasks=config.tasks[1:])
     tokenizer = build.load_tokenizer(config.model)

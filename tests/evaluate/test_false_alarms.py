@@ -1,4 +1,4 @@
-"""Collapse alarms in simulated runs: rare where nothing changes, and there where success falls."""
+"""Collapse alarms in simulated runs: rare if nothing changes, raised if success falls."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ import collapse_alarms
 
 
 def test_runs_that_do_not_change_hardly_raise_anything():
-    """Of 72 runs one may, by chance; with fixed thresholds nearly all of the first 48 did."""
+    """One of 72 runs may raise one by chance; with fixed thresholds, nearly all of the first 48 did."""
     found = collapse_alarms.table(collapse_alarms.unchanged((0.001, 0.005, 0.05)), runs=24)
     assert sum(24 * shares["any"] for shares in found.values()) <= 1
 

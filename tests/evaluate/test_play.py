@@ -47,7 +47,7 @@ def test_a_person_reads_what_the_agent_reads(typed, level, capsys):
         cli.main(["play", "SimpleSokoban", "--style", "compact", "--levels", level])
     out, err = capsys.readouterr()
     assert not end.value.code
-    assert out == FIRST + SECOND  # the second response solves the level, so the third line is not asked for
+    assert out == FIRST + SECOND  # the second response solves the level, so the third line is not read
     assert "Sent as: right || Up</answer>" in err
     assert "Solved; return 10.8." in err
 

@@ -1,4 +1,4 @@
-"""Levels of an evaluation are counted where a run has learned from them, and its record is what counts."""
+"""An evaluation counts the levels that a run has learned from, using the record of the run."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():
 
 
 def test_a_batch_that_both_records_lost_is_a_gap_too():
-    """Else its levels would silently not be counted."""
+    """Otherwise its levels would silently not be counted."""
     assert learned_levels(ROWS[:2], METRICS[:1], 2) is None
     assert learned_levels(ROWS, METRICS[1:], 2) is None
 
@@ -113,7 +113,7 @@ UNKNOWN = "so how many levels were learned from is not known (seen_levels is nul
     ],
 )
 def test_an_evaluation_says_which_rows_it_could_not_read(finished, tmp_path, lines, known, said):
-    """Line 2 of levels.jsonl is of the evaluation, from which nothing was learned."""
+    """Line 2 of levels.jsonl belongs to the evaluation, from which nothing was learned."""
     copy = tmp_path / "copy"
     shutil.copytree(finished.folder, copy)
     for name, numbers in lines.items():
@@ -133,7 +133,7 @@ def test_an_evaluation_says_which_rows_it_could_not_read(finished, tmp_path, lin
 
 @pytest.mark.parametrize("env", ["FrozenLake", "CoordFrozenLake"])
 def test_an_evaluation_elsewhere_is_held_out_too(finished, env):
-    """The same boards with coordinates beside them are the same levels."""
+    """The same boards with coordinates in the text are the same levels."""
     code, out, _ = tiny_run.command("eval", str(finished.folder), "--json", "--env", env, "--episodes", "8")
     seen = json.loads(out)["seen"]
     assert (code, seen["held_out"], seen["seen_levels"], seen["seen_images"]) == (0, True, 0, 0)

@@ -11,7 +11,7 @@ Z = stats.norm.ppf(0.975)
 
 
 def wilson_by_search(successes, n):
-    """The rates whose score test does not reject the observed one, found as roots instead of by the closed formula."""
+    """The rates that the score test does not reject, found as roots instead of by the closed formula."""
 
     def statistic(rate):
         return (successes / n - rate) ** 2 - Z**2 * rate * (1 - rate) / n
@@ -55,7 +55,7 @@ def test_an_interval_of_probabilities_stays_among_them():
 
 
 def test_paired_interval_of_independent_rates_is_that_of_unpaired_ones():
-    """With no correlation in the table the method is Newcombe's for two samples: the root of two squared distances."""
+    """Without correlation the method equals Newcombe's for two samples: the root of two squared distances."""
     a, b = pairs(8, 12, 12, 18)
     low_a, high_a = wilson_by_search(20, 50)
     low_b, high_b = wilson_by_search(20, 50)
@@ -86,7 +86,7 @@ def test_a_paired_interval_turns_with_its_sides_and_stays_in_bounds():
 
 @pytest.mark.parametrize("table", [(0.3, 0.25, 0.05, 0.4), (0.9, 0.05, 0.01, 0.04), (0.1, 0.1, 0.1, 0.7)])
 def test_a_paired_interval_holds_its_level(table):
-    """Share of 2000 samples of 100 pairs whose interval holds the true difference; 95 % within sampling error."""
+    """The interval contains the true difference in 95 % of 2000 samples of 100 pairs, within sampling error."""
     counts = np.random.default_rng(1).multinomial(100, table, size=2000)
     tables, repeats = np.unique(counts, axis=0, return_counts=True)
     truth, held = table[1] - table[2], 0
@@ -119,7 +119,7 @@ def test_wrong_outcomes_are_refused(call, message):
 
 
 def test_crossed_interval_holds_its_level_where_seeds_and_levels_vary():
-    """Of 200 tables with effects of seeds and of levels, the mean lies inside in about as many as it should."""
+    """The interval contains the mean in about the nominal share of 200 tables with effects of seeds and levels."""
     draw = np.random.default_rng(0)
     inside = 0
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Talking with a model: the response is that of whole forward passes, and the cache is kept from turn to turn."""
+"""Chatting with a model: responses equal those of full forward passes, and the cache is kept between turns."""
 
 import io
 
@@ -45,7 +45,7 @@ def likeliest(params):
 
 
 def test_responses_are_those_of_whole_passes_over_several_turns(params, likeliest, monkeypatch):
-    """The second message is longer than a chunk, and follows a response that was cut."""
+    """The second message is longer than a chunk, and follows a truncated response."""
     monkeypatch.setattr(chat, "CHUNK", 16)
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=LENGTH)
     first = list(talk.response("Up?", 5))
@@ -94,7 +94,7 @@ def test_the_terminal(params, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
-    """A model whose template can ask for a think block or for none."""
+    """A model whose chat template supports responses with and without a think block."""
     return made_run.write_model(tmp_path_factory.mktemp("models") / "thinker", made_run.THINKING)
 
 
@@ -106,7 +106,7 @@ def run(thinker, tmp_path_factory):
 
 
 def test_the_policy_of_a_run_talks(run, tmp_path, monkeypatch, capsys):
-    """It says what the model says that is exported from it, and not what its base says."""
+    """Its responses equal those of the exported model, not those of the base model."""
     assert tiny_run.command("export", str(run), str(tmp_path / "whole"))[0] == 0
     found = chat.speaker(str(run))
     assert (found.positions, found.thinking) == (512, True)
@@ -149,7 +149,7 @@ def test_a_think_block_is_inserted_where_none_is_wanted(thinker):
 
 
 def test_who_cannot_be_talked_with(tmp_path):
-    """A run whose policy knows no conversation, and choices that would have no effect."""
+    """A run whose tokenizer has no chat template, and options that would have no effect."""
 
     def refused(*words):
         code, out, err = tiny_run.command("chat", *map(str, words))

@@ -1,11 +1,11 @@
-"""What all tests of this folder need."""
+"""Fixtures for the tests of this folder."""
 
 import pytest
 
 
 @pytest.fixture
 def bounded_memory():
-    """Fails the test if this process comes to hold much more memory while it runs."""
+    """Fails the test if the memory of this process grows a lot while it runs."""
     import resource
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Seeded damage to files, and what has to become of it: a result, or one line for the user."""
+"""Seeded damage to files, and the check of its outcome: a result, or one line for the user."""
 
 import json
 import random
@@ -8,11 +8,11 @@ from typing import Any
 from agentrl_jax.errors import MAX_ERROR
 
 ODD = [None, True, 0, -1, 1.5, 2**31, 2**63, 10**400, "", "x", "a\nb", "\ud800", "a\0b", "Ġ" * 5000, [], [1], {}]
-"""Values where others are expected."""
+"""Unexpected values."""
 
 
 def damaged(content: bytes, rng: random.Random, words: Sequence[bytes] = ()) -> bytes:
-    """Bytes with one to five of them flipped, cut, repeated, or replaced by one of some words."""
+    """Returns the bytes after one to five changes: bytes flipped, cut, repeated, or replaced by one of `words`."""
     made = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 5])):
         place = rng.randrange(len(made) + 1)
@@ -31,7 +31,7 @@ def damaged(content: bytes, rng: random.Random, words: Sequence[bytes] = ()) -> 
 
 
 def with_odd_values(tree: Any, rng: random.Random) -> Any:
-    """A copy of JSON data with one or two of its values replaced or taken out."""
+    """Returns a copy of JSON data with one or two values replaced or removed."""
     made = json.loads(json.dumps(tree))
     for _ in range(rng.choice([1, 1, 2])):
         node = made
@@ -50,7 +50,7 @@ def with_odd_values(tree: Any, rng: random.Random) -> Any:
 
 
 def ends_in_one_line(action: Callable[[], Any], refusal: type[Exception]) -> bool:
-    """Whether the action succeeds; where it does not, that it says so in a short line. Other errors pass through."""
+    """Returns whether the action succeeds; checks that a refusal is one short line. Other errors propagate."""
     try:
         action()
     except refusal as error:

@@ -1,4 +1,4 @@
-"""Configurations, overrides, comparisons and run folders: damaged, odd, or written to fill the memory."""
+"""Configurations, overrides, comparisons and run folders that are damaged, odd, or made to exhaust memory."""
 
 import json
 import random
@@ -152,7 +152,7 @@ def test_odd_overrides(seed, tmp_path, bounded_memory):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_odd_command_lines(seed, tmp_path, capsys, monkeypatch, bounded_memory):
-    """Words of every command that reads something, in a folder where none of it can be used."""
+    """Arguments of every command that reads files, in a folder without usable files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_bytes(bytes(range(256)))
     (tmp_path / "folder").mkdir()
@@ -197,7 +197,7 @@ def test_damaged_comparisons(seed, tmp_path, bounded_memory):
 
 @pytest.fixture
 def run(tmp_path):
-    """The folder of a run, as far as commands that read metrics look at it."""
+    """A run folder with the files that commands reading metrics need."""
     (tmp_path / "run").mkdir()
     save_resolved(Config(run_dir="x"), tmp_path / "run" / "config.yaml")
     names = ("rollout/in_group_std", "train/success", "actor/entropy", "actor/grad_norm_max", "train/response_tokens")

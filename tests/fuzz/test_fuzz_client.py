@@ -1,4 +1,4 @@
-"""Answers of any kind to the services' client: a sound one is read as it is, every other one is an error of its own."""
+"""Arbitrary answers to the services' client: a valid one is read correctly, any other raises the client's error."""
 
 import contextlib
 import json
@@ -64,9 +64,9 @@ class Server(socketserver.ThreadingTCPServer):
 
 @pytest.fixture
 def server(monkeypatch):
-    # What may be asked again would be, for as long as there is time.
+    # Requests that may be repeated would otherwise be repeated until the deadline.
     monkeypatch.setattr(module, "FIRST_PAUSE", 10 * SECONDS)
-    # A damaged answer may leave a connection open that the server closes while the next request is on its way.
+    # After a damaged answer, the server may close the connection while the next request is on its way.
     monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
     with Server(("127.0.0.1", 0), Raw) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -79,7 +79,7 @@ def response(body, status=b"200 OK"):
 
 
 def sound(routes, route):
-    """An answer of a server of this wire, as plain data."""
+    """A valid answer of a server with these routes, as plain data."""
     values = {"observation": "You see é.", "state": "A door.", "reward": 0.5, "score": 0.75, "success": False}
     values |= {"done": False, "terminated": False, "truncated": False, "deleted": False, "id": 3, "env_idx": 3}
     values |= {"available_actions": ["go", "look"], "info": {"a": [1, None]}, routes.handle: 3}
@@ -94,7 +94,7 @@ def sound(routes, route):
 
 
 def ask(client, route):
-    """What the client makes of the answer, None where it refuses it; errors of other kinds pass through."""
+    """Returns how the client reads the answer; None if it refuses it. Other errors propagate."""
     calls = {
         "create": lambda: client.create(3),
         "reset": lambda: client.reset(3, 3),
@@ -112,7 +112,7 @@ def ask(client, route):
 
 
 def check_read(routes, route, body, read):
-    """That an answer which was accepted says what was read: nothing of it is made up."""
+    """Checks that everything read from an accepted answer is in the answer."""
     found = json.loads(body)
     if route == "create":
         assert type(read) is int
@@ -136,7 +136,7 @@ def check_read(routes, route, body, read):
 
 
 def play(server, name, routes, number, rng):
-    """Asks `number` times each; returns how many answers were accepted and how many were refused."""
+    """Calls each route `number` times; returns how many answers were accepted and how many were refused."""
     spec, counts = WIRE[name], {True: 0, False: 0}
     client = ServiceClient(f"http://127.0.0.1:{server.server_address[1]}", spec, seconds=SECONDS, connections=1)
     for route in routes:

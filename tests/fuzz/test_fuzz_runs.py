@@ -1,4 +1,4 @@
-"""Commands that read a run whose files were damaged: what they print, or one line and exit code 2."""
+"""Commands on a run with damaged files: they work, or print one line and exit with code 2."""
 
 import io
 import json
@@ -26,7 +26,7 @@ class Reached(UserError):
 
 @pytest.fixture
 def instead_of_playing(monkeypatch):
-    """Evaluation ends where it would play, which is long and reads nothing more of the run but levels.jsonl."""
+    """Stops evaluation before it plays, because playing takes long and reads no other file but levels.jsonl."""
 
     def play(self, *_):
         raise Reached("everything has been read")
@@ -36,7 +36,7 @@ def instead_of_playing(monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run of a fresh decoder and one of a pretrained model, with the records of three steps."""
+    """A run of a freshly initialized decoder and one of a pretrained model, with records of three steps."""
     home = tmp_path_factory.mktemp("runs")
     model = made_run.write_model(home / "model")
     made_run.write_run(home / "fresh", SMALL)
@@ -58,7 +58,7 @@ def runs(whole, tmp_path):
 
 
 def reads(*words):
-    """Whether a command that reads a run ends well; where it does not, that it says so in one line."""
+    """Returns whether a command that reads a run succeeds; checks that a failure is reported in one line."""
     code, out, err = tiny_run.command(*words)
     last = err.rstrip("\n").split("\n")[-1]
     assert code in (0, 2), (words, err)
@@ -68,7 +68,7 @@ def reads(*words):
 
 
 def commands(folder, monkeypatch):
-    """Of the run of a fresh decoder and that of a pretrained model, as words; the fresh one cannot talk."""
+    """Arguments of the commands for both runs; the freshly initialized model does not support chat."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     shutil.rmtree(folder / "out", ignore_errors=True)
     return [

@@ -1,4 +1,4 @@
-"""Request bodies of any kind: no status 500, no step played by a refused request, answers that are strict JSON."""
+"""Arbitrary request bodies: no status 500, no step played by a refused request, answers are strict JSON."""
 
 import json
 import sys
@@ -82,7 +82,7 @@ def test_no_body_breaks_the_server(client):
         return answer.get("doubled") if isinstance(answer, dict) else None
 
     def begun():
-        """Instance 0 with a running episode; a new client where the handle is gone."""
+        """Returns instance 0 with a running episode; a new client if the handle is gone."""
         body = {handle: 0, routes.item: 0}
         return client.post(f"{prefix}/reset", json=body)
 
@@ -102,6 +102,6 @@ def test_no_body_breaks_the_server(client):
         if answer.status_code != 200 or (isinstance(found, dict) and set(found) == {"error"}):
             assert played() == before
         if path == "step" and answer.status_code == 200:
-            begun()  # a finished one refuses everything
+            begun()  # a finished episode refuses everything
 
     ask()

@@ -1,4 +1,4 @@
-"""Chat templates that were written to take time or memory, and damaged ones."""
+"""Chat templates made to take much time or memory, and damaged ones."""
 
 import random
 

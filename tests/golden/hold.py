@@ -1,11 +1,11 @@
-"""Holds every number of a few small runs while the code around them changes, bit for bit on one machine.
+"""Regression test: compares every number of a few small runs bit for bit with golden.json, on one machine.
 
-    python tests/golden/hold.py           # compares with golden.json, and says what differs
+    python tests/golden/hold.py           # compares with golden.json, and prints the differences
     python tests/golden/hold.py --write   # writes golden.json: only on a commit whose numbers are right
 
 The runs: the demo shrunk (imitation, reinforcement learning, evaluation), the same on four simulated devices, an
-environment on the host, SmolLM2's greedy replies, and the bench of estimators. Of a run every metric that no clock
-decides is held, every value of it, and the summary, and the bits of the last checkpoint. Another processor rounds
+environment on the host, SmolLM2's greedy responses, and `agentrl bench estimators`. Compared are all values of every
+metric that does not depend on a clock, the summary, and the bits of the last checkpoint. Another processor rounds
 differently, so on another machine the file is written first, on the commit before the change. Takes about three
 minutes on two cores.
 """
@@ -30,29 +30,31 @@ GONE: tuple[str, ...] = (
     r"^23\.name$",
     r"^\d+\.(rule\..*|lam|turn_gamma|step_weight|objective)$",
 )
-"""Names, as regular expressions, that have left since golden.json was written or that come with other names since, each
-in the commit that changed it. How an estimator of the bench is described is held no longer: it is none of its numbers.
+"""Regular expressions of names that were removed or renamed since golden.json was written.
+
+Each was added in the commit that changed the name. Descriptions of estimators are not compared, because they are no
+numbers.
 """
 RENAMED: tuple[tuple[str, str], ...] = (
     ("reply_tokens", "response_tokens"),
     ("_reply_", "_response_"),
     (r"\bmembers$", "group_size"),
 )
-"""How names have changed since then: a regular expression in the name of golden.json, and what stands there today."""
+"""Renamed names: a regular expression for the name in golden.json, and its replacement."""
 
 CLOCK = ("time/", "env/wait_share", "seconds", "machine", "programs", "python", "jax", "cpu", "cores")
-"""What a clock or the machine decides, by the beginning of its name."""
+"""Prefixes of the names of values that depend on a clock or on the machine."""
 
 FOUR_DEVICES = "--xla_force_host_platform_device_count=4"
 
 
 def digest(value: Any) -> str:
-    """Twelve digits of the SHA-256 of plain data; floats count to their last bit."""
+    """Returns twelve digits of the SHA-256 of plain data; floats are compared bit for bit."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def run_command(*words: str, flags: str = "") -> str:
-    """Runs `agentrl` in a process of its own and returns what it printed."""
+    """Runs `agentrl` in a separate process and returns its output."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(
         [sys.executable, "-m", "agentrl_jax", *words], env=environment, capture_output=True, text=True, check=False
@@ -63,7 +65,7 @@ def run_command(*words: str, flags: str = "") -> str:
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Values of nested mappings, by their names joined with dots."""
+    """Yields the values of nested mappings, with their names joined by dots."""
     if isinstance(node, dict):
         for name, value in node.items():
             yield from leaves(value, f"{prefix}.{name}" if prefix else name)
@@ -72,7 +74,7 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def state_digest(folder: Path) -> str:
-    """Of every array of the newest checkpoint, whatever the arrays are called."""
+    """Returns the digest of all arrays of the newest checkpoint, independent of their names."""
     import numpy as np
     import orbax.checkpoint as ocp
 
@@ -92,7 +94,7 @@ def _plain(node: Any) -> Any:
 
 
 def trained(config: str, *overrides: str, flags: str = "") -> dict[str, str]:
-    """Digests of a run: each metric's values over all rows, the summary, the last checkpoint."""
+    """Trains a run and returns digests of each metric's values over all rows, the summary and the last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         run_command("train", str(HERE / config), "--run_dir", f"{folder}/run", *overrides, flags=flags)
         run = Path(folder) / "run"
@@ -109,7 +111,7 @@ def trained(config: str, *overrides: str, flags: str = "") -> dict[str, str]:
 
 
 def replies() -> dict[str, str]:
-    """SmolLM2's greedy replies to two messages."""
+    """Returns digests of SmolLM2's greedy responses to two messages."""
     from agentrl_jax.evaluate import chat
     from agentrl_jax.models.io.load import SMOLLM2
 
@@ -122,7 +124,7 @@ def replies() -> dict[str, str]:
 
 
 def estimators() -> dict[str, str]:
-    """Each row of `agentrl bench estimators` for groups of two."""
+    """Returns a digest of each row of `agentrl bench estimators` for groups of two."""
     report = json.loads(run_command("bench", "estimators", "--group_size", "2", "--format", "json"))
     return {name: digest(value) for name, value in leaves(_plain(report))}
 
@@ -140,7 +142,7 @@ RUNS = {
 
 
 def machine() -> str:
-    """What bits depend on besides the code."""
+    """Describes the machine and library versions on which the bits depend."""
     import jax
 
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
@@ -150,14 +152,14 @@ def machine() -> str:
 
 
 def renamed(name: str) -> str:
-    """Today's name of what golden.json calls `name`."""
+    """Returns the current name of `name` in golden.json."""
     for old, new in RENAMED:
         name = re.sub(old, new, name)
     return name
 
 
 def differences(known: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What has changed between the digests of one run."""
+    """Returns the differences between the digests of one run."""
     known, now = (
         {name: value for name, value in digests.items() if not any(re.search(gone, name) for gone in GONE)}
         for digests in (known, now)
@@ -171,14 +173,14 @@ def differences(known: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 def main() -> None:
-    """Compares or writes."""
+    """Compares with golden.json, or writes it."""
     parser = argparse.ArgumentParser(description="Hold every number of a few small runs.")
     parser.add_argument("--write", action="store_true", help="write golden.json instead of comparing with it")
     parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS))
     options = parser.parse_args()
     import jax
 
-    jax.config.update("jax_num_cpu_devices", 4)  # checkpoints of four devices are read back by as many
+    jax.config.update("jax_num_cpu_devices", 4)  # a checkpoint of four devices is read on four devices
     known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {"machine": machine(), "runs": {}}
     if known["machine"] != machine() and not options.write:
         raise SystemExit(f"{GOLDEN} is of {known['machine']}, this is {machine()}: write it here first")

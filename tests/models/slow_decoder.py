@@ -1,4 +1,4 @@
-"""A slow NumPy decoder, and a small shape with parameters to compare on."""
+"""A slow NumPy decoder, and a small configuration with parameters for comparisons."""
 
 import jax
 import jax.numpy as jnp

@@ -27,7 +27,7 @@ POSITION = jnp.array([[1, 4, 10], [1, 1, 2], [7, 8, 9]])
 
 
 def test_token_scores_equal_log_softmax_and_entropy(params, tokens):
-    """Of the chosen positions only; a row's temperature divides its logits; a greedy row is scored at 1."""
+    """Only at the chosen positions; a row's temperature divides its logits; a greedy row is scored at temperature 1."""
     model = ActorCritic(decoder=CONFIG, critic="none")
     temperature = jnp.array([1.0, 0.5, 0.0])
     scores = actor_critic.score_tokens({"policy": params}, model, tokens, POSITION, temperature)
@@ -47,7 +47,7 @@ def test_token_scores_equal_log_softmax_and_entropy(params, tokens):
 
 @pytest.mark.parametrize("critic", ["shared", "separate"])
 def test_critic_reads_the_tokens_before(critic, tokens):
-    """Value j does not depend on token j or later ones; a fresh head says 0; scores and `values` agree."""
+    """Value j does not depend on token j or later ones; a new head outputs 0; scores and `values` agree."""
     model = ActorCritic(decoder=CONFIG, critic=critic)
     params = actor_critic.init_params(jax.random.key(0), model)
     position = jnp.tile(jnp.arange(1, LENGTH), (ROWS, 1))
@@ -82,7 +82,7 @@ def test_no_critic_has_no_parameters(tokens):
 
 @pytest.fixture(scope="module")
 def adapted():
-    """A policy with an adapter that does something, and a critic with an adapter of its own."""
+    """A policy with an adapter that has an effect, and a critic with a separate adapter."""
     model = ActorCritic(decoder=CONFIG, critic="separate", lora=LoraConfig(rank=3, alpha=6.0))
     params = actor_critic.from_decoder(jax.random.key(7), lively_params(CONFIG), model)
     noise = iter(jax.random.split(jax.random.key(8), 100))

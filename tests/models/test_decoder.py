@@ -22,7 +22,7 @@ def tokens():
 
 
 forward = jax.jit(decoder.forward, static_argnums=1, static_argnames=("remat", "shared_prefix_len"))
-"""Compiled once a shape; called as it is, it would compile its loop over the layers at every call."""
+"""Compiled once per shape; without jit, every call would compile its loop over the layers."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_recomputation_changes_no_gradient(params, tokens, remat):
 
 @pytest.mark.parametrize("shared_prefix_len", [1, 4, LENGTH - 1])
 def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, shared_prefix_len):
-    """Outputs and gradients of a batch whose rows begin alike."""
+    """Outputs and gradients of a batch whose rows have a common prefix."""
     alike = tokens.at[:, :shared_prefix_len].set(tokens[0, :shared_prefix_len])
     weight = jnp.linspace(-1.0, 1.0, LENGTH)[:, None]
 
@@ -81,7 +81,7 @@ def test_what_comes_later_changes_nothing_before(params, tokens):
 
 @pytest.mark.parametrize("chunks", [[11], [4, 7], [1] * 11, [3, 1, 1, 5, 1]], ids=str)
 def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks):
-    """Prefill in pieces of any length, and token by token."""
+    """Prefill in chunks of any length, and token by token."""
     cache = decoder.init_cache(CONFIG, ROWS, LENGTH + 3)
     seen, parts = 0, []
     for size in chunks:
@@ -123,7 +123,7 @@ def test_rows_and_positions_that_are_not_written_keep_every_bit(params, tokens, 
 
 
 def test_old_entries_beyond_the_position_are_not_read(params, tokens, extend):
-    """A slot that starts a new episode reads nothing of the old one."""
+    """A slot that starts a new episode reads nothing from the old one."""
     dirty = jax.tree.map(lambda x: x + 7.0, decoder.init_cache(CONFIG, ROWS, LENGTH))
     clean = decoder.init_cache(CONFIG, ROWS, LENGTH)
     start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, 4)
@@ -156,13 +156,13 @@ def test_gradients_of_bfloat16_activations_stay_close(params, tokens):
 
 @pytest.mark.parametrize("cache", ["", "float32"])
 def test_bfloat16_steps_with_either_cache_stay_close_to_the_parallel_pass(params, tokens, extend, cache):
-    """A cache of f32 holds the same keys and values: what a layer reads is rounded before it is written."""
+    """An f32 cache holds the same keys and values, because they are rounded before they are written."""
     config = dataclasses.replace(CONFIG, dtype="bfloat16", cache_dtype=cache)
     zeros = jnp.zeros(ROWS, jnp.int32)
     hidden, filled = extend(params, config, decoder.init_cache(config, ROWS, LENGTH), tokens, zeros, zeros + LENGTH)
     expected = decoder.logits(params, forward(params, config, tokens))
     laid = decoder.prepare_for_decode(params, config)
-    for some in (hidden, hidden[:1, :4]):  # many rows and few are multiplied in different ways
+    for some in (hidden, hidden[:1, :4]):  # many and few rows use different matrix products
         np.testing.assert_allclose(decoder.logits(laid, some), expected[: some.shape[0], : some.shape[1]], atol=0.15)
     assert filled.keys[0].dtype == (jnp.float32 if cache else jnp.bfloat16)
     first = np.asarray(filled.keys[0])

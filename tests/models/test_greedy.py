@@ -1,7 +1,7 @@
 """SmolLM2's greedy responses against those of torch and transformers, through the conversation of `agentrl chat`.
 
-`greedy/golden.json` comes from `greedy/make_golden.py`. The responses have to be equal token by token; the message of a
-failure says how close torch's own closest choice was.
+`greedy/golden.json` is written by `greedy/make_golden.py`. The responses must be equal token by token; the message of a
+failure contains torch's smallest margin between the two likeliest tokens.
 """
 
 import importlib.util
@@ -50,7 +50,7 @@ def test_responses_are_torchs(number, speaker):
 
 
 def test_a_message_that_begins_with_white_space(speaker, monkeypatch):
-    """Header and message are encoded each by itself, so that its first tokens are not torch's; from those, all is."""
+    """Header and message are encoded separately, so the first tokens differ from torch's; given those, all is equal."""
     (message,), (turn,) = CONVERSATIONS[SPACED]["messages"], CONVERSATIONS[SPACED]["turns"]
     ids = conversation_ids(speaker.tokenizer, [("user", message)])
     assert ids != turn["prompt"]

@@ -1,4 +1,4 @@
-"""Products and attention in the forms that a rollout computes, against the plain ones."""
+"""Products and attention in the forms used by a rollout, against the plain ones."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from agentrl_jax.models import attention, matmul
 
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_a_transposed_matrix_gives_the_same_product(rows):
-    """With few rows and with many, which go different ways."""
+    """With few rows and with many, which use different code."""
     few = 8 * rows <= 24
     assert few == (rows != 4)
     x = jax.random.normal(jax.random.key(0), (rows, 24))
@@ -20,7 +20,7 @@ def test_a_transposed_matrix_gives_the_same_product(rows):
 
 @pytest.mark.parametrize("scores", [1, 2 * 5 * 4 * 9, 10**6], ids=["a row", "two rows", "all rows"])
 def test_attention_by_rows_is_attention(scores, monkeypatch):
-    """Six rows of ragged chunks, however few scores may be made at a time."""
+    """Six rows of ragged chunks, for any limit on the scores computed at a time."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", scores)
     query, key, value = (
         jax.random.normal(jax.random.key(i), shape)
@@ -35,7 +35,7 @@ def test_attention_by_rows_is_attention(scores, monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("filled", [5, 9, 16, 37])
 def test_of_a_large_cache_only_the_filled_quarters_are_read(chunk, filled, monkeypatch):
-    """Six rows of a cache of 37 positions, whose later quarters hold nothing that could be added up."""
+    """Six rows of a cache of 37 positions; reading its later quarters would spoil the result."""
     monkeypatch.setattr(attention, "LARGE_CACHE", 0)
     monkeypatch.setattr(attention, "CACHED_AT_ONCE", 2 * 2 * 2 * 8 * 20)
     query, key, value = (
@@ -52,7 +52,7 @@ def test_of_a_large_cache_only_the_filled_quarters_are_read(chunk, filled, monke
 
 
 def test_a_single_query_sees_what_it_sees_in_a_chunk():
-    """A token's scores are multiplied the other way round."""
+    """The scores of a single token are multiplied in another order."""
     query, key, value = (
         jax.random.normal(jax.random.key(i), shape)
         for i, shape in enumerate([(3, 2, 6, 8), (3, 2, 9, 8), (3, 2, 9, 8)])

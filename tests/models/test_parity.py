@@ -1,6 +1,6 @@
 """Every model family against the logits of torch and transformers, in one pass, in prefill and in cached steps.
 
-`parity/golden.npz` comes from `parity/make_golden.py`. Where torch is installed the comparison is made live as well.
+`parity/golden.npz` is written by `parity/make_golden.py`. If torch is installed, the logits are also compared live.
 """
 
 import functools
@@ -40,7 +40,7 @@ def model(tmp_path_factory):
 
 
 def assert_close(ours, theirs):
-    """To a share of the largest logit, because small ones are differences of large numbers."""
+    """Relative to the largest logit, because small logits are differences of large numbers."""
     assert np.abs(np.asarray(ours) - theirs).max() <= RELATIVE * np.abs(theirs).max()
 
 

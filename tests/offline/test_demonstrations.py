@@ -1,4 +1,4 @@
-"""Demonstrations: what random plans hold and what the responses say."""
+"""Demonstrations: the random plans and their responses."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ def make_world(*names, actions, encoder="pieces"):
 
 @pytest.mark.parametrize("encoder", ["pieces", "canonical"])
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
-    """All names and all lengths occur; an environment without a planner will do."""
+    """All names and all lengths occur; the environment needs no planner."""
     batched_env = make_world("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
     trajectory = demonstrations(
         batched_env,

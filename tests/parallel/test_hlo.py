@@ -12,7 +12,7 @@ from agentrl_jax.parallel.topology import TopologyError, described_devices
 
 
 def test_loops_around_collectives_are_counted():
-    """One sum before the loops, one a turn, one a token."""
+    """One sum before the loops, one per turn, one per token."""
 
     def program(x):
         x = jax.lax.psum(x, "data")
@@ -66,7 +66,7 @@ def test_the_devices_that_are_here():
 
 
 def test_a_move_between_memories_is_no_copy():
-    """The second of them stays in one memory and changes the layout."""
+    """The second operation stays in one memory and changes the layout, so it is a copy."""
     text = """HloModule m
 ENTRY %main (a: bf16[4,8]) -> bf16[4,8] {
   %a = bf16[4,8]{1,0} parameter(0)

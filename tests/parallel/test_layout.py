@@ -1,4 +1,4 @@
-"""Names of axes, rules and their collisions, on described meshes."""
+"""Names of axes, rules and their conflicts, on abstract meshes."""
 
 import dataclasses
 
@@ -83,7 +83,7 @@ def test_axes_of_one_device_split_nothing():
 
 
 def test_heads_are_never_cut():
-    """Four heads of eight numbers on eight devices: 32 columns could be parted, heads cannot."""
+    """Four heads of eight numbers on eight devices: 32 columns could be sharded, heads are not split."""
     tree = {"query": jax.ShapeDtypeStruct((16, 32), jnp.float32), "gate": jax.ShapeDtypeStruct((16, 24), jnp.float32)}
     placed = specs(tree, mesh(1, 1, 8), layout.UPDATE)
     assert placed == {"query": Spec(), "gate": Spec(None, "tensor")}

@@ -1,4 +1,4 @@
-"""The programs of a run on meshes of `data` x `fsdp` x `tensor` give what one device gives."""
+"""The programs of a run on meshes `data` x `fsdp` x `tensor` give the same results as on one device."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def drawn_state(model, tx=PLAIN, reference=False):
-    """Small random numbers everywhere, so that no gradient is zero."""
+    """A state of small random numbers, so that no gradient is zero."""
     state = states.init_state(jax.random.key(1), model, tx, reference=False)
     draw = np.random.default_rng(2)
 
@@ -72,7 +72,7 @@ def programs_on(devices, fsdp, tensor, model, tx, **changes):
 
 
 def step_on(devices, fsdp, tensor, model, tx=PLAIN, trajectory=TRAJECTORY, **changes):
-    """What one update adds to the parameters, its metrics, and the state that it leaves."""
+    """Returns what one update adds to the parameters, its metrics, and the new state."""
     programs, program = programs_on(devices, fsdp, tensor, model, tx, **changes)
     before = drawn_state(model, tx, "kl" in changes)
     state = jax.device_put(jax.tree.map(jnp.copy, before), programs.placement(before, model.decoder))
@@ -82,7 +82,7 @@ def step_on(devices, fsdp, tensor, model, tx=PLAIN, trajectory=TRAJECTORY, **cha
 
 
 def assert_same_update(one, other):
-    """Rounding: 1e-5 of each leaf's norm."""
+    """Equal up to rounding: 1e-5 of each leaf's norm."""
     (wanted, known, _), (step, metrics, _) = one, other
     made_up.assert_close(wanted, step)
     for key, value in known.items():
@@ -109,14 +109,14 @@ def assert_same_update(one, other):
     ],
 )
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
-    """Half of the episodes hold long responses, half short ones."""
+    """Half of the episodes have long responses, half short ones."""
     spread = step_on(devices, fsdp, tensor, MODELS[name])
     assert_same_update(step_on(1, 1, 1, MODELS[name]), spread)
     _check_layout(spread[2], fsdp, tensor)
 
 
 def test_the_whole_divergence_is_that_of_one_device():
-    """Two policies that both lie in parts, put together one after the other."""
+    """Two policies that are both sharded, and all-gathered one after the other."""
     changes = {"kl": FixedKl(estimator="full")}
     one, spread = (step_on(*mesh, NO_GATHER, **changes) for mesh in ((1, 1, 1), (8, 2, 2)))
     assert_same_update(one, spread)
@@ -124,14 +124,14 @@ def test_the_whole_divergence_is_that_of_one_device():
 
 
 def test_devices_cut_their_parts_alike():
-    """Each device has rows of its own lengths, and needs the parts of the parameters that others hold."""
+    """Each device has rows of other lengths, and needs the parameter shards of the other devices."""
     one, spread = (step_on(*mesh, NO_GATHER, grad_accum_steps=2, length_buckets=3) for mesh in ((1, 1, 1), (4, 4, 1)))
     assert_same_update(one, spread)
 
 
 @pytest.mark.parametrize(("devices", "fsdp", "tensor"), [(8, 2, 2), slow(4, 4, 1)])
 def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
-    """All episodes but one are silent; the one that speaks needs the parts of the parameters that others hold."""
+    """All episodes but one have no responses; that one needs the parameter shards of the other devices."""
     lengths = jnp.where(jnp.arange(EPISODES)[:, None] == 0, TRAJECTORY.response.length, 0)
     trajectory = TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=lengths))
     one, spread = (step_on(*mesh, NO_GATHER, trajectory=trajectory) for mesh in ((1, 1, 1), (devices, fsdp, tensor)))
@@ -140,7 +140,7 @@ def test_a_device_with_nothing_to_learn_from_takes_part(devices, fsdp, tensor):
 
 
 def _check_layout(state, fsdp, tensor):
-    """The state keeps its layout: matrices lie in fsdp x tensor parts, as far as their sizes allow."""
+    """The state keeps its sharding: matrices are in fsdp x tensor shards, as far as their sizes allow."""
     for tree in (state.params["policy"], state.frozen_params or {}):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             parts = leaf.size // leaf.addressable_shards[0].data.size
@@ -151,7 +151,7 @@ def _check_layout(state, fsdp, tensor):
 
 @pytest.mark.slow
 def test_minibatches_parts_and_adam_on_a_mesh():
-    """The optimizer's moments lie as the parameters do; its norm and its clip read all parts."""
+    """The optimizer's moments are sharded like the parameters; gradient norm and clipping read all shards."""
     options = {"minibatches": 2, "grad_accum_steps": 1, "epochs": 2}
     tx = states.optimizer(0.9, 0.99, 0.01)
     _, known, one = step_on(1, 1, 1, NO_GATHER, tx, **options)
@@ -192,7 +192,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
 
 CONFIG = toy_agent.CONFIG.replace(model=toy_agent.CONFIG.model.replace(heads=4, kv_heads=2))
 TOKENIZER = padded(toy_agent.TOKENIZER, 480)
-"""Its vocabulary can be parted; 473 tokens could not."""
+"""Its vocabulary can be sharded; 473 tokens could not."""
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def policy():
 
 @pytest.fixture(scope="session")
 def compiled():
-    """Function from an `EngineConfig` to the jitted rollout (params, key, ids, settings) of the toy world."""
+    """Function from an `EngineConfig` to the jitted rollout (params, key, ids, settings) of the toy environments."""
 
     @functools.cache
     def build(config, whole_state=False, same_bits=False):

@@ -22,7 +22,7 @@ KEY = jax.random.key(7)
 
 
 def differing(a, b) -> list[str]:
-    """Paths of the leaves that are not bit-equal."""
+    """Returns the paths of the leaves that are not equal bit for bit."""
     raw = [
         jax.tree.map(lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, t)
         for t in (a, b)
@@ -32,13 +32,13 @@ def differing(a, b) -> list[str]:
 
 
 def assert_same(a, b):
-    """Trajectories of two programs, which may round log-probabilities differently, are the same in every other bit."""
+    """Trajectories of two programs are equal bit for bit, except that log-probabilities may be rounded differently."""
     assert [leaf for leaf in differing(a, b) if not leaf.endswith("logprob")] == []
     np.testing.assert_allclose(a.response.logprob, b.response.logprob, atol=1e-3)
 
 
 def test_the_toy_agent_is_worth_testing(batch):
-    """Responses of many lengths, episodes of many lengths, both kinds of stop, no text cut."""
+    """Responses of many lengths, episodes of many lengths, both kinds of stop, no truncated text."""
     _, trajectory, stats = batch
     played = np.asarray(trajectory.turn_mask)
     assert len(np.unique(np.asarray(trajectory.response.length)[played])) >= 5
@@ -52,7 +52,7 @@ def test_the_toy_agent_is_worth_testing(batch):
 
 @pytest.mark.parametrize("episodes", [[37], [9, 22], [63, 0, 36], [5, 4, 7, 6, 60, 1, 2, 3]], ids=len)
 def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episodes):
-    """Batches of 1, 2, 3 and 8, at any position and with a prefill of their own, against the 64."""
+    """Batches of 1, 2, 3 and 8, at any position and with a separate prefill, against the 64."""
     ids, trajectory, _ = batch
     program = compiled(toy_agent.engine_config(), whole_state=len(episodes) == 8)
     result = program(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(len(episodes)))
@@ -61,7 +61,7 @@ def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episod
 
 
 def test_finished_rows_are_frozen_whole(compiled, policy, batch):
-    """At one shape, the whole state of a row is bit-equal beside short and beside long neighbors."""
+    """For one shape, the whole state of a row is equal bit for bit beside short and beside long neighbors."""
     ids, trajectory, _ = batch
     turns = np.asarray(trajectory.num_turns)
     short, long = np.flatnonzero(turns == 1), np.flatnonzero(turns == TURNS)
@@ -132,7 +132,7 @@ def test_refill_of_single_turns_and_responses_that_stop_at_the_answer(compiled, 
         policy, KEY, ids, toy_agent.settings(16)
     )
     assert_same(refilled, whole)
-    # The first turn reads the same text in both contexts and is cut where the answer closes.
+    # The first turn reads the same text in both contexts and is cut where the answer tag closes.
     first = np.asarray(whole.response.length[:, 0])
     np.testing.assert_array_less(first, np.asarray(batch[1].response.length[:16, 0]) + 1)
     for row, length in enumerate(first):
@@ -184,7 +184,7 @@ def test_an_episode_ends_where_its_context_is_full(compiled, policy, batch):
     np.testing.assert_array_equal(last[cut], True)
     by_context = short.truncation == 1 + TRUNCATIONS.index("context")
     np.testing.assert_array_equal(by_context, cut)
-    # What would have been read next is what the whole episode has read next.
+    # The observation that would have come next is the next observation of the whole episode.
     np.testing.assert_array_equal(short.final_observation[cut], whole.observation[cut, fits[cut]])
     np.testing.assert_array_equal(short.final_observation_length[cut], whole.observation_length[cut, fits[cut]])
     np.testing.assert_array_equal(last[~cut], whole.turn.truncated[np.arange(64), fits - 1][~cut])
@@ -225,7 +225,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
 
 
 def test_settings_change_without_a_new_program(compiled, policy, batch):
-    """Horizon, budget, temperature per row and environment parameters; one dispatch each, one executable."""
+    """Horizon, budget, temperature per row and environment parameters: one dispatch each, one executable."""
     ids, trajectory, _ = batch
     program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE))
     before = program._cache_size()
@@ -250,7 +250,7 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
     assert (mixed.response.logprob[greedy_rows] == 0).all()
     greedy = play(temperature=jnp.zeros(64))
     np.testing.assert_array_equal(greedy.response.tokens[greedy_rows], mixed.response.tokens[greedy_rows])
-    # Greedy members of a group read the same first message, so they say the same.
+    # Greedy members of a group read the same first message, so their responses are equal.
     np.testing.assert_array_equal(
         greedy.response.tokens[:, 0], np.repeat(greedy.response.tokens[::GROUP_SIZE, 0], GROUP_SIZE, 0)
     )
@@ -267,7 +267,7 @@ def test_settings_change_without_a_new_program(compiled, policy, batch):
 
 
 def test_compiled_rollout_speaks_to_nobody(compiled, policy):
-    """The module holds no callback, no transfer to the host and no collective; it is one executable."""
+    """The module has no callback, no transfer to the host and no collective; it is one executable."""
     ids = toy_agent.mixed_ids(2, 1)
     program = compiled(toy_agent.engine_config())
     module = program.lower(policy, KEY, ids, toy_agent.settings(2)).compile()

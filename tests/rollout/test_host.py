@@ -1,4 +1,4 @@
-"""Host environments in the engine: the same loop, one callback a turn, and rows that fail alone."""
+"""Host environments in the engine: the same loop, one callback per turn, and failures that affect only their row."""
 
 import collections
 import dataclasses
@@ -38,7 +38,7 @@ IDS = build.episode_ids(
     group=np.arange(EPISODES) // GROUP_SIZE,
     member=np.arange(EPISODES) % GROUP_SIZE,
     task=np.zeros(EPISODES),
-    # The first groups are fixed episodes, so that a test knows their seeds; the others are drawn from the key.
+    # The first groups have fixed levels, so that tests know their seeds; the key decides the others.
     level=np.where(np.arange(EPISODES) < 10, np.arange(EPISODES) // GROUP_SIZE, -1),
 )
 
@@ -56,7 +56,7 @@ GRAMMAR = ResponseGrammar(actions=Courier.actions, think=False, forced=True, max
 
 
 class Stage:
-    """A host world whose kind of environment can be changed without compiling again, and which counts the calls."""
+    """A host batched environment that counts calls, and whose environments can be changed without compiling again."""
 
     def __init__(self):
         self.kind = Courier
@@ -123,7 +123,7 @@ class Stage:
 
 
 def policy():
-    """The toy agent, made to utter the two sides: after a side it likes to go on or to close, then to end its turn."""
+    """The toy agent, made to say the two sides; after a side it tends to continue or to close, then to end its turn."""
     params = toy_agent.talkative_params(14)["policy"]
     sides, more, close = (jnp.array(toy_agent.vocabulary(text)) for text in ("LeftRight", "||", "</answer>"))
     end = jnp.array([TOKENIZER.end_of_turn_id])
@@ -220,7 +220,7 @@ def test_one_callback_a_turn(stage, program, played):
     assert calls == {"begin": 1, "act": trajectory.num_turns.max()}
     assert stage.batched_env.host_episodes.live == 0
     text = program.lower(policy(), IDS, SETTINGS).as_text()
-    assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one place begins, one answers
+    assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one call for reset, one for step
 
 
 def test_the_same_rollout_again_is_equal_in_every_bit(stage, program, played):
@@ -251,7 +251,7 @@ def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
 
 
 def assert_equal(trajectory, other):
-    """Equal, and log-probabilities as close as two programs can be expected to come."""
+    """Equal, except that log-probabilities may differ by the rounding between two programs."""
     np.testing.assert_allclose(trajectory.response.logprob, other.response.logprob, rtol=1e-4, atol=1e-4)
     response = dataclasses.replace(trajectory.response, logprob=other.response.logprob)
     trajectory = dataclasses.replace(trajectory, response=response)
@@ -260,7 +260,7 @@ def assert_equal(trajectory, other):
 
 @pytest.fixture(scope="module")
 def troubled(stage, program, played):
-    """The same episodes where some environments break: the rows that have to fail, and the trajectory."""
+    """The same episodes with some broken environments: the rows that must fail, and the trajectory."""
     target = {row: responses_of(played[0], row)[0] for row in range(EPISODES)}
     assert target[2] != target[3]
     release = threading.Event()
@@ -276,7 +276,7 @@ def troubled(stage, program, played):
             step = super().step(response, actions)
             self.asked += 1
             data = response.removeprefix("<answer>").encode()
-            if self.seed == 1 and self.asked == 1 and data == target[2]:  # one member of the group only
+            if self.seed == 1 and self.asked == 1 and data == target[2]:  # only one member of the group
                 raise SystemExit("the shop has closed")
             if self.seed == 2:
                 release.wait()
@@ -304,7 +304,7 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
 
 
 def test_a_replay_asks_no_environment(stage, played, troubled):
-    """It has the bits of the rollout, also in rows whose environment broke, and calls nobody."""
+    """It equals the rollout bit for bit, also in rows whose environment broke, and makes no callback."""
     replay = jax.jit(
         lambda params, trajectory: replay_logprobs(
             params, toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
@@ -347,7 +347,7 @@ def test_the_learner_takes_such_a_trajectory(troubled):
 
 
 def test_large_arguments_do_not_stall_many_devices():
-    """Stands still for ever if an argument above 100 KiB goes over whole."""
+    """Hangs forever if an argument above 100 KiB is transferred in one piece."""
     rows, width = 64, 2 * PART_BYTES // 64
     received = []
 

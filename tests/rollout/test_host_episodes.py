@@ -1,4 +1,4 @@
-"""The desk by itself, without a model: budgets, endings, free text, wrong answers, and functions side by side."""
+"""`HostEpisodes` without a model: budgets, endings, free text, wrong answers, and functions run in parallel."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ LONG = "many words " * 20
 
 
 class Echo:
-    """Repeats what it is asked; some words make it behave in other ways."""
+    """Repeats its action; some words make it behave in other ways."""
 
     closed = 0
 
@@ -137,12 +137,17 @@ def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     begin(host_episodes, [0, 1, 2, 3])
     before = act(host_episodes, ["Go", "end", "stop", "Go"], mask=[True, True, True, False])[0]
     assert before.terminated.tolist() == [False, True, False, False]
-    assert before.truncated.tolist() == [False, False, True, False]  # the environment's own end comes first
+    assert before.truncated.tolist() == [False, False, True, False]  # termination by the environment comes first
     assert before.success.tolist() == [False, True, False, False]
     assert before.reward.tolist() == [1.0, 1.0, 1.0, 0.0]
     assert host_episodes.live == 2
     after = act(host_episodes, ["Go"] * 4, turn=1)[0]
-    assert after.failed.tolist() == [False, True, True, False]  # those two are over and cannot be asked again
+    assert after.failed.tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]  # those two episodes are over and cannot be stepped again
     assert after.reward.tolist() == [2.0, 0.0, 0.0, 1.0]
     assert (after.state_hash[0] != before.state_hash[0]).any()
     act(host_episodes, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
@@ -192,7 +197,7 @@ def test_answers_keep_their_order_and_errors_are_answers():
 
 
 def test_functions_run_at_the_same_time():
-    meeting = threading.Barrier(3)  # opens only when all three have come
+    meeting = threading.Barrier(3)  # opens only when all three have arrived
     assert sorted(run_all([meeting.wait] * 3, 30.0, 3)) == [0, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Environments that share nothing play in one batch, each as if it were alone."""
+"""Different environments play in one batch, each as if it were alone."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ GROUPS = 16
 
 
 def play(*names):
-    """One trajectory of GROUPS episodes a task; the key of an episode depends on its place in its own task only."""
+    """Plays GROUPS episodes per task; the key of an episode depends only on its index within its task."""
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
     batched_env = build.build_world(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
@@ -56,7 +56,7 @@ def test_the_prefix_in_common_is_what_all_tasks_begin_with():
 
     alone, mixed = batched_env("SimpleSokoban"), batched_env("SimpleSokoban", "FrozenLake", "Bandit")
     assert shared_prefix_len(alone) == alone.prefix.shape[1]
-    # A bandit's prefix, which tells nothing, is no more than the header of the message that all begin with.
+    # A bandit has no instruction, so its prefix is only the header of the message, which all tasks share.
     assert 0 < shared_prefix_len(mixed) == mixed.prefix_length.min() < mixed.prefix_length.max()
     same = mixed.prefix[:, : shared_prefix_len(mixed) + 1] == mixed.prefix[0, : shared_prefix_len(mixed) + 1]
     assert same[:, :-1].all()
@@ -70,6 +70,6 @@ def test_metrics_are_those_of_each_task(mixed):
         assert float(metrics[f"{name}/episodes"]) == GROUPS
         assert float(metrics[f"{name}/success"]) == pytest.approx(float(mixed.success[rows].mean()))
         assert float(metrics[f"{name}/raw_return"]) == pytest.approx(float(mixed.returns[rows].mean()), abs=1e-5)
-    # Of the three, only the lake and the warehouse know the words that this agent says.
+    # Only FrozenLake and Sokoban have the actions that this agent names.
     assert float(metrics["Bandit/valid_turn"]) == 0
     assert min(float(metrics[f"{name}/valid_turn"]) for name in ("SimpleSokoban", "FrozenLake")) > 0.05

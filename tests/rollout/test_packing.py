@@ -1,4 +1,4 @@
-"""The learner's rows against a row-by-row concatenation."""
+"""The learner's rows against row-by-row concatenation."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from agentrl_jax.setup.demonstrations import demonstrate, split_plans
 
 
 def joined(trajectory, row: int, turns: list[int]):
-    """Tokens of some turns of an episode by list concatenation, and of each turn (its sampled positions, logprobs)."""
+    """Tokens of some turns of an episode by list concatenation, and (sampled positions, logprobs) of each turn."""
     tokens = trajectory.prompt[row, : trajectory.prompt_length[row]].tolist()
     drawn = []
     for turn in turns:
@@ -38,7 +38,7 @@ def assembled(batch):
 
 
 def check_rows(rows, trajectory, which):
-    """`which`: for every row its episode and turns."""
+    """Checks rows; `which` gives the episode and the turns of every row."""
     for index, (episode, turns) in enumerate(which):
         tokens, drawn = joined(trajectory, episode, turns)
         assert rows.episode[index] == episode
@@ -92,7 +92,7 @@ def test_demonstration_is_what_a_rollout_would_record():
 
 
 def test_shared_noise_makes_equal_actions_equal():
-    """With the option, members who do the same see the same; without it the slips differ."""
+    """With the option, members with the same actions see the same states; without it, the slips differ."""
     ids = toy_agent.mixed_ids(4, 4).replace(task=jnp.full(16, toy_agent.LONG))
     actions = jnp.zeros((16, TURNS, 2), jnp.int32)
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))

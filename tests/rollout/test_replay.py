@@ -1,4 +1,4 @@
-"""A replay gives the rollout's own log-probabilities, bit for bit, and those of other parameters."""
+"""A replay gives the log-probabilities of the rollout bit for bit, and those of other parameters."""
 
 import functools
 
@@ -26,7 +26,7 @@ SINGLE = {"context": "single_turn", "stop_at_answer": True, "slots": 4, "prefill
 
 @pytest.fixture(scope="module")
 def replay():
-    """Function (params, config, trajectory, temperature) -> log-probabilities, compiled once a configuration."""
+    """Function (params, config, trajectory, temperature) -> log-probabilities, compiled once per configuration."""
 
     @functools.cache
     def program(config):
@@ -48,7 +48,7 @@ def bits(x):
     ids=["whole", "refilled", "single"],
 )
 def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, changes, episodes):
-    """Ragged responses, shared openings, refilled slots, a barrier and none, several temperatures."""
+    """Ragged responses, shared prefixes, refilled slots, with and without a turn barrier, several temperatures."""
     config, temperature = toy_agent.engine_config(**changes), TEMPERATURE[:episodes]
     ids = toy_agent.rows(toy_agent.mixed_ids(16, GROUP_SIZE), np.arange(episodes))
     settings = toy_agent.settings(episodes, temperature=temperature)
@@ -61,7 +61,7 @@ def test_the_replay_has_the_bits_of_the_rollout(compiled, policy, replay, change
 
 
 def test_other_parameters_give_their_own_log_probabilities(compiled, policy, replay):
-    """Against the parallel forward pass, for parameters that did not play."""
+    """Against the parallel forward pass, for parameters other than those of the rollout."""
     config = toy_agent.engine_config(**WHOLE)
     ids, ones = toy_agent.mixed_ids(16, GROUP_SIZE), jnp.ones(64)
     trajectory, _ = compiled(config, same_bits=True)(policy, KEY, ids, toy_agent.settings(64))
@@ -76,7 +76,7 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
 
 @pytest.mark.slow
 def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
-    """Of which a rollout reads as many quarters as its longest row fills."""
+    """A rollout reads only as many quarters of the cache as its longest row fills."""
     monkeypatch.setattr(attention, "LARGE_CACHE", 0)
     config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
 

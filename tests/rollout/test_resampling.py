@@ -1,4 +1,4 @@
-"""Groups without a spread of returns give their places to groups of later rounds."""
+"""Groups whose returns are all equal are replaced by groups of later rounds."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from agentrl_jax.setup.programs import Programs, played_metrics, total_stats
 
 GROUPS, ROUNDS, PENALTIES = 16, 3, Penalties(-0.1)
 NAMES = ("short", "long")
-# One turn at a low temperature, so that members often do the same.
+# One turn at a low temperature, so that members of a group often act the same.
 SETTINGS = dataclasses.replace(
     toy_agent.settings(64), horizon=jnp.int32(1), temperature=jnp.full(64, 0.3), format_penalty=jnp.float32(-0.1)
 )
@@ -38,7 +38,7 @@ def numbered(ids, number):
 
 @pytest.fixture(scope="module")
 def by_hand(compiled, policy, batch):
-    """Three rounds one by one, and by plain Python which group of which round ends in which place."""
+    """Plays three rounds one by one, and finds in plain Python which group of which round ends up at which index."""
     program = compiled(toy_agent.engine_config(group_size=GROUP_SIZE))
     ids = batch[0]
     rounds = [program(policy, KEY, numbered(ids, number), SETTINGS)[0] for number in range(ROUNDS)]
@@ -80,7 +80,7 @@ def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
     assert_same(trajectory, expected)
     np.testing.assert_array_equal(trajectory.ids.group, expected.ids.group)
     np.testing.assert_array_equal(trajectory.ids.task, batch[0].task)
-    # What was thrown away counts too.
+    # Discarded groups count too.
     counters = total_stats(stats)
     assert counters["rounds"] == len(rounds)
     assert counters["episodes"] == 64 * len(rounds)
@@ -90,7 +90,7 @@ def test_places_are_filled_as_by_hand(policy, batch, by_hand, play):
 
 
 def all_of(rounds):
-    """The metrics of one trajectory that holds the episodes of all rounds."""
+    """Metrics of one trajectory with the episodes of all rounds."""
     everything = jax.tree.map(lambda *x: jnp.concatenate(x), *rounds)
     returns = penalized_returns(everything, PENALTIES)
     means = measure(everything, groups_of(everything, returns, GROUP_SIZE), NAMES, PENALTIES)
@@ -117,7 +117,7 @@ def test_metrics_speak_of_all_that_every_device_played(policy, batch, play):
 
 
 def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
-    """Groups are judged by the returns that the learner compares: members that differ in length alone do vary."""
+    """Groups are judged by the learner's returns, so members that differ only in length do vary."""
     ids = batch[0]
     _, stats = play(1)({"policy": policy}, KEY, ids, SETTINGS)
     long = SETTINGS.replace(overlong_buffer=jnp.float32(1.0), overlong_penalty=jnp.float32(0.5))
@@ -142,7 +142,7 @@ def stats_of(episodes):
     ("good_from", "bound", "played"), [(0, 5, 1), (2, 5, 3), (9, 5, 5)], ids=["at once", "later", "never"]
 )
 def test_rounds_end_when_all_is_full_or_at_the_bound(batch, good_from, bound, played):
-    """With a rollout whose groups are all good from some round on."""
+    """With a rollout whose groups all vary from some round on."""
     ids, trajectory, _ = batch
 
     @jax.jit

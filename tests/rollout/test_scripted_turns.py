@@ -1,6 +1,6 @@
-"""What a turn does with given responses: what is trained, what is executed, what it costs. No model decides here.
+"""Turns with given responses: what is trained, what is executed, what it costs. No model is used.
 
-A script stands in for the draw: token i of turn t of an episode is looked up, so that every case is spelled out.
+A script replaces sampling: token i of turn t of an episode is looked up, so every case is explicit.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ PROMPT = toy_agent.CONFIG.prompt.replace(
 
 
 def script(episodes: list[list[str]]) -> np.ndarray:
-    """Tokens i32[E, T, L] of responses; what an engine draws beyond a response's text is "Down"."""
+    """Tokens i32[E, T, L] of responses; after the text of a response the engine samples "Down"."""
     table = np.full((len(episodes), TURNS, MAX_RESPONSE_TOKENS), toy_agent.vocabulary("Down")[0], np.int32)
     for row, responses in zip(table, episodes):
         for turn, text in enumerate(responses):
@@ -108,7 +108,7 @@ def unforced(play_script):
 
 
 def conversation(play: Play, row: int) -> tuple[str, str]:
-    """The whole row as text, and the text of the trained tokens alone."""
+    """Returns the whole row as text, and the text of the trained tokens alone."""
     sequences = play.sequences
     tokens = sequences.tokens[row, : sequences.length[row]]
     trained = tokens[sequences.position[row][sequences.response_mask[row]]]
@@ -116,7 +116,7 @@ def conversation(play: Play, row: int) -> tuple[str, str]:
 
 
 def read(play: Play, responses: list[str], heights: list[tuple[int, int, float]], row: int, stopped: bool) -> str:
-    """The conversation by string joins: `heights` are (height, actions left, reward) before each response."""
+    """Builds the conversation by string joins; `heights` are (height, actions left, reward) before each response."""
     prompt = play.batched_env.tasks[0].prompt
     goal = TOKENIZER.decode(
         play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist(), skip_special=False
@@ -141,10 +141,10 @@ def test_natural_stop_trains_every_drawn_token_and_the_drawn_end(forced):
     whole, trained = conversation(forced, NATURAL)
     assert trained.startswith("Down||Down</answer><|end|>down</answer><|end|>")
     assert forced.trajectory.response.ended[NATURAL, :2].tolist() == [True, True]
-    # The forced tag stands in the conversation before both responses and is never trained.
+    # The forced tag is in the conversation before both responses and is never trained.
     assert whole.count("<answer>") == forced.trajectory.num_turns[NATURAL]
     assert "<answer>" not in trained
-    # An end that was drawn is not inserted a second time.
+    # A sampled end of turn is not inserted a second time.
     assert "<|end|><|end|>" not in whole
 
 
@@ -165,7 +165,7 @@ def test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained(forced):
     assert not forced.trajectory.response.ended[CUT, 0]
     assert trained.startswith(cut + "Up</answer><|end|>")
     assert cut + "<|end|>" in whole
-    # The answer was closed before the cut, so its action counted.
+    # The answer tag was closed before the cut, so its action counts.
     assert forced.trajectory.turn.actions[CUT, 0].tolist() == [0, -1, -1, -1, -1]
 
 
@@ -179,7 +179,7 @@ def test_answer_that_closes_ends_the_turn_without_an_end_token(unforced):
 
 
 def test_unforced_tag_has_to_be_drawn(unforced):
-    """Without the opening tag nothing is asked for; where it is drawn, it is trained."""
+    """Without the opening tag there is no action; if the tag is sampled, it is trained."""
     assert not unforced.trajectory.turn.valid[1, 0]
     assert unforced.trajectory.turn.format_error[1, 0] == 1
     _, trained = conversation(unforced, 2)
@@ -230,7 +230,7 @@ def test_missing_closing_tag_gives_no_action_and_one_penalty(forced):
 
 
 def test_any_stop_token_ends_a_response(forced):
-    """A model may have several: each is kept as it was drawn, and no end of the turn is inserted after it."""
+    """A model may have several: each is kept as sampled, and no end of turn is inserted after it."""
     assert forced.trajectory.response.ended[STOPPED, :3].tolist() == [True, True, False]
     text, trained = conversation(forced, STOPPED)
     assert "<answer>Down</answer><|pad|><|user|>" in text

@@ -1,4 +1,4 @@
-"""A server that lives as long as a test."""
+"""A server that runs for the duration of a test."""
 
 import contextlib
 
@@ -11,7 +11,7 @@ from agentrl_jax.services.server.limits import Limits
 
 @pytest.fixture
 def serve():
-    """A function (service, wire, limits, upstream) to the address of a server that lives as long as the test."""
+    """Function (service, wire, limits, upstream) -> address of a server that runs for the duration of the test."""
     with contextlib.ExitStack() as stack:
 
         def start(service, routes, limits=None, upstream=False):

@@ -1,4 +1,4 @@
-"""A small environment that does what a test wants: it counts, and fails, sleeps or ends when told to."""
+"""A small environment for tests: it counts, and fails, sleeps or ends on command."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ ACTIONS = {"available_actions": ["look", "go"]}
 
 
 class Counting:
-    """Counts from its item on; `end` ends the episode, `fail` raises, `sleep S` waits, `secret` tells a number."""
+    """Counts up from its item; `end` ends the episode, `fail` raises, `sleep S` waits, `secret` returns a number."""
 
     opened = 0
     closed = 0
@@ -55,7 +55,7 @@ class Counting:
 
 
 def counting(kind=Counting):
-    """The service, with a class of its own so that tests count apart."""
+    """Returns the service with a new class, so that tests count separately."""
     own = type("Own", (kind,), {"opened": 0, "closed": 0, "lock": threading.Lock()})
     service = Service(
         name="counting",

@@ -1,4 +1,4 @@
-"""What some tests need of the machine."""
+"""Requirements of some tests on the machine."""
 
 import importlib.util
 import shutil

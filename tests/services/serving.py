@@ -10,7 +10,7 @@ import uvicorn
 
 @contextlib.contextmanager
 def running(app, port=0, **options):
-    """The address of an application while it is served, with options of uvicorn."""
+    """Serves an application inside the block and yields its address; `options` are uvicorn's."""
     listener = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2, **options)
     server = uvicorn.Server(config)

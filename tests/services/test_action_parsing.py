@@ -1,4 +1,4 @@
-"""Responses as AgentGym's clients read them: which text becomes the action, and which is answered without a server."""
+"""Responses parsed as by AgentGym's clients: which text becomes the action, and which is answered without a server."""
 
 import subprocess
 import sys
@@ -154,7 +154,7 @@ def test_no_text_makes_a_reader_fail(name, response):
     ["Action:", "Action:\n", "Action: ", " ", "\n", "Action", ":", "`", "```sql", "</s>", "\U0001f600", "\ud800"],
 )
 def test_a_megabyte_of_one_thing_is_read_in_linear_time(name, piece):
-    # A quadratic reader would take hours here.
+    # A quadratic parser would take hours here.
     text = piece * (MEGABYTE // len(piece))
     READERS[name](text)
     READERS[name]("Action:" + text + "x")

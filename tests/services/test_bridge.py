@@ -1,4 +1,4 @@
-"""Episodes over the bridge: what they are worth, and what becomes of them when instances are lost."""
+"""Episodes over the bridge: their rewards, and what happens when instances are lost."""
 
 import dataclasses
 import threading
@@ -21,7 +21,7 @@ ITEMS = (3, 7, 11)
 
 
 class Shaky:
-    """A place whose instances are lost when told to: `losses` holds (episode step, times) still to come."""
+    """An instance pool that loses instances on command: `losses` holds pending (episode step, times)."""
 
     def __init__(self, pool, losses):
         self.pool, self.losses, self.left = pool, dict(losses), []
@@ -96,7 +96,7 @@ def test_too_many_losses_end_the_episode():
 
 
 class Moody(Counting):
-    """Every instance but the first counts from another number."""
+    """Every instance but the first starts counting at another number."""
 
     def reset(self, item):
         answer = super().reset(item)
@@ -199,7 +199,7 @@ def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
     port = int(url.rpartition(":")[2])
     answers = []
     thread = threading.Thread(target=lambda: answers.append(env.step(actions[1], ())))
-    thread.start()  # nobody listens yet
+    thread.start()  # no server listens yet
     time.sleep(0.4)
     with running(create_app(service, routes), port):
         thread.join(20)
@@ -208,7 +208,7 @@ def test_a_server_that_is_started_anew_in_the_middle_is_not_noticed():
 
 
 def test_sound_bodies_under_a_redirect_cost_an_instance_each(serve):
-    """A proxy that redirects the first and the third step, and lets their answers through."""
+    """A proxy that redirects the first and the third step, and passes their answers on."""
     service, made = counting()
     app, seen = create_app(service, COMPILED), []
 
@@ -253,7 +253,7 @@ def test_an_instance_that_is_given_up_while_it_works_is_not_used_again():
 
 
 def test_a_new_server_that_gives_old_handles_again_shows(serve):
-    """Two episodes hold handles of a server that forgets all; neither goes on in an instance of the other."""
+    """Two episodes have handles of a server that loses its state; neither continues in an instance of the other."""
     service, _ = counting()
     config = BridgeConfig(items=ITEMS, seconds=20)
     with running(create_app(service, COMPILED)) as url:

@@ -1,4 +1,4 @@
-"""The client against our server in every family, and against servers that do what servers do."""
+"""The client against our server in every family, and against servers that misbehave."""
 
 import concurrent.futures
 import http.server
@@ -20,7 +20,7 @@ from agentrl_jax.services.server.limits import Limits
 
 
 class Scripted:
-    """A server that gives each request the next of some answers: (status, body), seconds to wait, or bytes."""
+    """A server that gives each request the next of its answers: (status, body), seconds to wait, or bytes."""
 
     def __init__(self, *answers):
         self.answers, self.seen = list(answers), []
@@ -31,7 +31,7 @@ class Scripted:
                 length = int(self.headers.get("Content-Length", 0))
                 outer.seen.append((self.path, json.loads(self.rfile.read(length) or b"null")))
                 answer = outer.answers.pop(0)
-                if isinstance(answer, bytes):  # raw, and the connection ends
+                if isinstance(answer, bytes):  # raw bytes, then the connection closes
                     self.wfile.write(answer)
                     self.close_connection = True
                     return
@@ -81,7 +81,7 @@ def test_every_name_plays_an_episode(serve, name):
     assert first.observation == shown.get(name, "start 7")
     assert not first.done
     step = client.step(handle, "a")
-    # A service whose reset opens at once has been counted to by the handle's own item.
+    # If reset opens an instance at once, it counts from the item of its handle.
     assert step.observation == "8 a"
     assert step.reward == 0
     assert not step.done
@@ -160,7 +160,7 @@ def test_what_no_step_answers_is_a_service_error(scripted, what):
 
 @pytest.mark.parametrize("status", [201, 202, 203, 206, 300, 301, 302, 303, 307, 308])
 def test_a_whole_answer_under_another_status_is_lost(scripted, status):
-    """As a bad body is, so that the episode is played again elsewhere; no address that it names is followed."""
+    """Like a bad body, so the episode is played again in another instance; no redirect is followed."""
     server = scripted((status, {"id": 5}), (status, {**STEP, "id": 5}), (status, STEP), (200, STEP))
     client = ServiceClient(server.url, COMPILED, seconds=5)
     for ask in (client.create, lambda: client.reset(5, 0), lambda: client.step(5, "a")):
@@ -171,7 +171,7 @@ def test_a_whole_answer_under_another_status_is_lost(scripted, status):
 
 
 def test_a_whole_answer_is_a_step(scripted):
-    """What the defects above leave out or change is all that a step needs."""
+    """The defects above remove or change everything that a step needs."""
     server = scripted((200, {**STEP, "error": None}))
     answer = ServiceClient(server.url, COMPILED, seconds=5).step(0, "a")
     assert (answer.observation, answer.reward, answer.done) == ("x", 1.0, True)
@@ -321,7 +321,7 @@ def transcript(play, item):
 
 
 def test_256_instances_of_textcraft_answer_as_one(serve):
-    """Every transcript of a crowd is the one that the environment writes alone."""
+    """Each of 256 transcripts equals that of the environment alone."""
     url = serve(TEXTCRAFT, ROUTES["textcraft"], Limits(instances=256))
     client = ServiceClient(url, ROUTES["textcraft"], seconds=60, connections=64)
 

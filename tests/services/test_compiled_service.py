@@ -1,4 +1,4 @@
-"""Environments of `envs_jax` as services: what a client sees is what the compiled loop plays."""
+"""Environments of `envs_jax` as services: a client sees the same as the compiled loop."""
 
 import jax
 import jax.numpy as jnp

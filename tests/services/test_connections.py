@@ -1,4 +1,4 @@
-"""Connections that are idle or slow, over real sockets."""
+"""Idle and slow connections, over real sockets."""
 
 import contextlib
 import socket
@@ -26,7 +26,7 @@ def address():
 
 @contextlib.contextmanager
 def sockets(url, count, sent=b""):
-    """Connections that have sent something."""
+    """Opens connections and sends the same bytes over each."""
     with contextlib.ExitStack() as stack:
         made = [socket.create_connection(("127.0.0.1", httpx.URL(url).port), timeout=10) for _ in range(count)]
         for each in made:
@@ -36,7 +36,7 @@ def sockets(url, count, sent=b""):
 
 
 def ended(connection):
-    """Whether the server closes a connection within ten seconds; what it sends first is left out."""
+    """Whether the server closes a connection within ten seconds; data that it sends first is ignored."""
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(1000):
             pass

@@ -1,4 +1,4 @@
-"""What is held out from training in a service: by number and by content."""
+"""Items of a service that are held out from training, by number and by content."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Items from ranges and from AgentGym's id files: what is taken, and what is refused with which words."""
+"""Items from ranges and from AgentGym's id files: what is accepted, and what is refused with which message."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The maze against values seen on AgentGym's server, against NumPy, and what wrong actions and items do."""
+"""The maze against values recorded from AgentGym's server and against NumPy; wrong actions and items."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""TextCraft on a server that numbers its goals otherwise, as AgentGym's does by the order of files on its disk."""
+"""TextCraft on a server that numbers its goals differently, as AgentGym's does by the order of files on its disk."""
 
 import dataclasses
 import random
@@ -17,7 +17,7 @@ MOVED = random.Random(7).sample(range(GOALS), GOALS)
 
 
 class Elsewhere(TextCraft):
-    """Other numbers, and the commands in another order."""
+    """TextCraft with other numbers, and the commands in another order."""
 
     def reset(self, item):
         answer = super().reset(MOVED[item % GOALS])

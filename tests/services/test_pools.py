@@ -12,7 +12,7 @@ from agentrl_jax.services.protocol import wire_of
 
 
 def told(pool, player, item, turns):
-    """What an agent is told, and what it earns, in an episode of a scripted player."""
+    """Observations and rewards of an episode of a scripted policy."""
     end = time.monotonic() + 60
     lease = pool.open(item, end)
     answers = [lease.first]

@@ -1,4 +1,4 @@
-"""A service in a process of its own: it comes back when it dies, and goes when its parent does."""
+"""A service in a separate process: it is restarted when it dies, and ends when its parent does."""
 
 import os
 import signal

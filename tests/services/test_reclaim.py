@@ -1,4 +1,4 @@
-"""Which instances make room for new ones when all places are taken, and what a hung one costs."""
+"""Which instances are closed for new ones when the limit is reached, and what a hung instance costs."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""SciWorld against values seen on AgentGym's server and against the package's own wrapper, and what becomes of Java."""
+"""SciWorld against values recorded from AgentGym's server and the package's wrapper; its Java processes end."""
 
 import dataclasses
 import itertools
@@ -210,7 +210,7 @@ def test_equal_actions_give_equal_answers_in_any_process(pool, world):
 def test_answers_are_those_of_the_package_s_own_wrapper(world, gold_pool, monkeypatch):
     from scienceworld import ScienceWorldEnv
 
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2")  # else in no fixed order
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UnlockExperimentalVMOptions -XX:hashCode=2")  # fixes the order
     wrapper = ScienceWorldEnv(envStepLimit=100)
     try:
         for item in (0, 120, 1436, PLANT, 4136, PAINT, 4240):
@@ -353,7 +353,7 @@ def test_no_java_is_left_when_python_ends():
         python.communicate("\n" if end is None else None, timeout=30)
         assert python.returncode == -(end or 0)
     left = psutil.wait_procs(javas, timeout=30)[1]
-    assert all(java.status() == psutil.STATUS_ZOMBIE for java in left)  # where nobody collects orphans
+    assert all(java.status() == psutil.STATUS_ZOMBIE for java in left)  # if no process reaps orphans
 
 
 def test_without_java_the_message_says_what_to_install(monkeypatch):

@@ -1,4 +1,4 @@
-"""What a server refuses before anything is played, and what it makes of answers that are none."""
+"""Requests that a server refuses before anything is played, and invalid answers of environments."""
 
 import json
 import math
@@ -19,7 +19,7 @@ AS_JSON = {"Content-Type": "application/json"}
 
 
 class Odd(Counting):
-    """Answers as it is told."""
+    """Gives invalid answers on command."""
 
     def step(self, action):
         answers = {
@@ -41,7 +41,7 @@ def client():
 
 
 def played(client):
-    """Steps that the environment has played."""
+    """Number of steps that the environment has played."""
     return client.get("/doubled", params={"id": 0}).json()["doubled"] // 2
 
 
@@ -89,7 +89,7 @@ def test_web_pages_elsewhere_cannot_take_places(client):
         assert refused.status_code == 415
     assert client.get("/list_envs").json() == [0]
     assert played(client) == 0
-    # The page of /docs, from this very server.
+    # The /docs page of this server.
     assert client.post("/create", headers={"Origin": "http://127.0.0.1:8000"}).status_code == 200
 
 

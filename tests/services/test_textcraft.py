@@ -1,4 +1,4 @@
-"""TextCraft: what the book holds, every message, and that every goal can be crafted."""
+"""TextCraft: the content of the recipe book, every message, and that every goal can be crafted."""
 
 import collections
 import random
@@ -20,7 +20,7 @@ def book():
 
 
 def at(book, goal):
-    """An episode whose goal is named."""
+    """An episode with the given goal."""
     env = TextCraft(book)
     env.reset(book.goals.index(written(goal)))
     return env
@@ -144,7 +144,7 @@ def test_crafting_the_golden_stick(book):
         f"Could not find a valid recipe for {wrong}",
         "Wrong item format: two oak planks",
     ]
-    # A command that names the kind never works: nobody carries kinds.
+    # A command that names a kind of item never works: the inventory only has items.
     assert texts(env, "craft 4 stick using 2 planks") == [missing]
     answer = env.step("craft 7 stick using 2 oak planks")
     assert (answer.observation, answer.reward, answer.done) == ("Crafted 4 minecraft:stick", 1.0, True)
@@ -245,7 +245,7 @@ def test_of_two_recipes_that_make_a_circle_the_second_is_left_out():
 
 
 def test_thousands_of_entries_are_refused_at_once(book):
-    """Entries that all fit used to be tried in every order, which took hours; a watchdog would end such a test."""
+    """Matching entries used to be tried in every order, which took hours; a watchdog would end such a test."""
     calls = 0
 
     class Counted(TextCraft):

@@ -1,4 +1,4 @@
-"""Wordle against values seen on AgentGym's server, against a table of letters, and how well its players do."""
+"""Wordle against values recorded from AgentGym's server and a table of letters; how well its scripted policies do."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def play(player, seed):
 
 
 class Knowledge:
-    """What is known of each letter, kept as LMRL-Gym keeps it: for each of five places here, not here, or unknown."""
+    """Knowledge about each letter, stored as in LMRL-Gym: for each of five positions here, not here, or unknown."""
 
     def __init__(self):
         self.letters = {}
@@ -88,10 +88,10 @@ def test_the_vocabulary_is_forty_words_in_order():
     ("guess", "target", "colors"),
     [
         ("panic", "panic", "g g g g g"),
-        ("skill", "solar", "g b b y y"),  # the usual rule would leave one l black
+        ("skill", "solar", "g b b y y"),  # the usual rule would mark one l black
         ("elder", "shire", "y b b y y"),
         ("cynic", "panic", "y b g g g"),  # and this c too
-        ("shire", "moist", "y b g b b"),  # told in the instruction
+        ("shire", "moist", "y b g b b"),  # from the instruction
     ],
 )
 def test_every_letter_is_judged_by_itself(guess, target, colors):
@@ -232,7 +232,7 @@ def test_the_oracle_learns_from_what_it_reads_and_from_nothing_else():
 
 def test_the_random_player_draws_all_words_alike_and_knows_nothing_of_the_game():
     wins = sum(SERVICE.solved(play(SERVICE.random(seed, seed), seed)[-1]) for seed in range(300))
-    assert 20 <= wins <= 70  # 6 of 40 is 45; one generator for both would win all
+    assert 20 <= wins <= 70  # 6 of 40 would be 45; with one generator for both, all would win
     one, same, other = SERVICE.random(3, 1), SERVICE.random(3, 1), SERVICE.random(3, 2)
     drawn = [one.act("") for _ in range(2000)]
     assert drawn == [same.act("") for _ in range(2000)] != [other.act("") for _ in range(2000)]

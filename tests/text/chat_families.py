@@ -1,4 +1,4 @@
-"""Chat templates that behave as those of the model families do, in words of our own."""
+"""Chat templates that behave like those of the model families, written independently."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ CHATML_WITH_DEFAULT = (
     + CHATML
 )
 
-# Drops the thoughts of earlier responses, gives the last one an empty think block, and can ask for none at all.
+# Drops the thoughts of earlier responses, gives the last one an empty think block, and supports responses without one.
 QWEN3 = """
 {%- set where = namespace(asked=0) %}
 {%- for m in messages %}
@@ -88,7 +88,7 @@ LLAMA32 = (
     "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}" + _LLAMA3_DATED
 )
 
-# The system message goes into the first user message; every turn is a sentence of its own.
+# The system message goes into the first user message; every turn is a separate sequence.
 LLAMA2 = """
 {%- set lead = '' %}
 {%- if messages[0].role == 'system' %}
@@ -115,7 +115,7 @@ _MISTRAL_TURNS = """
 """
 MISTRAL = "{{ bos_token }}" + _MISTRAL_TURNS
 
-# The system message goes into the last user message, wherever that is by now; a response begins with a space.
+# The system message goes into the current last user message; a response begins with a space.
 MISTRAL_V3 = """
 {%- if messages[0].role == 'system' %}
     {%- set lead = messages[0].content + '\\n\\n' %}
@@ -142,7 +142,7 @@ MISTRAL_V7 = """
     "[INST] ", "[INST]"
 ).replace(" [/INST]", "[/INST]")
 
-# Every response starts inside a think block that the template opens; what was thought is dropped later on.
+# Every response starts inside a think block that the template opens; thoughts of earlier responses are dropped.
 REASONER = """
 {%- for m in messages %}
     {%- set said = m.content.split('</think>')[-1] if m.role == 'assistant' else m.content %}
@@ -166,7 +166,7 @@ FAMILIES = {
     "mistral v7": (MISTRAL_V7, SENTENCE_TOKENS),
     "reasoner": (REASONER, {"eos_token": "<|im_end|>"}),
 }
-"""By name: the template, and the special tokens that it may name."""
+"""By name: the template, and the special tokens that it may use."""
 
 SPECIALS = (
     *("<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
@@ -176,7 +176,7 @@ BRACKETS = ("[INST]", "[/INST]")
 
 
 def backend(brackets: bool = True) -> Backend:
-    """The small tokenizer with the special tokens of all families; those of `[INST]` only if asked for."""
+    """The small tokenizer with the special tokens of all families; those of `[INST]` only with `brackets`."""
     made = Backend.from_str(tokenizer.load_small().backend.to_str())
     names = SPECIALS + BRACKETS * brackets
     made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
@@ -191,6 +191,6 @@ def with_template(source: str, variables: dict[str, str], made: Backend | None =
 
 
 def family(name: str, **changes: object) -> tokenizer.Tokenizer:
-    """The tokenizer of a family; `changes` are fields of its template."""
+    """Returns the tokenizer of a family; `changes` are fields of its template."""
     made = with_template(*FAMILIES[name])
     return dataclasses.replace(made, template=dataclasses.replace(made.template, **changes))

@@ -1,4 +1,4 @@
-"""Tokenizers shared by the tests: the shipped one, and SmolLM2's where its package is installed."""
+"""Tokenizers shared by the tests: the shipped one, and SmolLM2's if its package is installed."""
 
 import functools
 import importlib.util

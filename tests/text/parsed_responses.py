@@ -12,7 +12,7 @@ from agentrl_jax.text import grammar
 @jax.jit
 @functools.partial(jax.vmap, in_axes=(None, 0, 0))
 def follow(table, tokens, length):
-    """Parses whole responses: i32[B, L] tokens of which the first `length` i32[B] count."""
+    """Parses whole responses: tokens i32[B, L], of which the first `length` i32[B] are valid."""
 
     def step(state, slot):
         token, index = slot

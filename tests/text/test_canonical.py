@@ -1,4 +1,4 @@
-"""Canonical encoding on the device against the tokenizers themselves."""
+"""Canonical encoding on the device against the tokenizers."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Patterns of the published tokenizers."""
+"""Regular expressions of the published tokenizers."""
 
 
 def cl100k(pattern):

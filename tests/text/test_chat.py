@@ -1,4 +1,4 @@
-"""Growing conversations: what is inserted around contents, in prompts and in talk, for every family of templates."""
+"""Growing conversations: the text inserted around contents, in prompts and in chat, for every family of templates."""
 
 import functools
 
@@ -18,7 +18,7 @@ from agentrl_jax.text.styles import get_style
 
 CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
 PLAIN = ("chatml", "chatml with default", "llama3", "llama3.1", "llama3.2", "llama2", "mistral", "mistral v7")
-"""Families whose templates never write the past anew."""
+"""Families whose templates never rewrite earlier messages."""
 
 CONTENT = st.lists(st.sampled_from(["Up", " ", "\n", "<|im_end|>", "√", "[INST]", "</s>", "a b"]), max_size=5).map(
     "".join
@@ -49,7 +49,7 @@ def compiled(name, style, *, think=False, forced=True):
 
 
 def episode(form, turns):
-    """Text of an episode of canonical responses up to the next one, and its responses without the end of the turn."""
+    """Text of an episode with canonical responses up to the next response, and its responses without end of turn."""
     text, responses = prefix_text(form), []
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
@@ -64,7 +64,7 @@ def episode(form, turns):
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "llama2"])
 def test_an_episode_is_a_conversation_of_the_template(name, style):
-    """The text of the template for the contents of three turns, and the forced tag."""
+    """The template's text for the contents of three turns, plus the forced tag."""
     form, segments = compiled(name, style), chat.segments(ours(name))
     text, responses = episode(form, 3)
     end = chat.chat_format(ours(name)).end
@@ -117,9 +117,9 @@ def test_llama2_opens_later_messages_in_another_way():
 
 
 def inserted_and_sampled(name, **options):
-    """What a turn inserts after the observation, and the canonical response, which is what is trained; as text.
+    """Text that a turn inserts after the observation, and the canonical response, which is trained.
 
-    That the tokens are those of the text is tested with the prompts.
+    The tests of prompts check that the tokens match the text.
     """
     form = compiled(name, "compact", **options)
     text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, response_ended=False)
@@ -130,14 +130,14 @@ def test_the_headers_of_responses_and_the_forced_tags_go_together():
     opened, answer = "<|im_start|>assistant\n", "Down</answer><|im_end|>"
     assert inserted_and_sampled("chatml") == (f"{opened}<answer>", answer)
     assert inserted_and_sampled("chatml", forced=False) == (opened, f"<answer>{answer}")
-    # A response without a think block is asked for by an empty one, which is inserted and never sampled.
+    # An empty think block, which is inserted and never sampled, requests a response without a thought.
     empty = "<think>\n\n</think>\n\n"
     assert inserted_and_sampled("qwen3") == (f"{opened}{empty}<answer>", answer)
     assert inserted_and_sampled("qwen3", forced=False) == (f"{opened}{empty}", f"<answer>{answer}")
     thought = f"</think><answer>{answer}"
     assert inserted_and_sampled("qwen3", think=True) == (f"{opened}<think>", thought)
     assert inserted_and_sampled("qwen3", think=True, forced=False) == (opened, f"<think>{thought}")
-    # Where the template itself opens the think block, no second tag is forced.
+    # If the template opens the think block, no second tag is forced.
     assert inserted_and_sampled("reasoner", think=True) == (f"{opened}<think>\n", thought)
 
 
@@ -159,7 +159,7 @@ def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, 
     first = 1 + len(lead)
     ids = conversation_ids(model, messages[:first], thinking=thinking)
     for (_, response), (_, asked) in zip(messages[first::2], messages[first + 1 :: 2]):
-        # A response given as text stands as the template writes it; what was sampled would stay as it is.
+        # A response given as text is written by the template; a sampled response would stay unchanged.
         response = conversation.CUTS[form.cuts["response_earlier"]](response)
         ids += conversation.encode_pieces(model, (*form.response_lead, response))
         if ended and len(form.unended) == 1:
@@ -189,7 +189,7 @@ def test_share_of_conversations_encoded_as_whole_texts(smollm2):
     calm = [[("user", "How many?"), ("assistant", "Twelve."), ("user", "Sure?")], [("system", "Hi"), ("user", "x")]]
     assert share_equal_to_whole(smollm2, calm) == 1.0
     assert share_equal_to_whole(smollm2, []) == 1.0
-    lines = [("user", "\n\nHow many?")]  # the header's newline would join the content's
+    lines = [("user", "\n\nHow many?")]  # the header's newline would merge with the content's
     assert share_equal_to_whole(smollm2, [*calm, lines, lines]) == 0.5
 
 

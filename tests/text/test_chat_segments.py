@@ -1,4 +1,4 @@
-"""Segments against transformers' own rendering and encoding of whole conversations."""
+"""Segments against the rendering and encoding of whole conversations by transformers."""
 
 import functools
 
@@ -23,7 +23,7 @@ CONTENT = st.lists(st.sampled_from(WORDS + SPELLINGS) | st.text(max_size=3), max
 
 @st.composite
 def conversations(draw, system, blank):
-    """Messages, and whether the next response is generated: 1 to 4 turns; without `blank` no content is white space."""
+    """Messages of 1 to 4 turns, and whether the next response is generated; without `blank`, no content is blank."""
     turns, ending = draw(st.integers(1, 4)), draw(st.sampled_from(["user", "generate", "assistant"]))
     roles = ["user", "assistant"] * turns
     roles = roles if ending == "assistant" else roles[:-1]
@@ -55,7 +55,7 @@ def spelled(pieces):
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_segments_are_the_conversation(name, thinking, data):
-    # Llama 2 cuts the space around system and first user content together, so an empty one shortens the segment.
+    # Llama 2 strips the space around system and first user content together, so an empty one shortens the segment.
     messages, generate = data.draw(conversations(system=name not in NO_SYSTEM, blank=name != "llama2"))
     segments = chat.segments(ours(name), thinking)
     pieces = segments.pieces(messages, generate=generate)
@@ -66,7 +66,7 @@ def test_segments_are_the_conversation(name, thinking, data):
         "date_string": "26 Jul 2024",
         **options,
     }
-    if name != "mistral v7":  # it asks for the day, which transformers does not let one give
+    if name != "mistral v7":  # it uses the date, which transformers does not accept as an argument
         assert spelled(pieces) == upstream(name).apply_chat_template(**whole, tokenize=False)
         if not any(spelling in content for _, content in messages for spelling in ("<", "[")):
             ids = upstream(name).apply_chat_template(**whole, return_dict=False)

@@ -1,4 +1,4 @@
-"""Chat templates: rendered as transformers renders them, kept in their place, found beside a tokenizer."""
+"""Chat templates: rendered as by transformers, sandboxed, and found in the folder of a tokenizer."""
 
 import datetime
 import json
@@ -145,7 +145,7 @@ def test_longest_special_token_is_found():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Function that writes a folder with a tokenizer and other JSON files by their names."""
+    """Function that writes a folder with a tokenizer and other JSON files, given by name."""
 
     def write(**files):
         (tmp_path / "tokenizer.json").write_text(chat_families.backend().to_str(), encoding="utf-8")

@@ -27,7 +27,7 @@ def moves(think, forced, **options):
 
 
 def device_parse(table, rows):
-    """Parses rows of token ids; compiles once per shape of table and of batch."""
+    """Parses rows of token ids; compiles once per shape of table and batch."""
     batch = max(BATCH, len(rows))
     tokens = np.zeros((batch, max([LENGTH, *map(len, rows)])), np.int32)
     for slot, row in zip(tokens, rows):
@@ -82,7 +82,7 @@ FRAGMENTS = [
 
 @functools.cache
 def response_rows(tokenizer):
-    """Rows of tokens: encoded fragments mixed with arbitrary tokens, special ones and halves of characters."""
+    """Rows of tokens: encoded fragments mixed with arbitrary tokens, special tokens and partial characters."""
     telling = [i for i, data in enumerate(tokenizer.token_bytes) if data and set(b"<>/|\n") & set(data)]
     halves = [
         i for i, data in enumerate(tokenizer.token_bytes) if data in (b"\xe2", b"\x88", b"\x9a", b"\xc2", b"\xa0")
@@ -301,7 +301,7 @@ def test_ambiguous_formats_are_refused(options, message):
 
 
 def test_differences_from_a_parser_on_text(small):
-    """What RAGEN would accept and we do not, or the other way round; the list in `reference`."""
+    """Responses that only RAGEN or only this grammar accepts; listed in `reference`."""
     form = moves(False, True)
     assert parse_response("\u00a0Up</answer>".encode(), form).num_valid == 0
     assert parse_response(b"\x1cUp</answer>", form).num_valid == 0

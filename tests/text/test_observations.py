@@ -1,4 +1,4 @@
-"""What the environments utter: tokens and text agree, exhaustively where the boards can be listed."""
+"""Observations: tokens and text agree, tested exhaustively if all boards can be listed."""
 
 import itertools
 
@@ -21,7 +21,7 @@ SEPARATOR = b"\x01"
 
 
 def joined(rows, spellings, nothing):
-    """Bytes of all rows, each followed by a separator; entries equal to `nothing` have none."""
+    """Bytes of all rows, each followed by a separator; entries equal to `nothing` add no bytes."""
     width = max(map(len, spellings))
     assert not any(b"\0" in spelling or SEPARATOR in spelling for spelling in spellings)
     table = np.array([*spellings, b"", SEPARATOR], f"S{width}")
@@ -126,7 +126,7 @@ def test_bandit_before_and_after_the_draw(any_tokenizer):
 @pytest.mark.parametrize("encoder", ["pieces", "canonical"])
 @pytest.mark.parametrize("name", ["Bandit", "BanditPhoenix"])
 def test_a_bandits_prompt_does_not_tell_which_arm_is_which(small, name, encoder, style):
-    """The arms stand in the order of display only, which is the low one first as often as not."""
+    """The arms are only named in the order of display, with the low arm first in half of the levels."""
     env, params = envs_jax.make(name)
     task = build.make_task(name, env, params, PromptConfig(style=style, encoder=encoder), small)
     assert not any(arm in prefix_text(task.prompt) for arm in env.actions)

@@ -214,7 +214,7 @@ def test_a_tokenizer_without_chat_tokens_is_refused(small):
 
 
 def test_observations_of_tokens(small):
-    """A host environment's text is encoded on the host; its tokens take the place of piece ids."""
+    """The text of a host environment is encoded on the host; its tokens replace piece ids."""
     form = compiled(small, pieces=None)
     text = "Sie sehen <|end|> drei Türen.\nUp?"
     ids = small.encode(text)
@@ -255,7 +255,7 @@ def test_wrong_names_are_refused(small):
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_canonical_messages_have_the_tokens_of_their_text(any_tokenizer, style):
-    """Behind the prefix, with no border but special tokens; a response likewise."""
+    """After the prefix, with no boundaries but special tokens; the same for a response."""
     form = compiled(any_tokenizer, style, encoder="canonical", think=True)
     for first in (True, False):
         fields = {"turn": 1, "actions_left": 7, "reward": -0.3, "first": first, "response_ended": False}

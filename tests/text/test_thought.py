@@ -1,4 +1,4 @@
-"""The thought's tokens against a search in the bytes of the response."""
+"""The tokens of a thought against a search in the bytes of the response."""
 
 import re
 
@@ -41,7 +41,7 @@ def tables(small):
 
 
 def slow(tokenizer, ids, forced):
-    """Whether each token lies between the tags with all its bytes."""
+    """Whether all bytes of each token are between the tags."""
     data = tokenizer.decode_bytes(ids)
     pattern = rb"(?P<z>.*?)</think>" if forced else rb"<think>(?P<z>.*?)</think>"
     found = re.search(pattern, data, re.DOTALL)
@@ -68,7 +68,7 @@ def device(table, rows):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_the_thought_is_what_stands_between_the_tags(small, tables, forced, data):
-    """Fragments are encoded one by one, so that tags are cut in many ways."""
+    """Fragments are encoded one by one, so that tags are split in many ways."""
     texts = st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=8), min_size=1, max_size=BATCH)
     rows = [[i for part in parts for i in small.encode(part)][:LENGTH] for parts in data.draw(texts)]
     found, _ = device(tables[forced], rows)

@@ -1,10 +1,10 @@
-"""Runs `agentrl WORDS...` and has the process killed, without warning, at the nth time of some moment.
+"""Runs `agentrl WORDS...` and kills the process with SIGKILL at the nth occurrence of a moment.
 
     killing_run.py MOMENT NTH WORDS...
 
-MOMENT is the name of a program, which is then under way; or `publish`, when a checkpoint is whole but still under its
-temporary name; or `write`, when the folder of a checkpoint is about to be made; or `digests`, when its digests are
-about to be put into their place; or `remove`, when an old one has been renamed; or `never`.
+MOMENT is the name of a program, which is then running; `publish`: a checkpoint is complete but still has its temporary
+name; `write`: the folder of a checkpoint is about to be created; `digests`: its digests are about to be moved into
+place; `remove`: an old checkpoint has been renamed for deletion; or `never`.
 """
 
 import os
@@ -60,7 +60,7 @@ def run(moment: str, nth: int, words: list[str]) -> None:
             program = keep(self, name, function, **options)
 
             def start(*arguments):
-                results = program(*arguments)  # returns before they are computed
+                results = program(*arguments)  # returns before the results are computed
                 now()
                 return results
 

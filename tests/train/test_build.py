@@ -1,4 +1,4 @@
-"""What is refused before anything is built."""
+"""Configurations that are refused before anything is built."""
 
 import types
 

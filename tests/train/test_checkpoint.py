@@ -48,7 +48,7 @@ def make_state(seed):
 
 
 def bits(state):
-    """Every leaf as its type with its dtype, its shape and its bytes."""
+    """Returns type, dtype, shape and bytes of every leaf."""
     leaves, structure = jax.tree.flatten(state)
     plain = []
     for leaf in leaves:
@@ -62,7 +62,7 @@ def bits(state):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder with checkpoints 2 and 3 of three saves; tests copy it before they damage it."""
+    """A folder with checkpoints 2 and 3 after three saves; tests copy it before they damage it."""
     path = tmp_path_factory.mktemp("checkpoints")
     with Checkpoints(path, keep=2) as checkpoints:
         for step in (1, 2, 3):
@@ -180,7 +180,7 @@ def test_a_flipped_bit_anywhere_is_found(saved, tmp_path):
             flipped[place] ^= 1 << int(random.integers(8))
             file.write_bytes(flipped)
             with Checkpoints(path, keep=None) as checkpoints:
-                if file.name == "digests.json":  # which then names another file, or has another blank
+                if file.name == "digests.json":  # may then name another file, or differ in white space
                     with contextlib.suppress(CheckpointError):
                         assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
                     continue
@@ -298,12 +298,12 @@ def test_a_process_killed_during_a_save_leaves_the_last_whole_checkpoint(tmp_pat
         with Checkpoints(path, keep=2) as checkpoints:
             assert checkpoints.set_damaged_aside() == []
             step = checkpoints.latest_step()
-            assert step in (whole, whole + 1)  # it may have been published just before it could be announced
+            assert step in (whole, whole + 1)  # it may have been published just before it was reported
             for value in checkpoints.restore(step, like).values():
                 np.testing.assert_array_equal(value, np.full(200_000, step, np.float32))
             checkpoints.save(step + 1, {name: jnp.full(200_000, step + 1, jnp.float32) for name in like})
         assert not any("tmp" in entry.name or "removed" in entry.name for entry in path.iterdir())
-    assert caught_half  # at least one of the kills hit a save that was under way
+    assert caught_half  # at least one of the kills hit a save in progress
 
 
 def _is_half(entry):
@@ -311,7 +311,7 @@ def _is_half(entry):
 
 
 def _wait_for_half(path, attempt):
-    """Returns when a save is under way, after a different part of it in each attempt."""
+    """Returns during a save, at a different point in each attempt."""
     deadline = time.monotonic() + 30
     while not any(_is_half(entry) for entry in path.iterdir()):
         assert time.monotonic() < deadline, "no save was seen under way"

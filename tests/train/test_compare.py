@@ -1,4 +1,4 @@
-"""Variants side by side: every seed of a variant is a run of its own, and what has been played is not played again."""
+"""Comparisons of variants: every seed of a variant is a separate run, and finished parts are not played again."""
 
 import json
 import textwrap
@@ -59,7 +59,7 @@ def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
     names += ["rollout/in_group_std", "rollout/chosen_in_group_std"]
     for iteration, row in enumerate(rows):
         mine = [record["metrics"][name][iteration][1] for name in names]
-        # The two programs round differently, which learning makes larger.
+        # The two programs round differently, and learning amplifies the difference.
         assert mine == pytest.approx([row[name] for name in names], rel=1e-2)
     start = json.loads((tmp_path / "run" / "summary.json").read_text())["success"]["imitation"]["mean"]
     assert np.mean(record["start"]["sampled"][1]) == pytest.approx(start)
@@ -71,7 +71,7 @@ def test_the_report_has_every_arm_and_pair(played):
     assert "| dapo − starpo_s |" in page
     assert all(f"| {name} |" in page and name in shown for name in VARIANTS)
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    # What `agentrl train` says at its start, once for each variant.
+    # The notes of `agentrl train` at its start, once per variant.
     notes = [
         f"{name}: {line}" for name, variant in load_comparison(file).variants.items() for line in start.notes(variant)
     ]
@@ -81,7 +81,7 @@ def test_the_report_has_every_arm_and_pair(played):
         record = variant(out, name)
         assert np.shape(record["end"]["sampled"]) == (2, 24)
         assert record["validation"]["iteration"] == [0, 1, 2]
-        # Variants start from the same policies.
+        # All variants start from the same policies.
         assert record["start"] == variant(out, "dapo")["start"]
 
 

@@ -9,7 +9,7 @@ BLUE, GRAY = (0x25, 0x63, 0xEB), (0x64, 0x74, 0x8B)
 
 
 def pixels(path, color):
-    """How many pixels of a PNG have a color, within rounding."""
+    """Returns how many pixels of a PNG have a color, up to rounding."""
     image = np.round(matplotlib.image.imread(path)[..., :3] * 255)
     return int((np.abs(image - np.array(color)).max(axis=-1) <= 2).sum())
 

@@ -1,4 +1,4 @@
-"""Responses scored under one another's prompts: against one plain forward pass a pair, on a mesh, and in a run."""
+"""Responses scored under each other's prompts: against one plain forward pass per pair, on a mesh, and in a run."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ evaluation: {episodes: 8}
 
 @pytest.fixture(scope="module")
 def play():
-    """Function of a context to a trajectory of both tasks, at temperature 0.8."""
+    """Function from a context to a trajectory of both tasks, at temperature 0.8."""
 
     @functools.cache
     def run(context):
@@ -75,7 +75,7 @@ def measured(trajectory, config, reference=START, devices=1, fsdp=1, tensor=1, k
 
 
 def seen(trajectory, episode, turn, context):
-    """What the model had before it, as a list."""
+    """Tokens of the model's context before a response, as a list."""
     tokens = trajectory.prompt[episode, : trajectory.prompt_length[episode]].tolist()
     for t in range(0 if context == "full" else turn, turn + 1):
         tokens += trajectory.observation[episode, t, : trajectory.observation_length[episode, t]].tolist()
@@ -92,7 +92,7 @@ WIDTH = 128
 
 @jax.jit
 def plain(policy, tokens):
-    """Log-probability of each token after those before it, by a forward pass over one padded row."""
+    """Log-probability of each token given the tokens before it, by a forward pass over one padded row."""
     hidden = decoder.forward(policy, MODEL.decoder, tokens[None])
     logprob = jax.nn.log_softmax(decoder.logits(policy, hidden)[0] / 0.8)
     return jnp.take_along_axis(logprob[:-1], tokens[1:, None], axis=1)[:, 0]
@@ -127,7 +127,7 @@ def test_scores_are_those_of_a_forward_pass_for_each_pair(play, context):
         assert found[f"collapse/{name}_response_prompts"] == len(prompts)
         assert found[f"collapse/{name}_response_mi"] == pytest.approx(np.mean(matched - marginal), abs=2e-4)
         assert found[f"collapse/{name}_response_marginal_entropy"] == pytest.approx(-np.mean(marginal), abs=2e-4)
-        # Under its own prompt a response has the log-probability that it was drawn with.
+        # Under its own prompt, a response has the log-probability with which it was sampled.
         drawn = np.sum(np.asarray(trajectory.response.logprob)[sample.episode, sample.turn], axis=-1)
         assert found[f"collapse/{name}_response_conditional_entropy"] == pytest.approx(-np.mean(drawn), abs=2e-4)
     then = [slowly(START, x, z) for x, z in zip(prompts, texts)]
@@ -152,13 +152,13 @@ def test_samples_are_balanced_and_uniform(play):
     assert np.all(drawn.turn < trajectory.num_turns[drawn.episode])
     number = int(np.argmax(trajectory.num_turns))
     turns = np.bincount(np.asarray(drawn.turn)[np.asarray(drawn.episode) == number], minlength=toy_agent.TURNS)
-    # An episode is drawn 400 x 9 / 24 times, each of its three turns a third of them.
+    # An episode is expected 400 x 9 / 24 times, and each of its three turns a third of that.
     assert turns.sum() == pytest.approx(150, abs=45)
     np.testing.assert_allclose(turns, turns.sum() / toy_agent.TURNS, atol=25)
 
 
 def test_a_mesh_measures_the_same(play):
-    """Six and nine prompts for four replicas, whose matrices lie on two devices each."""
+    """Six and nine prompts for four replicas, whose matrices are sharded over two devices each."""
     trajectory = play("full")
     one, spread = measured(trajectory, BASE), measured(trajectory, BASE, devices=8, fsdp=2, tensor=2)
     assert one.keys() == spread.keys()
@@ -167,7 +167,7 @@ def test_a_mesh_measures_the_same(play):
 
 
 def test_thoughts_are_scored_apart(play):
-    """Responses with a thought, an empty one, and one that is not closed, put in the place of what was said."""
+    """The sampled responses are replaced by ones with a thought, with an empty one, and with one that is not closed."""
     trajectory = play("full")
     texts = ("Up</think>Up", "</think>Down", "UpUpUp", "DownUp</think>")
     rows = [toy_agent.vocabulary(texts[i % len(texts)]) for i in range(GROUPS * GROUP_SIZE)]

@@ -1,4 +1,4 @@
-"""`agentrl export`: what other programs read is the policy that the run has, and nothing is ever overwritten."""
+"""`agentrl export`: other programs read the same policy as the run's, and no file is ever overwritten."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ def logits(params, shape):
 
 
 def of_run(folder):
-    """Logits of a run's policy, all in float32."""
+    """Returns the logits of a run's policy, computed in float32."""
     policy = load_policy(folder, load_resolved(folder / "config.yaml"))
     params = jax.tree.map(lambda x: x.astype(jnp.float32), policy.params)
     shape = dataclasses.replace(policy.model.decoder, dtype="float32")
@@ -77,7 +77,7 @@ def test_what_is_read_again_is_the_policy(kind, run, tmp_path):
     if kind == "fresh":
         raw = again.config.raw
         assert raw["eos_token_id"] == words.end_of_turn_id
-        assert raw["max_position_embeddings"] > 2 * 6  # what a conversation of the run takes
+        assert raw["max_position_embeddings"] > 2 * 6  # the length of a conversation of the run
     before = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
     assert "new: already holds something; give a new folder" in refused(run(kind), tmp_path / "new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before

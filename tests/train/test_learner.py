@@ -39,7 +39,7 @@ from agentrl_jax.setup.programs import Programs
 
 
 def on_policy(trajectory, params, model=MODEL):
-    """The trajectory as if the policy had drawn it: its own log-probabilities."""
+    """The trajectory with the log-probabilities of the policy, as if it had sampled it."""
     rows = pack_trajectories(trajectory, "full")
     logprob = actor_critic.logprobs(params, model, rows.tokens, rows.position, ONES)
     logprob = jnp.where(trajectory.response_mask, logprob.reshape(trajectory.response.logprob.shape), 0.0)
@@ -71,13 +71,13 @@ def base(learn):
 
 
 def step_of(state, model=MODEL):
-    """What the update added to the fresh parameters."""
+    """Returns what the update added to the initial parameters."""
     return jax.tree.map(jnp.subtract, state.params, fresh_state(model).params)
 
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_devices_change_nothing(base, devices):
-    """Half of the devices hold long responses, half short ones, so that local means would not do."""
+    """Half of the devices have long responses, half short ones, so means per device would be wrong."""
     programs = Programs(make_mesh(devices))
     program = programs.update(MODEL, BASE, PLAIN)
     arguments = (fresh_state(), TRAJECTORY, ONES, KEY, settings())
@@ -133,7 +133,7 @@ def test_padding_changes_nothing(learn, base):
 
 
 def test_what_was_not_sampled_is_not_read_as_such(learn, base):
-    """Garbage in the unused slots of responses and observations reaches no gradient."""
+    """Garbage in the padding of responses and observations affects no gradient."""
     t = TRAJECTORY
     response = t.response.replace(
         tokens=jnp.where(t.response_mask, t.response.tokens, 17),
@@ -202,7 +202,7 @@ def test_update_that_is_not_finite_is_skipped_whole(learn, bad):
 
 
 def test_the_longest_row_of_skipped_steps_is_reported(learn):
-    """A loss that is not finite in some minibatches only: a good step after them hides none."""
+    """The loss is not finite in some minibatches only; a good step after them hides none of them."""
     model = dataclasses.replace(MODEL, critic="none")
     reward = TRAJECTORY.turn.reward.at[:GROUP_SIZE, 0].set(jnp.nan)  # one group of four
     broken = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(reward=reward))
@@ -219,8 +219,8 @@ def test_the_longest_row_of_skipped_steps_is_reported(learn):
 
 
 def test_an_episode_whose_environment_broke_is_out_of_everything(learn):
-    """GRPO compares the others as if the group were smaller, and no metric but `failed` counts it."""
-    lost = np.isin(np.arange(EPISODES), [1, 4, 6, 8, 9, 10, 11])  # of group 2 nobody is left
+    """GRPO compares the other episodes as if the group were smaller, and only the metric `failed` counts it."""
+    lost = np.isin(np.arange(EPISODES), [1, 4, 6, 8, 9, 10, 11])  # no member of group 2 is left
     model = dataclasses.replace(MODEL, critic="none")
     start = fresh_state(model)
     trajectory = on_policy(TRAJECTORY, start.params)
@@ -265,7 +265,7 @@ def test_normalized_returns_do_not_see_broken_episodes(learn, method):
 
 
 def test_filter_trains_on_the_groups_that_differ_most(learn):
-    """Groups 0 and 3 vary most; what stands in the others reaches no gradient; the smallest are the other two."""
+    """Groups 0 and 3 vary most; the others affect no gradient. The groups that vary least are the other two."""
     spread = np.repeat([3.0, 0.0, 0.5, 2.0], GROUP_SIZE)[:, None] * np.tile([1.0, -1.0, 0.5, 0.0], GROUPS)[:, None]
     reward = jnp.asarray(np.concatenate([spread, np.zeros_like(spread)], axis=1), jnp.float32)
     turn = TRAJECTORY.turn.replace(reward=reward, format_error=jnp.zeros((EPISODES, TURNS), jnp.int32))
@@ -287,7 +287,7 @@ def test_filter_trains_on_the_groups_that_differ_most(learn):
 
 
 def test_equal_returns_teach_a_group_nothing(learn):
-    """GRPO: a batch of zero advantages has exactly no gradient."""
+    """GRPO: the gradient of a batch with zero advantages is exactly zero."""
     flat = TRAJECTORY.turn.replace(
         reward=jnp.where(jnp.arange(TURNS) == 0, 2.5, jnp.zeros((EPISODES, TURNS))),
         format_error=jnp.zeros((EPISODES, TURNS), jnp.int32),
@@ -326,7 +326,7 @@ def test_first_step_on_its_own_samples_is_the_policy_gradient(learn):
 
 
 def test_no_distance_from_the_reference_is_no_kl(learn):
-    """Loss: with equal parameters k3 and its gradient are 0. Reward: the coefficient then changes nothing."""
+    """In the loss: with equal parameters k3 and its gradient are 0. In the reward: the coefficient has no effect."""
     start = fresh_state(reference=True)
     trajectory = on_policy(TRAJECTORY, start.params)
     for where, kind in (("loss", "k3"), ("reward", "k1")):
@@ -344,7 +344,7 @@ def test_kl_holds_the_policy_back(learn, where, kind):
     trajectory = on_policy(TRAJECTORY, moved.params)
     free, _ = learn(trajectory, moved, settings(kl_coef=0.0), kl=FixedKl(apply_to=where, estimator=kind))
     held, metrics = learn(trajectory, moved, settings(kl_coef=2.0), kl=FixedKl(apply_to=where, estimator=kind))
-    assert abs(float(metrics["actor/kl"])) > 0.01  # an estimate by k1 has either sign
+    assert abs(float(metrics["actor/kl"])) > 0.01  # the k1 estimate can have either sign
     assert float(optax.tree.norm(jax.tree.map(jnp.subtract, free.params, held.params))) > 1e-3
 
 
@@ -375,7 +375,7 @@ def test_compiled_update_speaks_to_nobody(learn, base):
 
 
 def test_while_the_critic_warms_up_the_policy_is_held(learn, base):
-    """A shared critic's loss reaches the decoder too, which is the policy's."""
+    """The loss of a shared critic also reaches the decoder, which belongs to the policy."""
     program = learn.program(MODEL, PLAIN, BASE)
     before = program._cache_size()
     held, metrics = learn(numbers=settings(hold_policy=1.0))
@@ -386,7 +386,7 @@ def test_while_the_critic_warms_up_the_policy_is_held(learn, base):
 
 
 def test_overlong_responses_cost_their_turn(learn):
-    """Five tokens are the longest: with a buffer of two fifths four of them cost half."""
+    """Responses have at most five tokens; with a buffer of two fifths, a response of four costs half the penalty."""
     length = np.asarray(TRAJECTORY.response.length)
     share = np.clip((length - 3) / 2, 0.0, 1.0)
     earned = np.asarray(TRAJECTORY.turn.reward) - 0.1 * np.asarray(TRAJECTORY.turn.format_error)
@@ -402,13 +402,13 @@ def test_overlong_responses_cost_their_turn(learn):
 
 
 def speaking(episodes):
-    """The trajectory in which so many episodes say something."""
+    """The trajectory with responses in only so many episodes."""
     length = jnp.where(jnp.arange(EPISODES)[:, None] < episodes, TRAJECTORY.response.length, 0)
     return TRAJECTORY.replace(response=TRAJECTORY.response.replace(length=length))
 
 
 def test_fewer_rows_than_minibatches_are_as_many_steps(learn):
-    """Rows are dealt out evenly, empty minibatches are left out and count neither as skipped nor in the means."""
+    """Rows are distributed evenly; empty minibatches are left out and count neither as skipped nor in the means."""
     model = dataclasses.replace(MODEL, critic="none")
     few = {"model": model, "minibatches": 8, "advantage": Rloo()}
     state, metrics = learn(speaking(5), fresh_state(model), **few)

@@ -1,4 +1,4 @@
-"""Rollout and update together make an agent better."""
+"""Rollout and update together improve an agent."""
 
 import functools
 
@@ -24,7 +24,7 @@ CONFIG = toy_agent.CONFIG.replace(
 
 
 class Climb(toy_agent.Ladder):
-    """A rung up is worth 1, a rung down -1."""
+    """The ladder with reward 1 for a rung up and -1 for a rung down."""
 
     def step_env(self, key, state, action, params):
         """As in `Ladder`, with another reward."""
@@ -47,7 +47,7 @@ def play():
 
 @pytest.mark.parametrize("preset", ["starpo_s", "starpo_grpo"])
 def test_returns_rise(play, preset):
-    """Climbing is a matter of saying Up; an agent with drawn parameters has to find that out."""
+    """Climbing only takes saying Up; an agent with random parameters must learn that."""
     algo = decode({"algo": {"preset": preset, "minibatches": 1, "kl": "none"}}).algo
     config = CONFIG.replace(algo=algo)
     model, tx = build.build_model(config, toy_agent.TOKENIZER), build.build_optimizer(config)

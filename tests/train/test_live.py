@@ -42,7 +42,7 @@ def test_plain_lines_where_there_is_no_terminal():
         "12,346",
     ):
         assert part in lines[3]
-    assert "left -" in lines[1]  # one iteration says nothing about the time of the next
+    assert "left -" in lines[1]  # no estimate after a single iteration
     assert "left 2:50" in lines[3]  # 17 iterations of 10 seconds
     assert "\x1b" not in "".join(lines)
 

@@ -1,4 +1,4 @@
-"""Whole runs in this process: what they leave behind, how they repeat, and how they end when something is wrong."""
+"""Whole runs in this process: the files they write, that they are reproducible, and how they end on errors."""
 
 import json
 import os
@@ -33,7 +33,7 @@ evaluation: {episodes: 5}
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Programs by name and devices, for runs whose programs differ in nothing."""
+    """Programs by name and devices, for runs with identical programs."""
     return {}
 
 
@@ -77,7 +77,7 @@ def test_metrics_hold_every_task(finished):
     assert [(row["step"], row["stage"]) for row in rows] == [(i, "imitation") for i in (1, 2, 3)] + [
         (i, "rl") for i in (4, 5, 6, 7)
     ]
-    assert rows[2]["imitation/loss"] < 2  # nats per token; an agent that knows nothing has 6.2
+    assert rows[2]["imitation/loss"] < 2  # nats per token; a uniform policy has 6.2
     for row in rows[3:]:
         assert row["train/SimpleSokoban/episodes"] == row["train/FrozenLake/episodes"] == 8
         parts = [row[f"train/{name}/success"] for name in ("SimpleSokoban", "FrozenLake")]
@@ -98,7 +98,7 @@ def test_the_summary_counts_the_run(finished):
     assert (summary["iterations"], summary["gradient_steps"], summary["episodes"]) == (4, 75 + 4, 4 * 16)
     assert summary["sampled_tokens"] == sum(row.get("rollout/sampled_tokens", 0) for row in rows)
     assert summary["trained_tokens"] == sum(row.get("update/trained_tokens", 0) for row in rows)
-    assert summary["programs_compiled"] == 4  # imitation, rollout, update, evaluation: nothing compiled again
+    assert summary["programs_compiled"] == 4  # imitation, rollout, update, evaluation: nothing is compiled twice
     assert summary["seconds"]["total"] > 0
     for table in ("success", "success_greedy"):
         assert summary[table].keys() == {"null", "random", "imitation", "trained", "optimal"}
@@ -170,7 +170,7 @@ def test_another_seed_gives_another_run(finished, tmp_path, shared_programs):
 
 @pytest.fixture
 def poison(monkeypatch, shared_programs):
-    """Makes the updates of chosen numbers, counted from 1 in this process, not finite."""
+    """Makes chosen updates non-finite; updates are counted from 1 in this process."""
 
     def poison(numbers):
         make, done = Programs.update, []
@@ -201,7 +201,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(finished, tmp_path,
     assert [row["loss"] is None for row in rows] == [False, True, False, False]
     summary = tiny_run.summary(run)
     assert (summary["skipped_updates"], summary["gradient_steps"], summary["iterations"]) == (1, 78, 4)
-    # No checkpoint after the skipped update, which changed no parameter: 1 and 2 are imitation's, 3 is its end.
+    # No checkpoint after the skipped update, which changed no parameter. Steps 1 and 2 are imitation, 3 is its end.
     assert tiny_run.checkpoints(run) == [1, 2, 3, 4, 6, 7]
     first = tiny_run.checkpoint(finished.folder, 5)
     assert tiny_run.checkpoint(run, 4) != first
@@ -218,14 +218,14 @@ def test_too_many_in_a_row_stop_the_run_which_keeps_its_last_good_state(finished
     assert tiny_run.checkpoints(run) == [4, 5]
     assert [row["step"] for row in tiny_run.metrics(run)] == [1, 2, 3, 4, 5, 6, 7]
     assert tiny_run.checkpoint(run, 5) == tiny_run.checkpoint(finished.folder, 5)
-    poison(set())  # as if what had been wrong was put right
+    poison(set())  # as if the cause had been fixed
     code, _, err = train(run, finished.file, *words)
     assert (code, err) == (0, "")
     same(run, finished.folder)
 
 
 def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finished, tmp_path, shared_programs):
-    """The gate, set below rounding: the iteration is recorded, and its state is not saved."""
+    """With a limit below rounding errors: the iteration is recorded, and its state is not saved."""
     run = tmp_path / "run"
     message = refused(run, finished.file, "--algo.logprob_gap_limit", "1e-12", "--train.checkpoint_every", "1")
     for part in ("differ by", "algo.logprob_gap_limit is 1e-12", "step 3, is kept", "algo.mismatch replay"):
@@ -344,7 +344,7 @@ def test_group_relative_learning_on_two_devices_keeps_its_reference(tmp_path, mo
 @pytest.mark.parametrize("preset", ["starpo", "starpo_grpo", "starpo_s"])
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_every_preset_context_and_style_trains(tmp_path, preset, context, style):
-    # Canonical responses of RAGEN's style have spaces around the separator, which are tokens of their own.
+    # Canonical responses in RAGEN's style have spaces around the separator, which are separate tokens.
     max_response_tokens = {"compact": 6, "ragen": 12}[style]
     text = tiny_run.CONFIG.replace("max_response_tokens: 6", f"max_response_tokens: {max_response_tokens}")
     file = tiny_run.write_config(tmp_path, text)
@@ -370,7 +370,7 @@ def test_every_preset_context_and_style_trains(tmp_path, preset, context, style)
 
 @pytest.mark.slow
 def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
-    """On two devices with refilled slots; where a bit differs, the run stops."""
+    """On two devices with refilled slots; if a bit differs, the run stops."""
 
     def keep(self, name, function, **options):
         self.compiled[name] = jax.jit(function, **options, compiler_options=toy_agent.SAME_BITS)
@@ -395,7 +395,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
     assert [row["step"] for row in rows] == [4, 5, 6, 7]
     for row in rows:
         assert (row["rollout/logprob_bit_equal"], row["rollout/logprob_gap_max"]) == (1.0, 0.0)
-        assert (row["actor/ratio_mean"], row["actor/ppo_kl"]) == (1.0, 0.0)  # one gradient step an iteration
+        assert (row["actor/ratio_mean"], row["actor/ppo_kl"]) == (1.0, 0.0)  # one gradient step per iteration
         assert row["rollout/parallel_gap_max"] > 0
 
     make = Programs.update

@@ -1,4 +1,4 @@
-"""A program that does not fit the free memory is refused when it has been compiled and before it is executed."""
+"""A program that does not fit in free memory is refused after it is compiled and before it is executed."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from agentrl_jax.setup.memory import Measured
 
 @pytest.fixture
 def executed():
-    """A measured program of one megabyte of results, and the list of its executions."""
+    """A measured program with one megabyte of results, and the list of its executions."""
     seen = []
 
     def program(x):

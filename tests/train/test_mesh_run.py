@@ -1,4 +1,4 @@
-"""A whole run on data x fsdp x tensor: it learns, stops, goes on with the same bits, and is evaluated on one device."""
+"""A whole run on data x fsdp x tensor: it learns, stops, resumes bit for bit, and is evaluated on one device."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Ratios start from the learner's own log-probabilities: nothing is clipped before anything has moved."""
+"""Ratios to the learner's log-probabilities: nothing is clipped before the first step."""
 
 import dataclasses
 
@@ -33,12 +33,12 @@ ROLLOUT = NoCorrection(ratio_from="rollout")
 NUMBERS = build.update_settings(toy_agent.CONFIG, 1.0).replace(
     lr=jnp.float32(0.0), clip_low=jnp.float32(3e-4), clip_high=jnp.float32(4e-4)
 )
-"""The published range of gspo, and a rate at which nothing moves."""
+"""The published clip range of GSPO, and a learning rate of zero."""
 
 
 @pytest.fixture(scope="module")
 def learn():
-    """Function of changes to the rule -> metrics of an update in bfloat16 at rate 0."""
+    """Function from changes of the configuration to metrics of an update in bfloat16 with learning rate 0."""
     programs = Programs(make_mesh(1))
     engine = toy_agent.engine_config(group_size=GROUP_SIZE)
     params = actor_critic.init_params(jax.random.key(0), MODEL) | {"policy": toy_agent.talkative_params(5)["policy"]}
@@ -58,7 +58,7 @@ def learn():
 
 
 def test_the_rollout_s_log_probabilities_are_clipped_before_anything_has_moved(learn):
-    """What the rule is for: rounding of bfloat16 alone leaves the range of gspo."""
+    """The reason for this option: bfloat16 rounding alone exceeds the clip range of GSPO."""
     metrics = learn(mismatch=ROLLOUT)
     assert metrics["rollout/logprob_gap_mean"] > 1e-4
     assert metrics["actor/clip_fraction"] > 0.1
@@ -77,7 +77,7 @@ def test_nothing_is_clipped_before_anything_has_moved(learn, changes):
 
 
 def test_the_penalty_in_the_reward_starts_from_the_learner_too(learn):
-    """The policy is its own reference: by the rollout's log-probabilities k1 would be their difference."""
+    """The policy is its own reference; with the rollout's log-probabilities, k1 would be their difference."""
     changes = {
         "kl": FixedKl(apply_to="reward"),
         "advantage": RewardToGo(whiten=False),

@@ -1,6 +1,6 @@
-"""Pairs of settings: a run is refused with a sentence, or each of the two changes the parameters.
+"""Pairs of settings: either the run is refused with one sentence, or both settings change the parameters.
 
-`make test` tries a sample, `make test-all` all pairs.
+`make test` tests a sample, `make test-all` all pairs.
 """
 
 import itertools
@@ -37,12 +37,12 @@ def judge():
 
 
 def is_known(idle: Setting, other: Setting) -> bool:
-    """Whether a setting does nothing beside another for a reason that is listed."""
+    """Whether a setting has no effect together with another, for a listed reason."""
     return any(idle.name in names and rule(other) for names, rule, _ in IDLE_WITH)
 
 
 def complaints(judge, one: Setting, other: Setting) -> list[str]:
-    """What is wrong with a pair."""
+    """Returns what is wrong with a pair."""
     refusal = judge.refusal(one, other)
     if refusal:
         # One sentence that names a value: no traceback, no second line.
@@ -100,7 +100,7 @@ def test_settings_whose_test_starts_below_the_configuration_arrive_there(setting
 
 
 def _is_traced(setting: Setting) -> bool:
-    """Whether a value needs no program of its own, nor anything else that does."""
+    """Whether neither a value nor the settings that it needs require another program."""
     try:
         rule = build.learner_config(read(put(BASE, {setting.name: setting.value})))
     except UserError:
@@ -110,11 +110,11 @@ def _is_traced(setting: Setting) -> bool:
 
 
 NUMBERS = [setting for setting in TRIED if _is_traced(setting)]
-"""Settings that may change without a new program."""
+"""Settings that can change without a new program."""
 
 
 def test_numbers_matter_beside_each_other(judge):
-    """With every program compiled once: all numbers beside all others, under one rule."""
+    """All pairs of numbers under one algorithm, with every program compiled once."""
     pairs = [pair for pair in itertools.combinations(NUMBERS, 2) if pair[0].name != pair[1].name]
     assert len(pairs) > 150
     found = [line for pair in pairs for line in complaints(judge, *pair)]
@@ -123,11 +123,11 @@ def test_numbers_matter_beside_each_other(judge):
 
 FEW = ("algo.advantage.kind", "algo.objective.kind", "algo.minibatches", "algo.advantage.reward_placement")
 RULES = [next(setting for setting in TRIED if setting.name == name) for name in FEW]
-"""Settings that take a program of their own, one value of each."""
+"""Settings that need another program, with one value each."""
 
 
 def test_a_sample_of_pairs(judge):
-    """Numbers beside a few rules that take programs of their own."""
+    """Numbers together with a few settings that need other programs."""
     pairs = [pair for pair in PAIRS if any(x in RULES for x in pair) and any(x in NUMBERS for x in pair)]
     chosen = random.Random(0).sample(pairs, SAMPLE)
     before = two_updates.compiled()
@@ -145,21 +145,21 @@ def test_refusals_are_sentences(judge):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", TRIED, ids=str)
 def test_every_pair(judge, first):
-    """All pairs with the settings that come later in the table; hundreds of programs."""
+    """All pairs with settings that come later in the table; hundreds of programs."""
     later = TRIED[TRIED.index(first) + 1 :]
     found = [line for other in later if other.name != first.name for line in complaints(judge, first, other)]
     assert found == []
 
 
 def test_what_changes_memory_alone_is_seen_to_change_nothing(judge):
-    """The measure can tell: parts of a minibatch change rounding only."""
+    """Checks the criterion: microbatches change only rounding, and are found to have no effect."""
     parts = judge.results.of(read(put(BASE, {"algo.grad_accum_steps": 2})))
     assert difference(parts, judge.results.of(read(BASE))) < SMALLEST / 3
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_holds_no_value_that_nothing_reads(judge, name):
-    """Another value of a key that it gives is not refused as one that is not read."""
+    """Another value for a key of the preset is not refused as unused."""
     base = put(BASE, {"tasks": [{"env": "SimpleSokoban", "groups": 16}], "prompt.max_turns": 10})
     base = put({**base, "algo": {"preset": name}}, {"rollout.group_size": 16})
     given, unread = {key for key, _ in leaves(read_preset(name).values, lists=False)}, []

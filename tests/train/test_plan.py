@@ -1,4 +1,4 @@
-"""Plans against what is known of small runs, and the published shapes compiled for a described TPU."""
+"""Plans against known sizes of small runs, and the published model shapes compiled for an abstract TPU."""
 
 import importlib.util
 import json
@@ -55,7 +55,7 @@ def test_a_plan_on_the_devices_that_are_here():
     plan = make_plan(config, described_devices("local")[0][:4])
     assert plan.mesh == {"data": 1, "fsdp": 2, "tensor": 2}
     assert plan.rows == 4
-    # f32 moments, two a parameter; norms and heads are small.
+    # Two f32 moments per parameter; norms and heads are small.
     assert plan.optimizer == pytest.approx(2 * plan.update_parameters, rel=0.01)
     assert plan.update_parameters < plan.rollout_parameters
     # 2 layers, keys and values, 4 rows of one of two heads of four numbers of four bytes.
@@ -85,7 +85,7 @@ def test_plan_at_the_command_line(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_qwen_on_described_tpus():
-    """The real programs of Qwen2.5-0.5B on 16 chips of v5e."""
+    """The programs of Qwen2.5-0.5B, compiled for 16 chips of v5e."""
     config = decode(
         {
             "tasks": [{"env": "SimpleSokoban", "groups": 64}],
@@ -106,8 +106,8 @@ def test_qwen_on_described_tpus():
     in_token_loop = [one for one in plan.rollout.operations if one.depth >= TOKEN_LOOP]
     gathered = sum(one.size for one in in_token_loop if one.kind == "all-gather")
     assert gathered < 0.01 * plan.rollout_parameters
-    # Keys or values of a layer, as they are kept and in f32. The compiler keeps those of some layers in the chip's own
-    # memory, which it must write back; logits are copied once a token, to another layout.
+    # Keys or values of a layer, in their dtype and in f32. The compiler keeps those of some layers in on-chip memory
+    # and must write them back; logits are copied once per token, to another layout.
     buffer = plan.cache // (2 * PUBLISHED["qwen2.5-0.5b"].num_layers)
     assert not {buffer, 2 * buffer} & {one.size for one in in_token_loop if one.kind == "copy"}
     assert not [one for one in plan.rollout.operations if one.kind in hlo.HOST]

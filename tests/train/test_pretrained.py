@@ -85,7 +85,7 @@ def test_only_what_is_trained_is_in_the_checkpoint_and_moves(run, folder):
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
-    """The same command on a finished run changes nothing."""
+    """Repeating the command of a finished run changes nothing."""
     file, path, _ = run
     before = tiny_run.checkpoint(path, 3), tiny_run.metrics(path)
     code, _, err = tiny_run.command("train", file, "--run_dir", str(path))
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_refused(folder, tmp_path, words, message):
 
 @pytest.mark.slow
 def test_a_roll_back_keeps_what_is_frozen(run, tmp_path, monkeypatch):
-    """Going back twice to where learning began leaves the policy that began, beside the same frozen part."""
+    """Two roll-backs to the start of learning restore the initial policy, with the same frozen parameters."""
     sign = collapse.Alarm("always", "rollout/horizon", "turns", "above", 0.0, 1, True, "always", "made up")
     monkeypatch.setattr(collapse, "ALARMS", (sign,))
     file, _, _ = run

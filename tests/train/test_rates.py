@@ -1,4 +1,4 @@
-"""Learning rates by what is trained, and what is said at the start of a run."""
+"""Learning rates by what is trained, and the notes at the start of a run."""
 
 import pytest
 import yaml
@@ -13,7 +13,7 @@ FROZEN = {"model": {"pretrained": "smollm2-135m", "frozen_layers": 20}}
 
 @pytest.fixture
 def load(tmp_path):
-    """Function of the keys of a file -> its configuration."""
+    """Function from the keys of a file to its configuration."""
 
     def run(keys):
         file = tmp_path / "run.yaml"

@@ -1,4 +1,4 @@
-"""The strict learner: ratios of exactly 1 and divergences of exactly 0 until something moves; and the truncated one."""
+"""`algo.mismatch` replay: ratios of exactly 1 and divergences of exactly 0 until the first step; and tis."""
 
 import dataclasses
 import functools
@@ -65,7 +65,7 @@ class Iteration:
         return program.lower(*arguments).compile(toy_agent.SAME_BITS)(*arguments)[0]
 
     def learn(self, logprobs, *, state=None, trajectory=None, **numbers):
-        """State and metrics after the update; each program is compiled once."""
+        """Returns state and metrics after the update; each program is compiled once."""
         state = jax.tree.map(jnp.copy, self.state if state is None else state)  # the program donates it
         trajectory = self.trajectory if trajectory is None else trajectory
         arguments = state, trajectory, TEMPERATURE, KEY, settings(**numbers)
@@ -82,7 +82,7 @@ def iteration():
 
 
 def assert_exact(metrics):
-    """Ratios, divergences and the log-probabilities themselves are those of the rollout in every bit."""
+    """Ratios, divergences and log-probabilities equal those of the rollout bit for bit."""
     assert metrics["update/trained_tokens"] > 50
     assert metrics["actor/ratio_mean"] == 1.0
     for name in ("actor/kl", "actor/ppo_kl", "rollout/logprob_gap_mean", "rollout/logprob_gap_max"):
@@ -91,7 +91,7 @@ def assert_exact(metrics):
 
 
 def test_nothing_has_moved_bit_for_bit(iteration):
-    """Two gradient steps at rate 0, on the half of the groups that the filter keeps."""
+    """Two gradient steps with learning rate 0, on the half of the groups that the filter keeps."""
     _, metrics = iteration.learn("replay", lr=0.0, critic_lr=0.0, kl_coef=0.3)
     assert_exact(metrics)
     assert metrics["rollout/parallel_gap_max"] > 0
@@ -110,7 +110,7 @@ def test_nothing_has_moved_bit_for_bit(iteration):
     ],
 )
 def test_nothing_has_moved_on_several_devices(devices, fsdp, engine):
-    """Rollout and learner deal the rows in different ways; minibatches are shuffled; parts are put together."""
+    """Rollout and learner distribute rows differently, minibatches are shuffled, and shards are all-gathered."""
     several = Iteration(devices, engine, fsdp=fsdp, epochs=1, minibatches=2)
     _, metrics = several.learn("replay", lr=0.0, critic_lr=0.0, kl_coef=0.3)
     assert_exact(metrics)
@@ -118,7 +118,7 @@ def test_nothing_has_moved_on_several_devices(devices, fsdp, engine):
 
 @pytest.mark.slow
 def test_the_gradient_is_that_of_the_parallel_pass(iteration):
-    """Steps of the plain gradient are the same but for rounding, also after parameters and reference have parted."""
+    """Plain gradient steps are equal up to rounding, also when parameters and reference differ."""
     moved = iteration.state.replace(
         params=iteration.state.params | {"policy": jax.tree.map(lambda x: 1.02 * x, iteration.state.params["policy"])}
     )
@@ -134,7 +134,7 @@ def test_the_gradient_is_that_of_the_parallel_pass(iteration):
 
 @pytest.mark.slow
 def test_one_wrong_bit_is_seen(iteration):
-    """The share of equal log-probabilities and the largest difference tell of a single last bit."""
+    """The share of equal log-probabilities and the largest difference reveal a single last bit."""
     trajectory = iteration.trajectory
     off = jnp.where(trajectory.response_mask, jnp.nextafter(trajectory.response.logprob, -jnp.inf), 0.0)
     one_turn = jnp.arange(trajectory.response_mask.shape[1])[:, None] == 0
@@ -146,7 +146,7 @@ def test_one_wrong_bit_is_seen(iteration):
 
 @pytest.mark.slow
 def test_the_gap_of_the_parallel_pass(iteration):
-    """Mean and greatest difference over the trained tokens; a token far off is the greatest."""
+    """Mean and largest difference over the trained tokens; a token far off has the largest."""
     trajectory = iteration.trajectory
     _, metrics = iteration.learn("learner")
     assert 0 < metrics["rollout/logprob_gap_mean"] < metrics["rollout/logprob_gap_max"] < 1e-4
@@ -192,7 +192,7 @@ def test_value_of_one_and_gradient_of_the_other():
 
 
 def test_truncated_weights_stand_before_the_policy_gradient():
-    """At the first step it is that of -mean(weight x advantage x logprob), with NumPy's weights."""
+    """At the first step the gradient is that of -mean(weight x advantage x logprob), with weights from NumPy."""
     cap = 1.25
     model = dataclasses.replace(made_up.MODEL, critic="none")
     rule = made_up.BASE.replace(mismatch=Tis(cap=cap), **made_up.GRPO)

@@ -1,4 +1,4 @@
-"""Runs whose process is killed end like one that never was, bit for bit."""
+"""Runs whose process is killed end bit for bit like a run that was not killed."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 
 @pytest.fixture
 def lives(finished, tmp_path):
-    """Function (moment, nth) that starts the command of the finished run for another folder; gives its exit code."""
+    """Function (moment, nth) that runs the command of the finished run in another folder; returns its exit code."""
     environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
 
     def live(moment, nth=0):
@@ -44,7 +44,7 @@ def rows(run):
 
 
 def test_killed_again_and_again(finished, lives, tmp_path):
-    """In an update behind a row that no checkpoint covers, in a rollout, while a checkpoint is saved."""
+    """In an update after a row without a checkpoint, in a rollout, and while a checkpoint is saved."""
     run = tmp_path / "run"
     assert lives("update", 4) == -signal.SIGKILL
     assert (tiny_run.checkpoints(run), rows(run)) == ([3, 5], [1, 2, 3, 4, 5, 6])

@@ -1,4 +1,4 @@
-"""A run that collapses goes back to the last checkpoint before, at lower rates, however often it is killed."""
+"""A run that collapses rolls back to the last checkpoint before, with lower learning rates, even if it is killed."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ SIGN = collapse.Alarm("long", "rollout/horizon", "turns", "above", 1.5, 2, True,
 
 @pytest.fixture(autouse=True)
 def sign(monkeypatch):
-    """The only alarm: horizon 2, which iterations 4 and 5 have, however often they are played."""
+    """The only alarm: horizon 2, which iterations 4 and 5 have every time they are played."""
     monkeypatch.setattr(collapse, "ALARMS", (SIGN,))
 
 
@@ -40,14 +40,14 @@ def test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills(file, 
     assert code == 0, err
     assert "long since 4, back to iteration 2 (roll-back 1 of 1)" in " ".join(shown.split())
     records = [json.loads((tmp_path / "whole" / "roll_backs" / f"{n}.json").read_text()) for n in (1, 2)]
-    # The checkpoint of iteration 4 was made in trouble.
+    # The checkpoint of iteration 4 was saved after the collapse began.
     assert [(r["alarm"], r["iteration"], r["began"], r["step"]) for r in records] == [("long", 5, 4, 2)] * 2
     given_up, again = ([row for row in r["rows"] if row["stage"] == "rl"] for r in records)
     assert [row["iteration"] for row in given_up] == [3, 4, 5]
     assert [row["actor/lr"] for row in given_up] == [0.01] * 3
     assert [row["actor/lr"] for row in again] == [0.0025] * 3
     assert given_up[0]["rollout/logprob_mean"] != again[0]["rollout/logprob_mean"]
-    # The second time is one more than allowed: the run ends with the good policy.
+    # The second roll-back is one more than allowed: the run ends with the good policy.
     assert [row["iteration"] for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"] == [1, 2]
     assert tiny_run.checkpoints(tmp_path / "whole")[-1] == 2
     summary = tiny_run.summary(tmp_path / "whole")
@@ -71,7 +71,7 @@ def test_it_goes_back_with_lower_rates_and_other_draws_and_survives_kills(file, 
     assert tiny_run.summary(tmp_path / "killed") == summary
     assert tiny_run.metrics(tmp_path / "killed") == tiny_run.metrics(tmp_path / "whole")
     assert tiny_run.checkpoint(tmp_path / "killed", 2) == tiny_run.checkpoint(tmp_path / "whole", 2)
-    # A run that has ended so stays ended.
+    # A run that ended this way stays ended.
     code, _, err = train(file, tmp_path / "killed")
     assert code == 0, err
     assert tiny_run.summary(tmp_path / "killed") == summary

@@ -1,4 +1,4 @@
-"""Runs of rules that keep a state, or play more than one rollout an iteration."""
+"""Runs of algorithms that keep a state, or play more than one rollout per iteration."""
 
 import json
 import os
@@ -33,13 +33,13 @@ def test_horizon_temperature_and_coefficient_move_and_survive_a_kill(file, tmp_p
     code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "whole"))
     assert code == 0, err
     rows = [row for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"]
-    # No success rises by 2, so that the horizon grows as soon as two stretches of one iteration have been seen.
+    # No success rate rises by 2, so the horizon grows once two windows of one iteration have been seen.
     assert [row["rollout/horizon"] for row in rows] == [1, 1, 2, 2]
     assert [row["rollout/temperature"] for row in rows] == [1.0, 0.75, 0.5, 0.5]
     coefficients = [row["actor/kl_coef"] for row in rows]
     assert coefficients[0] == pytest.approx(0.1)
     assert len(set(coefficients)) == 4
-    # Four groups of four, and a greedy episode for each of them.
+    # Four groups of four, and a greedy episode per group.
     summary = tiny_run.summary(tmp_path / "whole")
     assert summary["episodes"] == 4 * (16 + 4)
     compiled = json.loads((tmp_path / "whole" / "summary.json").read_text())["programs"]
@@ -68,7 +68,7 @@ def test_presets_run_from_the_command_line(preset, tmp_path):
 
 @pytest.mark.parametrize("command", ["train", pytest.param("compare", marks=pytest.mark.slow)])
 def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
-    """On the level that a group was played on, whichever round it is from; and metrics tell of all rounds."""
+    """On the level of the group, for groups of any round; and metrics cover all rounds."""
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
     run |= {
         "algo": {"preset": "remax", "dynamic_sampling": 3, "minibatches": 1},

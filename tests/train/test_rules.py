@@ -1,4 +1,4 @@
-"""Learning rules by name on made-up trajectories: what reaches the gradient, and what it must not depend on."""
+"""Algorithms by name on made-up trajectories: what affects the gradient, and what must not."""
 
 import functools
 
@@ -55,7 +55,7 @@ from agentrl_jax.setup.programs import Programs
 
 NO_CRITIC = ActorCritic(decoder=SHAPE, critic="none")
 GREEDY = jax.tree.map(lambda x: x[1::GROUP_SIZE], TRAJECTORY)
-# States of two kinds, so that turns of a group meet in them.
+# States of two kinds, so that turns of a group share states.
 STATES = jnp.asarray(np.random.default_rng(3).integers(0, 2, (EPISODES, TURNS, 1)).repeat(2, axis=2), jnp.uint32)
 MET = TRAJECTORY.replace(turn=TRAJECTORY.turn.replace(state_hash=STATES))
 
@@ -110,7 +110,7 @@ def size(tree):
 
 
 FAST = ("gigpo", "dapo", "gspo", "cispo", "starpo_s2", "ppo")
-"""Between them they have every objective, a critic, a mask, anchors and a divergence in the reward."""
+"""Together they have every objective, a critic, a mask, GiGPO's anchor states and a divergence in the reward."""
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in PRESETS if n not in FAST)])
@@ -177,7 +177,7 @@ def test_members_within_groups_are_chosen_by_their_returns(learn):
 
 
 def per_turn(config, trajectory=MET):
-    """Advantage of every turn's first token, [E, T]; NaN where none was sampled."""
+    """Advantage of every turn's first token, [E, T]; NaN if no token was sampled."""
     batch = batch_of(config, trajectory)
     episode, turns = np.asarray(batch.source), TURNS
     found = np.full((EPISODES, TURNS), np.nan)
@@ -215,7 +215,7 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
 
 
 def of_slots(x, batch, config):
-    """What rows [N, K] hold, slot by slot of every episode: [E, T * L]."""
+    """Rearranges rows [N, K] to the response positions of every episode, [E, T * L]."""
     of_episode = TURNS if config.context == "single_turn" else 1
     found = np.full((EPISODES * of_episode, x.shape[1]), np.nan)
     found[np.asarray(batch.source)] = np.where(np.asarray(batch.mask), np.asarray(x), np.nan)
@@ -226,7 +226,7 @@ def token_before(tokens, position):
     return jnp.take_along_axis(tokens, position - 1, axis=1).astype(jnp.float32)
 
 
-# Two of three episodes were cut off after having read something that is still to be answered.
+# Two of three episodes were truncated after an observation without a response.
 FINAL_LENGTH = np.arange(EPISODES) % 3
 FINAL = np.random.default_rng(7).integers(0, 19, (EPISODES, MET.observation.shape[-1]))
 CUT_OFF = MET.replace(
@@ -286,7 +286,7 @@ CUT = {
 
 @pytest.mark.parametrize("changes", CUT.values(), ids=CUT)
 def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypatch):
-    """Critic and reference that read a token alone are the same in both contexts, and so is all that follows."""
+    """With critic and reference that read only one token, everything is the same in both contexts."""
     monkeypatch.setattr(actor_critic, "values", lambda params, model, *row: jnp.cos(token_before(*row)))
     monkeypatch.setattr(actor_critic, "logprobs", lambda params, model, *row: -3.0 + jnp.sin(token_before(*row[:2])))
     config = rule(**changes)
@@ -337,7 +337,7 @@ def test_remax_takes_the_greedy_return_off(learn):
 
 @pytest.mark.parametrize("advantage", [TurnGae, BiLevelGae])
 def test_turn_ends_are_those_of_the_trajectory(advantage):
-    """Placed by turn, without discount and with a critic of zeros: what is still to come, turn by turn."""
+    """Without discount and with a critic of zeros, advantages are the sums of later rewards, turn by turn."""
     config = rule(advantage=advantage(whiten=False, reward_placement="turn"))
     state = fresh_state()
     zero = state.replace(params=jax.tree.map(jnp.zeros_like, state.params))
@@ -371,7 +371,7 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
 @pytest.mark.parametrize("dropped", ["broken", "filtered", "filtered group"])
 @pytest.mark.parametrize("grouping", ["state", "batch"])
 def test_returns_are_normalized_among_those_that_are_learned_from(grouping, dropped):
-    """Whether an environment broke or a filter left members out, nobody is compared with them."""
+    """Members are left out because an environment broke or by a filter; no other member is compared with them."""
     changes = {
         "filtered": {"filter_group_size": 3},
         "filtered group": {"filter": TopKFilter()},
@@ -407,7 +407,7 @@ def test_the_numbers_of_a_rule_are_read(learn, changes, name, values):
 
 
 def test_several_devices_make_the_same_step():
-    """ReMax, whose greedy episodes every device sees whole, with a coefficient in the state."""
+    """ReMax, whose greedy episodes are replicated to every device, with a coefficient in the state."""
     config = rule(advantage=Remax(), kl=AdaptiveKl(estimator="k2"))
     made = []
     for devices in (1, 2):
@@ -424,7 +424,7 @@ def test_several_devices_make_the_same_step():
 
 @pytest.mark.slow
 def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
-    """With more parts than episodes, so that the last observations are padded."""
+    """With more shards than episodes, so that the last observations are padded."""
     config = rule(
         context="single_turn",
         advantage=Gae(bootstrap_truncated=True),
@@ -447,7 +447,7 @@ def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
     [("loss", "k2", 1e9, 0.9), ("reward", "k1", 1e9, 0.9), ("reward", "k1", 1e-9, 1.1)],
 )
 def test_the_adaptive_coefficient_follows_the_divergence(learn, where, kind, target, factor):
-    """clip(error, -0.2, 0.2) * episodes / horizon a step; the state keeps it, so that a checkpoint does."""
+    """clip(error, -0.2, 0.2) * episodes / horizon per step; the coefficient is in the state and so in checkpoints."""
     other = TRAJECTORY.replace(response=TRAJECTORY.response.replace(logprob=TRAJECTORY.response.logprob + 1.0))
     numbers = settings(kl_coef=0.5, kl_target=target, kl_horizon=2.0 * EPISODES)
     after, metrics, _ = learn(rule(kl=AdaptiveKl(apply_to=where, estimator=kind)), other, numbers)
@@ -458,7 +458,7 @@ def test_the_adaptive_coefficient_follows_the_divergence(learn, where, kind, tar
 
 
 def test_the_whole_divergence_is_that_of_the_distributions(learn, monkeypatch):
-    """Of every sampled token, in one chunk or in several; and it pulls the policy towards the reference."""
+    """At every sampled token, in one chunk or in several; and it pulls the policy towards the reference."""
     config = rule(kl=FixedKl(estimator="full"), advantage=Rloo())
     state = fresh_state(NO_CRITIC, reference=True)
     other = jax.tree.map(lambda x: x + 0.3 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), state.reference)

@@ -30,7 +30,7 @@ def fill(folder, steps):
 
 
 def events(path):
-    """Every event of a TensorBoard folder, in the order of writing, by the format of its records."""
+    """Reads every event of a TensorBoard folder, in the order of writing, from the record format."""
     found = []
     for file in sorted(path.iterdir()):
         data = file.read_bytes()
@@ -62,7 +62,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(config):
         RunFolder(other)
     for part in ("seed (0 there, 5 now)", 'tasks.1.env (absent there, "Y" now)', "--run_dir"):
         assert part in str(caught.value)
-    RunFolder(config).close()  # the refusal let go of the lock
+    RunFolder(config).close()  # the refusal released the lock
 
 
 def train(config, **changes):
@@ -113,7 +113,7 @@ def test_a_run_that_has_left_nothing_gives_its_folder_up(config, tmp_path):
     other = config.replace(seed=5)
     RunFolder(other).close()
     assert read_config(config.run_dir) == other
-    (tmp_path / "run" / "checkpoints").mkdir()  # as it is left by one that did not fit into the memory
+    (tmp_path / "run" / "checkpoints").mkdir()  # as left by a run that did not fit in memory
     RunFolder(config).close()
     assert read_config(config.run_dir) == config
     (tmp_path / "run" / "checkpoints" / "3").mkdir()
@@ -181,7 +181,7 @@ def test_truncate_cuts_records_to_the_checkpoint(config, tmp_path):
     with RunFolder(config) as folder:
         fill(folder, range(1, 8))
     with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
-        file.write('{"step": 8, "loss": 1')  # what a kill leaves
+        file.write('{"step": 8, "loss": 1')  # as left by a killed process
     straight = Config(run_dir=str(tmp_path / "straight"), tasks=config.tasks)
     with RunFolder(straight) as folder:
         fill(folder, range(1, 10))

@@ -1,4 +1,4 @@
-"""What is imitated of demonstrations in which a random player acts now and then."""
+"""Which turns are imitated in demonstrations in which a random policy sometimes acts."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a rollout tells of its services, counted by hand."""
+"""Metrics of the services of a rollout, against counts by hand."""
 
 import math
 import types
@@ -48,7 +48,9 @@ def test_retried_episodes_stand_beside_the_others():
 def test_without_trouble_there_is_nothing_to_compare():
     trajectory = played([0, 0], [1, 0], [1, 1], [[0], [0]], [0, 1])
     found = service_metrics(trajectory, Report(), 1.0, 0)
-    assert found["env/failed_share"] == found["env/retries"] == found["env/lone_share"] == 0  # groups of one are whole
+    assert (
+        found["env/failed_share"] == found["env/retries"] == found["env/lone_share"] == 0
+    )  # groups of one are complete
     assert math.isnan(found["env/retried_success"])
     assert math.isnan(found["env/failed_turns"])
 

@@ -39,13 +39,13 @@ def train(file, folder, *words):
 
 
 def rows(folder):
-    """Of metrics.jsonl, without what a clock says."""
+    """Returns the rows of metrics.jsonl, without measured times."""
     return [{key: value for key, value in row.items() if not key.startswith(TIMES)} for row in tiny_run.metrics(folder)]
 
 
 @pytest.fixture(scope="module")
 def calm(file, tmp_path_factory):
-    """A run in this process: its folder and what it printed."""
+    """A run in this process: its folder and its output."""
     folder = tmp_path_factory.mktemp("calm") / "run"
     code, output, error = train(file, folder)
     assert code == 0, error
@@ -69,7 +69,7 @@ def test_a_run_on_a_service_ends_well(calm):
 
 
 def servers():
-    """Processes of this one that serve."""
+    """Returns the child processes that are servers."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -81,7 +81,7 @@ def servers():
 
 
 def test_a_server_that_is_killed_in_the_middle_changes_nothing(file, calm, tmp_path):
-    """The run starts a server of its own, which is killed twice; every number is that of the undisturbed run."""
+    """The run starts a server, which is killed twice; every number equals that of the undisturbed run."""
     folder, killed = tmp_path / "run", []
 
     def kill():
@@ -116,7 +116,7 @@ def test_a_server_that_is_not_there_is_named(file, tmp_path):
 
 @pytest.fixture
 def breaking(monkeypatch):
-    """Mazes whose training items of even numbers break at the second move."""
+    """Mazes whose training items with even numbers break at the second move."""
     reset, step = Maze.reset, Maze.step
 
     def remembered(self, item):

@@ -1,4 +1,4 @@
-"""Single gradient steps: those of imitation, and what is left alone when a step is skipped."""
+"""Single gradient steps: imitation, and what stays unchanged when a step is skipped."""
 
 import dataclasses
 import functools
@@ -21,14 +21,14 @@ from agentrl_jax.setup.programs import Programs
 
 
 def test_a_step_without_tokens_moves_nothing():
-    """Momentum and decay of AdamW would."""
+    """AdamW's momentum and weight decay would change parameters."""
     tx = states.optimizer(0.9, 0.999, 0.1)
     state = fresh_state(tx=tx)
     ones, zeros = (jax.tree.map(make, state.params) for make in (jnp.ones_like, jnp.zeros_like))
     rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5}
     moved, norms, good = states.apply_gradients(state, tx, jnp.float32(1), ones, tokens=jnp.float32(3), **rates)
     assert good
-    for name, norm in norms.items():  # each part by itself
+    for name, norm in norms.items():  # each part of the parameters separately
         assert float(norm) == pytest.approx(np.sqrt(sum(x.size for x in jax.tree.leaves(state.params[name]))))
     again, _, good = states.apply_gradients(moved, tx, jnp.float32(0), zeros, tokens=jnp.float32(0), **rates)
     assert not good
@@ -37,7 +37,7 @@ def test_a_step_without_tokens_moves_nothing():
 
 
 def test_imitation_lowers_the_loss_whatever_the_devices():
-    """Cross-entropy of the demonstrated tokens falls; two devices see the same."""
+    """Cross-entropy of the demonstrated tokens falls; two devices give the same."""
     tx = states.optimizer(0.9, 0.999, 0.0)
     rows = pack_trajectories(TRAJECTORY, "full")
     numbers = (jnp.float32(0.01), jnp.float32(1.0))
@@ -63,7 +63,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
 
 
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():
-    """It is a copy of the adapter, of nothing else; a fresh one scores as the base does, bit for bit."""
+    """The reference is a copy of the adapter only; a new adapter scores like the base model, bit for bit."""
     decoder = MODEL.decoder
     model = ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
     state = states.init_state(KEY, model, PLAIN, reference=True)
@@ -84,7 +84,7 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
 
 
 def biased_state(model, tx):
-    """Parameters of which every leaf is 1, with all kinds of biases and norms, stacked."""
+    """A state whose parameters are all 1, with all kinds of biases and norms, stacked."""
     state = states.init_state(KEY, model, tx, reference=False)
     return state.replace(params=jax.tree.map(jnp.ones_like, state.params))
 
@@ -95,7 +95,7 @@ def biased_state(model, tx):
     ids=["decoder", "adapters"],
 )
 def test_norms_and_biases_do_not_decay(changes):
-    """With a gradient of zero decay is all that moves a parameter. A stacked norm has two axes as a matrix has."""
+    """With a zero gradient only decay changes a parameter. A stacked norm has two axes, like a matrix."""
     shape = dataclasses.replace(MODEL.decoder, qkv_bias=True, output_bias=True, mlp_bias=True, qk_norm=True)
     model = ActorCritic(decoder=shape, **changes)
     rates = {"lr": 1.0, "critic_lr": 1.0, "max_grad_norm": 1.0, "tokens": jnp.float32(1)}
@@ -118,7 +118,7 @@ def test_norms_and_biases_do_not_decay(changes):
 
 
 def test_a_held_policy_and_its_moments_stand_still():
-    """As if its first step were the first of all, while the critic moves as it would anyway."""
+    """After the hold, the policy's next step equals a first step; the critic learns as without the hold."""
     tx = states.optimizer(0.9, 0.999, 0.1)
     state = fresh_state(tx=tx)
     grads = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape), state.params)

@@ -1,4 +1,4 @@
-"""Folders that cannot be written, and disks that are full: one sentence, exit code 2, and nothing is lost."""
+"""Folders that cannot be written, and full disks: one sentence, exit code 2, and nothing is lost."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ LONGER = ("--train.iterations", "5")
 
 @pytest.fixture
 def read_only():
-    """A function that makes a file or a folder read-only where it is; skips where mounting is not allowed."""
+    """Function that makes a file or a folder read-only in place; skips the test if mounting is not allowed."""
     with contextlib.ExitStack() as stack:
 
         def make(path):
@@ -36,7 +36,7 @@ def _mount(*words):
 
 
 def refused(*words, path, advice):
-    """One sentence that names a path, says why it cannot be used, what was expected and what to do."""
+    """Checks for one sentence that names a path, why it cannot be used, what was expected and what to do."""
     code, _, err = tiny_run.command(*words)
     assert code == 2
     assert err.startswith(f"agentrl: {path}: cannot be "), err
@@ -54,7 +54,7 @@ def variants(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made(finished, variants):
-    """Nobody can make one in /proc, root included."""
+    """No user can create a folder in /proc, not even root."""
     refused("train", finished.file, "--run_dir", "/proc/new", path="/proc/new", advice="--run_dir")
     refused("compare", variants, "--out", "/proc/new", path="/proc/new", advice="--out")
     refused("export", str(finished.folder), "/proc/new", path="/proc/new", advice="give another")
@@ -101,7 +101,7 @@ except CheckpointError as error:
 
 
 def test_a_process_ends_where_the_folder_of_a_checkpoint_could_not_be_made(tmp_path):
-    """Threads of Orbax that wait for such a folder would keep it for 20 minutes."""
+    """Orbax threads that wait for such a folder would keep the process alive for 20 minutes."""
     words = [sys.executable, "-c", UNWRITTEN, str(tmp_path / "checkpoints")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=True)
     assert "there is none before it: make the folder writable, and the same command goes on" in done.stdout
@@ -109,9 +109,9 @@ def test_a_process_ends_where_the_folder_of_a_checkpoint_could_not_be_made(tmp_p
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small disk: its folder, a function that fills it and one that makes room.
+    """A small disk: its folder, a function that fills it and one that frees space.
 
-    Where mounting is not allowed filling it raises what writing to a full disk does.
+    If mounting is not allowed, filling it raises the error of a full disk.
     """
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -130,7 +130,7 @@ def disk(tmp_path):
 
 
 def test_a_disk_that_fills_up_costs_nothing(finished, disk, monkeypatch):
-    """When the row of an iteration, then a checkpoint, then the summary is written; then the run ends as any other."""
+    """While the row of an iteration, a checkpoint, and the summary are written; then the run ends like any other."""
     folder, fill, make_room = disk
     words = ("train", finished.file, "--run_dir", str(folder / "run"))
     for owner, name, nth in (

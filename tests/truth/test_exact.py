@@ -1,4 +1,4 @@
-"""The mean of every estimator, summed over all groups of two, beside the exact gradient."""
+"""The mean of every estimator, summed over all groups of two, compared with the exact gradient."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling
 from agentrl_jax.studies.estimator_bias.report import UNBIASED, biased
 
 KNOWN = json.loads((Path(__file__).parent / "known_biases.json").read_text())
-"""Bias and cosine of each estimator that has one, by drift, policy, members and name."""
+"""Bias and cosine of each biased estimator, by drift, policy, group size and name."""
 POLICIES = {"table": policies.table, "one_layer": policies.one_layer}
 MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
 every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
@@ -66,7 +66,7 @@ def test_what_is_known_is_all_there_is(drift):
 @pytest.mark.parametrize("drift", ["small", "large"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_product_of_all_ratios_of_an_episode_takes_the_drift_out(bench, policy, drift):
-    """E[w g] under the policy that draws is E[g] under the other, whatever the other members' baseline."""
+    """E[w g] under the sampling policy is E[g] under the other policy, for any baseline from the other members."""
     case = next(case for case in OFF_POLICY if case.name == "product over the episode")
     result = bench(policy, drift).measure(case, 2)
     assert result.bias < 1e-10
@@ -104,13 +104,13 @@ def _prefix(advantage, ratio, of_row):
     ],
 )
 def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight):
-    """By the rules' definitions, written down again here."""
+    """From the definitions of the algorithms, implemented again here."""
     here, mean = bench("table", "large"), 0.0
     for level in here.levels:
         t = level.t
         ratio = np.exp(level.logprob - level.behavior_logprob)
         of_row = np.exp(np.log(ratio).sum(axis=1, keepdims=True) / t.mask.sum(axis=1, keepdims=True))
-        # Member i of the pair [i, j]; the other one is the same by symmetry.
+        # Member i of the pair [i, j]; the other member is the same by symmetry.
         advantage = (t.returns[:, None] - t.returns[None, :])[:, :, None]
         weighted = advantage * weight(advantage, ratio[:, None], of_row[:, None])
         mean += np.einsum("i,j,ijs,isp->p", level.chance, level.chance, weighted, level.slopes) / task.LEVELS
@@ -126,7 +126,7 @@ def test_how_far_the_policies_are_apart(bench):
     assert 0.05 < small.log_ratio < 0.1 < 0.2 < large.log_ratio < 0.4
     assert 0 < small.kl < large.kl
     assert 0 < small.outside < 0.1 < 0.5 < large.outside < 1
-    # The divergence of two policies that are close is half the mean square of their log-ratio.
+    # The divergence of two close policies is half the mean square of their log-ratio.
     squares, number = 0.0, 0.0
     for level in bench("table", "small").levels:
         squares += (level.chance[:, None] * np.square(level.logprob - level.behavior_logprob)).sum()
@@ -138,19 +138,19 @@ def test_the_task_is_small_and_whole():
     for level in range(task.LEVELS):
         t = task.enumerate_level(level)
         assert len(t) <= 200
-        # Under any policy the probabilities add up to 1.
+        # Under any policy the probabilities sum to 1.
         logits = np.random.default_rng(level).normal(size=(task.CONTEXTS, task.VOCABULARY))
         odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         chance = t.chance * np.where(t.mask, odds[t.context, t.tokens], 1.0).prod(axis=1)
         assert chance.sum() == pytest.approx(1.0, abs=1e-12)
-        # What a critic should say before the first token is the expected return; in the mean no token is a surprise.
+        # The true value before the first token is the expected return; the mean advantage of every token is zero.
         values = task.true_values(t, chance)
         np.testing.assert_allclose(values[:, 0], chance @ t.returns, atol=1e-12)
         assert len(set(t.mask.sum(axis=1))) > 2
 
 
 def test_the_exact_gradient_is_that_of_the_expected_return(bench):
-    """By differences of a sum that is written down again here."""
+    """By finite differences of a sum that is implemented again here."""
     policy = policies.table()
 
     def expected_return(parameters):
@@ -188,7 +188,7 @@ def test_sampling_agrees_with_the_sum_within_its_error(bench):
 
 
 def test_a_mistake_is_found(bench, monkeypatch):
-    """RLOO that divides by the number of members instead of the others, but in one member only."""
+    """RLOO that divides by the group size instead of the number of other members, for one member only."""
     from agentrl_jax.algos import groups
 
     right = groups.leave_one_out

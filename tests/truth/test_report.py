@@ -1,4 +1,4 @@
-"""What the bench of estimators prints, and what it refuses."""
+"""Output and refusals of `agentrl bench estimators`."""
 
 import json
 

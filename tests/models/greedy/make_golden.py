@@ -1,10 +1,10 @@
-"""Writes `golden.json`: what torch and transformers response to the conversations below, token by token the likeliest.
+"""Writes `golden.json`: the greedy responses of torch and transformers in the conversations below.
 
     agentrl export smollm2-135m FOLDER
     python tests/models/greedy/make_golden.py FOLDER
 
-The second command needs torch and transformers and nothing of this package; the versions used are stored beside the
-responses. Everything is computed in float32 on the CPU.
+The second command needs torch and transformers but not this package; their versions are stored with the responses.
+Everything is computed in float32 on the CPU.
 """
 
 import json
@@ -15,7 +15,7 @@ import torch
 import transformers
 
 TOKENS = 64
-"""Longest response."""
+"""Most tokens of a response."""
 
 CONVERSATIONS = [
     (None, ["What is the capital of Australia, and why is it not Sydney?"]),
@@ -40,16 +40,16 @@ CONVERSATIONS = [
     ("Answer with a single word.", ["Is ice lighter than water?", "And is iron?", "Why?"]),
     (None, ["Fix the   spelling:\tI recieve teh lettre yesterdey.\n"]),
 ]
-"""A system message or None, and what the user says; each message answers the model's own response to the one before."""
+"""A system message or None, and the user messages; each message follows the model's response to the previous one."""
 
 
 def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[dict]:
-    """The turns of a conversation.
+    """Generates the turns of a conversation.
 
     Returns:
-        For each turn: `prompt`, the ids of all that stands before the response; `response`, its ids without the token
-        that ends it; `ended`, whether the model ended it; `text`; and `margin`, by how much the likeliest token's logit
-        stands above the second at the closest of all choices.
+        For each turn: `prompt`, the ids of everything before the response; `response`, its ids without the token that
+        ends it; `ended`, whether the model ended it; `text`; and `margin`, the smallest difference between the logits
+        of the likeliest and the second likeliest token.
     """
     spoken = [{"role": "system", "content": system}] if system else []
     turns = []
@@ -80,7 +80,7 @@ def converse(tokenizer, model, system: str | None, messages: list[str]) -> list[
 
 
 def main(folder: str) -> None:
-    """Writes the file and tells what was said."""
+    """Writes the file and prints the responses."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     conversations = []

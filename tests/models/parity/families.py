@@ -1,7 +1,7 @@
 """Small random checkpoints of every model family, in Hugging Face's layout, made without torch.
 
-A family is the content of its `config.json`. The weights follow from the family's name and the key of each tensor, so
-that a checkpoint need not be stored: whoever needs one makes it.
+A family is defined by its `config.json`. The weights are determined by the family's name and the key of each tensor, so
+checkpoints are generated when needed and not stored.
 """
 
 import json
@@ -87,7 +87,7 @@ def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def tensors(family: str) -> dict[str, np.ndarray]:
-    """The family's weights, f32, lively enough that every one of them shows in the logits."""
+    """The family's weights, f32, large enough that every one of them affects the logits."""
     found = {}
     for name, shape in tensor_shapes(FAMILIES[family]).items():
         draw = np.random.Generator(np.random.PCG64(zlib.crc32(f"{family}/{name}".encode())))

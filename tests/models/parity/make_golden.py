@@ -2,7 +2,7 @@
 
     python tests/models/parity/make_golden.py
 
-Needs torch and transformers beside NumPy and safetensors; the versions used are stored with the logits.
+Needs torch, transformers, NumPy and safetensors; the versions used are stored with the logits.
 """
 
 import sys
@@ -28,7 +28,7 @@ def logits(family: str, folder: Path) -> np.ndarray:
 
 
 def main() -> None:
-    """Writes the file and tells how large the logits are."""
+    """Writes the file and prints how large the logits are."""
     found = {}
     for family in families.FAMILIES:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Tiny GGUF files, made from Hugging Face's tensors by the package `gguf` as llama.cpp's converter does."""
+"""Tiny GGUF files, made from Hugging Face's tensors with the package `gguf`, as by llama.cpp's converter."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def gguf_name(key: str) -> str:
 
 
 def permute(weights: np.ndarray, heads: int) -> np.ndarray:
-    """The converter's own lines for llama's queries and keys."""
+    """The converter's code for llama's queries and keys."""
     shape = weights.shape
     return weights.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 

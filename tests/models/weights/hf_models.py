@@ -1,4 +1,4 @@
-"""Tiny models as Hugging Face lays them out, written by hand: names, [Out, In] matrices, and what they compute."""
+"""Tiny models in Hugging Face's layout, written by hand: names, [Out, In] matrices, and what they compute."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ LAYER_NAMES = {
     "query_norm": "self_attn.q_norm.weight",
     "key_norm": "self_attn.k_norm.weight",
 }
-"""Keys of a layer, spelled out a second time so that a wrong name in the product shows."""
+"""Keys of a layer, written out independently so that a wrong name in the package is noticed."""
 
 
 def config_of(family: str, **changes) -> dict:
@@ -103,7 +103,7 @@ def tensors_of(config: dict, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> Path:
-    """A model's folder, its tensors dealt over `shards` files."""
+    """Writes a model's folder, with its tensors split over `shards` files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     if shards == 1:
@@ -117,7 +117,7 @@ def write_folder(folder: Path, config: dict, tensors: dict[str, np.ndarray], sha
 
 
 def slow_logits(config: dict, tensors: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
-    """Logits f64[S, V] of one row, from tensors as they lie in the file."""
+    """Logits f64[S, V] of one row, from tensors in the layout of the file."""
     t = {key: value.astype(np.float64) for key, value in tensors.items()}
     count, kind = len(tokens), config["model_type"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]

@@ -1,4 +1,4 @@
-"""The same logits as transformers' models on PyTorch, both ways. Skipped where PyTorch is absent, as it is by default.
+"""The same logits as transformers' models on PyTorch, for reading and writing; skipped if PyTorch is not installed.
 
 It needs `torch`, `transformers` and, for adapters, `peft`.
 """
@@ -97,7 +97,7 @@ def test_logits_equal_both_ways(case, tokens, tmp_path):
 
 @pytest.mark.parametrize("case", CASES)
 def test_models_of_ours_are_read(case, tokens, tmp_path):
-    """With a configuration that was written here, not kept from a file."""
+    """With a configuration written by this package, not copied from a file."""
     from agentrl_jax.models.io import hf_config_out
 
     random_model(case).save_pretrained(tmp_path / "theirs")

@@ -1,4 +1,4 @@
-"""Broken and hostile files: each is refused with the project's error, in bounded time and memory."""
+"""Broken and malicious files: each is refused with the project's error, in bounded time and memory."""
 
 import json
 import os
@@ -181,7 +181,7 @@ def test_broken_configurations(content, words, folder):
     ],
 )
 def test_broken_tokenizer_files(changes, words, folder):
-    """They are read with the model and refused when its tokenizer is made of them."""
+    """They are read with the model and refused when the tokenizer is made."""
     for name, content in ({"tokenizer.json": b"{}"} | changes).items():
         (folder / name).write_bytes(content)
     files = load.load_pretrained(folder).files

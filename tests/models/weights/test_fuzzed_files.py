@@ -34,7 +34,7 @@ edits = st.lists(
     min_size=1,
     max_size=3,
 )
-"""Changes of a file; places are shares of it, and half of them fall into the first tenth, where headers are."""
+"""Changes to a file; positions are fractions of its size, and half of them are in the first tenth, with the headers."""
 
 FUZZ = settings(
     max_examples=100,
@@ -131,7 +131,7 @@ def test_odd_values_in_a_gguf_file(data, tmp_path):
     pytest.importorskip("gguf", reason="gguf is not installed; it writes and reads GGUF files")
     from gguf_models import settings_of, write_gguf
 
-    key = data.draw(st.sampled_from(sorted(settings_of(CONFIG))[1:]))  # the writer sets the first one, the architecture
+    key = data.draw(st.sampled_from(sorted(settings_of(CONFIG))[1:]))  # the writer sets the first key, the architecture
     changed = {key: data.draw(st.sampled_from(GGUF_VALUES))}
     path = write_gguf(tmp_path / "m.gguf", CONFIG, tensors_of(CONFIG), settings=changed)
     loads_or_is_refused(lambda: load.load_pretrained(path).params)

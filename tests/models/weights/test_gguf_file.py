@@ -1,4 +1,4 @@
-"""GGUF files written by the package `gguf` from tensors as Hugging Face lays them out."""
+"""GGUF files written by the package `gguf` from tensors in Hugging Face's layout."""
 
 import importlib.util
 import json
@@ -33,7 +33,7 @@ Kind = gguf.GGMLQuantizationType
     ],
 )
 def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
-    """Rows of llama's queries and keys are put back, those of Qwen stay."""
+    """The permutation of rows of llama's queries and keys is undone; rows of Qwen stay."""
     config = config_of(family, **changes)
     tensors = tensors_of(config)
     expected = load.load_pretrained(write_folder(tmp_path / "hf", config, tensors))
@@ -45,7 +45,7 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
 
 @pytest.mark.parametrize("name", gguf_format.KINDS)
 def test_every_kind_of_numbers(name, tmp_path):
-    """The package's own numbers for random blocks, in rows that are read in parts."""
+    """The numbers that the package `gguf` gives for random blocks, in rows that are read in parts."""
     kind = Kind[name]
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     config = config_of("qwen2", hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2)
@@ -152,7 +152,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("splitter", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
 def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
-    """Words of each tokenizer's own expression, written with Python's classes of characters."""
+    """Words by each tokenizer's regular expression, written with Python's character classes."""
     names = [*sorted(tokenizer.byte_alphabet().values()), "<|endoftext|>", "zz"]
     config = config_of("llama", vocab_size=len(names))
     settings = {
@@ -181,7 +181,7 @@ def test_splitters_cut_where_the_originals_do(splitter, tmp_path):
 
 
 def test_kinds_of_tokens(tmp_path):
-    """Control tokens are special, user-defined ones are whole but ordinary, and padding is no token."""
+    """Control tokens are special, user-defined tokens are never split but ordinary, and padding is no token."""
     names = [*sorted(tokenizer.byte_alphabet().values()), "<tool>", "<|im_end|>", "zz", "[PAD259]", "[PAD260]"]
     config = config_of("qwen2", vocab_size=len(names))
     settings = {

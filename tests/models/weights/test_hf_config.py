@@ -1,4 +1,4 @@
-"""Hugging Face's configurations: what each says, what is refused, and what is written."""
+"""Hugging Face's configurations: how each is read, what is refused, and what is written."""
 
 import dataclasses
 import json
@@ -114,7 +114,7 @@ def test_without_transformers(monkeypatch):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_own_files_are_read(family):
-    """All keys that transformers 5 writes are known, and mean the same."""
+    """All keys that transformers 5 writes are known, and have the same meaning."""
     transformers = pytest.importorskip("transformers")
     raw = config_of(family)
     written = transformers.AutoConfig.for_model(**raw).to_dict()

@@ -19,7 +19,7 @@ DECODER = hf_config.parse_config(config_of("qwen2")).decoder
 
 
 def fresh(size):
-    """An adapter of ours of the right shapes, with numbers of its own."""
+    """A new adapter of the right shapes, with other numbers."""
     shapes = jax.eval_shape(lambda: lora.init_adapter(jax.random.key(0), DECODER, size))
     draw = np.random.default_rng(2)
     return jax.tree.map(lambda x: jnp.asarray(draw.standard_normal(x.shape), x.dtype), shapes)
@@ -27,7 +27,7 @@ def fresh(size):
 
 @pytest.mark.parametrize("stabilized", [False, True])
 def test_the_product_is_that_of_peft(stabilized, tmp_path):
-    """x A^T B^T times alpha / r, or alpha / sqrt(r) where rank-stabilized."""
+    """x A^T B^T times alpha / r, or alpha / sqrt(r) if rank-stabilized."""
     tensors = adapter_tensors()
     adapter, size = peft_files.load_adapter(write(tmp_path, tensors, use_rslora=stabilized), DECODER)
     assert size.targets == ("query", "down")

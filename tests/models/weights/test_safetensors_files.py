@@ -1,4 +1,4 @@
-"""Folders of safetensors files against tensors as Hugging Face lays them out."""
+"""Folders of safetensors files against tensors in Hugging Face's layout."""
 
 import json
 import tracemalloc
@@ -20,7 +20,7 @@ from agentrl_jax.text import model_folder
 
 
 def assert_holds(params, tensors, dtype=np.float32):
-    """Every array holds the tensors of its name, matrices turned round."""
+    """Every array holds the tensors of its name, with matrices transposed."""
     used = set()
 
     def check(array, keys):
