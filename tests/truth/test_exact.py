@@ -121,8 +121,8 @@ def test_the_mean_off_policy_is_that_of_a_sum_over_all_pairs(bench, name, weight
 
 
 def test_how_far_the_policies_are_apart(bench):
-    assert bench("table", "none").apart == (0.0, 0.0, 0.0)
-    small, large = bench("table", "small").apart, bench("table", "large").apart
+    assert bench("table", "none").drift_size == (0.0, 0.0, 0.0)
+    small, large = bench("table", "small").drift_size, bench("table", "large").drift_size
     assert 0.05 < small.log_ratio < 0.1 < 0.2 < large.log_ratio < 0.4
     assert 0 < small.kl < large.kl
     assert 0 < small.outside < 0.1 < 0.5 < large.outside < 1
