@@ -1,6 +1,8 @@
 """Settings of JAX and Hypothesis for the whole suite; they must be set before the first array is made."""
 
+import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compilation takes most of the suite's time, more than optimized machine code would save; XLA's fusion emitters take
@@ -65,3 +67,17 @@ def finished(tmp_path_factory):
     code, out, err = tiny_run.command("train", file, "--run_dir", str(home / "run"))
     assert (code, err) == (0, "")
     return tiny_run.Finished(file, home / "run", out)
+
+
+MOST_MAPPINGS = 25_000
+"""Mappings of memory from which on compiled programs are given back; Linux gives a process 65,530."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_given_back():
+    """Each compiled program takes many mappings, and XLA ends the process by a fault where there are none left."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
