@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agentrl_jax.config.algo import Grpo, NoCorrection, NoFilter
+from agentrl_jax.config.advantages import Grpo
+from agentrl_jax.config.algo import NoCorrection, NoFilter
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.models.actor_critic import ActorCritic

@@ -18,7 +18,8 @@ from agentrl_jax.config import (
     to_dict,
     validate,
 )
-from agentrl_jax.config.algo import FractionFilter, Gae, Grpo
+from agentrl_jax.config.advantages import Gae, Grpo
+from agentrl_jax.config.algo import FractionFilter
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.listing import explanations, listing
 from agentrl_jax.config.load import leaves, sections_of

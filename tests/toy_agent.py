@@ -13,7 +13,8 @@ import numpy as np
 from flax import struct
 
 from agentrl_jax.config import AlgoConfig, Config, ModelConfig, PromptConfig, RolloutConfig, TaskConfig
-from agentrl_jax.config.algo import FractionFilter, Gae
+from agentrl_jax.config.advantages import Gae
+from agentrl_jax.config.algo import FractionFilter
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.algos.groups import STD_FLOOR
-from agentrl_jax.config.algo import Normalization, Placement
+from agentrl_jax.config.advantages import Normalization, Placement
 
 _ASYMMETRIC_RANGE = (-1.0, 3.0)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentrl_jax.algos import advantages as rules
 from agentrl_jax.algos import losses
 from agentrl_jax.algos.estimate import AdvantageInputs, estimate
-from agentrl_jax.config.algo import Advantage
+from agentrl_jax.config.advantages import Advantage
 
 GROUPS, GROUP_SIZE, TURNS, SAID = 3, 4, 2, 3
 EPISODES, LENGTH = GROUPS * GROUP_SIZE, TURNS * SAID

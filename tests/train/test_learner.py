@@ -28,7 +28,8 @@ from made_up import (
     settings,
 )
 
-from agentrl_jax.config.algo import FixedKl, FractionFilter, Gae, Rloo
+from agentrl_jax.config.advantages import Gae, Rloo
+from agentrl_jax.config.algo import FixedKl, FractionFilter
 from agentrl_jax.learner.settings import UpdateSettings
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import actor_critic

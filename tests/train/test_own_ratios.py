@@ -10,7 +10,8 @@ import pytest
 import toy_agent
 from toy_agent import GROUP_SIZE
 
-from agentrl_jax.config.algo import FixedKl, Gspo, NoCorrection, NoFilter, Ppo, RewardToGo
+from agentrl_jax.config.advantages import RewardToGo
+from agentrl_jax.config.algo import FixedKl, Gspo, NoCorrection, NoFilter, Ppo
 from agentrl_jax.learner import state as states
 from agentrl_jax.models import actor_critic
 from agentrl_jax.parallel.mesh import make_mesh

@@ -26,23 +26,8 @@ from made_up import (
 from agentrl_jax.algos import advantages, kl
 from agentrl_jax.algos import gigpo as gigpo
 from agentrl_jax.config import decode
-from agentrl_jax.config.algo import (
-    AdaptiveKl,
-    BiLevelGae,
-    FixedKl,
-    FractionFilter,
-    Gae,
-    Gigpo,
-    Grpo,
-    Gspo,
-    IcePop,
-    Remax,
-    RewardToGo,
-    Rloo,
-    TopKFilter,
-    TurnGae,
-    UpdateRule,
-)
+from agentrl_jax.config.advantages import BiLevelGae, Gae, Gigpo, Grpo, Remax, RewardToGo, Rloo, TurnGae
+from agentrl_jax.config.algo import AdaptiveKl, FixedKl, FractionFilter, Gspo, IcePop, TopKFilter, UpdateRule
 from agentrl_jax.config.presets import NAMES as PRESETS
 from agentrl_jax.learner.batch import make_batch
 from agentrl_jax.learner.update import update

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agentrl_jax.config.algo import Rloo
+from agentrl_jax.config.advantages import Rloo
 from agentrl_jax.studies.estimator_bias import apply, policies, task
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, Case
 from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling

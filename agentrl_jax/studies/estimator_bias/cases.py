@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 from agentrl_jax.algos import losses
-from agentrl_jax.config.algo import Advantage
+from agentrl_jax.config.advantages import Advantage
 
 Critic = Literal["none", "true", "wrong"]
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
