@@ -1,12 +1,13 @@
 """Collapse alarms in simulated runs: rare if nothing changes, raised if success falls."""
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from agentrl_jax.algos import change
+from agentrl_jax.algos import change, collapse
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import collapse_alarms
@@ -61,3 +62,15 @@ def test_a_fall_that_chance_may_make_is_none():
 def test_too_little_is_no_fall():
     for n in (0, 1, 9):
         assert (change.falls(np.ones(n), bound=2.0, share=2.0, start=10, shortest=2, longest=4).begins == -1).all()
+
+
+def test_a_recorded_collapse_is_found_when_it_happens():
+    """A run of StarPO-S solves nothing from iteration 21 to 33; alarms compare stretches of at least ten iterations."""
+    record = json.loads((Path(__file__).parent / "recorded_collapse.json").read_text())
+    rows = [dict(zip(record["metrics"], values)) for values in zip(*record["metrics"].values())]
+    rows = [{"iteration": number, **row} for number, row in enumerate(rows, 1)]
+    for iteration, success in zip(record["validation"]["iteration"], record["validation"]["success"]):
+        if iteration:
+            rows[iteration - 1]["validation/success"] = success
+    raised = {alarm.name: collapse.examine(alarm, rows).raised[:1] for alarm in collapse.ALARMS if alarm.collapse}
+    assert raised["spread_lost"] == raised["success_fallen"] == (30,)
