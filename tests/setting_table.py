@@ -220,7 +220,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "rollout.shared_noise": (
         "draws of a rollout, where the environment has any",
-        "rollout/test_context.py::test_shared_noise_makes_equal_actions_equal",
+        "rollout/test_packing.py::test_shared_noise_makes_equal_actions_equal",
     ),
     "prompt.style": ("text of a prompt", "text/test_prompt.py::test_compact_words"),
     "prompt.encoder": (

@@ -148,7 +148,7 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
             seen.add(tokens.shape[1])
             return extend(params, model, cache, tokens, *rest)
 
-        monkeypatch.setattr(decoder, "extend", read)
+        monkeypatch.setattr(decoder, "forward_with_cache", read)
         config = toy_agent.engine_config(chunk=chunk)
         shape = functools.partial(engine.rollout, policy, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config)
         jax.eval_shape(shape, KEY, ids, toy_agent.settings(16))

@@ -76,7 +76,7 @@ class Stage:
         )
         self.task = task
         self.batched_env = HostEnv((task,), TOKENIZER, deadline=DEADLINE)
-        for name in ("begin", "act"):
+        for name in ("reset", "step"):
             self._count(name)
 
     def _count(self, name):
@@ -217,7 +217,7 @@ def test_members_of_a_group_start_alike_and_groups_do_not(played):
 
 def test_one_callback_a_turn(stage, program, played):
     trajectory, calls = played
-    assert calls == {"begin": 1, "act": trajectory.num_turns.max()}
+    assert calls == {"reset": 1, "step": trajectory.num_turns.max()}
     assert stage.batched_env.host_episodes.live == 0
     text = program.lower(policy(), IDS, SETTINGS).as_text()
     assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one call for reset, one for step
@@ -231,8 +231,8 @@ def test_the_same_rollout_again_is_equal_in_every_bit(stage, program, played):
 @pytest.mark.parametrize("devices", [2, 8])
 def test_devices_do_not_matter(stage, played, devices):
     trajectory, calls = stage.run(stage.program(make_mesh(devices)))
-    assert calls["begin"] == devices
-    assert calls["act"] == played[0].num_turns.reshape(devices, -1).max(axis=1).sum()
+    assert calls["reset"] == devices
+    assert calls["step"] == played[0].num_turns.reshape(devices, -1).max(axis=1).sum()
     assert_equal(trajectory, played[0])
 
 
