@@ -1,5 +1,5 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
-# make test        the test suite (12 to 18 minutes on 2 cores); make test-all adds the slow checks
+# make test        the test suite (about 12 minutes on 2 cores); make test-all adds the slow checks
 # make lint        format, style and types
 # make docs        the docs site, into build/site
 
