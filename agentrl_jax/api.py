@@ -108,7 +108,7 @@ def rollout(
     if temperature < 0:
         raise UserError(f"temperature is {temperature}, expected 0 or more")
     with refusals():
-        batched_env = build.build_world(policy.config, policy.tokenizer)
+        batched_env = build.build_compiled_env(policy.config, policy.tokenizer)
         engine = build.engine_config(policy.config, policy.tokenizer, group_size=1, slots=0)
         build.check_positions(policy.pretrained, batched_env, engine)
         levels = EvalSet(

@@ -31,7 +31,7 @@ VARIANTS = (
 def main(run: str) -> None:
     config = read_config(run)
     policy = load_policy(run, config)
-    batched_env = build.build_world(config, policy.tokenizer)
+    batched_env = build.build_compiled_env(config, policy.tokenizer)
     ids = build.evaluation_ids(0, EPISODES, 0, 0)
     settings = build.rollout_settings(config, batched_env, EPISODES, 1.0)
     programs = Programs(make_mesh(1))

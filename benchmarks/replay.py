@@ -31,7 +31,7 @@ MODES = {"none": NoCorrection(), "replay": Replay(), "tis": Tis(), "icepop": Ice
 def main(path: str, *overrides: str) -> None:
     config = load_config(path, overrides)
     tokenizer = build.load_tokenizer(config.model)
-    batched_env = build.build_world(config, tokenizer)
+    batched_env = build.build_compiled_env(config, tokenizer)
     model = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(batched_env))
     engine = build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots)
     programs = Programs(make_mesh(1))

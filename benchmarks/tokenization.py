@@ -139,7 +139,7 @@ def play(
     eval_sets = []
     for encoder in ("pieces", "canonical"):
         prompt = config.prompt.replace(encoder=encoder)
-        batched_env = build.build_world(config.replace(prompt=prompt), tokenizer)
+        batched_env = build.build_compiled_env(config.replace(prompt=prompt), tokenizer)
         program = programs.rollout(encoder, model, batched_env, engine)
         levels = level_splits(batched_env).tasks[0]
         eval_sets.append(
@@ -240,7 +240,7 @@ def main() -> None:
         print_row(*LIKELIHOOD)
         print_row(*["---"] * len(LIKELIHOOD))
         for name, config, tags in wanted:
-            tasks = build.build_world(config, tokenizer).tasks[: len(tags)]
+            tasks = build.build_compiled_env(config, tokenizer).tasks[: len(tags)]
             each, key = -(-chosen.episodes // len(tasks)), jax.random.key(0)
             found = [s for task in tasks for s in situations(task, tokenizer, key, each, config.prompt)]
             report_likelihood(name, measure(params, model, tokenizer, found))

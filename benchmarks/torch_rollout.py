@@ -56,7 +56,7 @@ class Ours:
         self.config = configuration(name, environments)
         pretrained = build.load_model(self.config.model)
         tokenizer = build.load_tokenizer(self.config.model, pretrained)
-        self.batched_env: CompiledEnv = build.build_world(self.config, tokenizer)
+        self.batched_env: CompiledEnv = build.build_compiled_env(self.config, tokenizer)
         self.model = build.build_model(self.config, tokenizer, pretrained)
         engine = build.engine_config(self.config, tokenizer, group_size=1, slots=0)
         # A token outside the vocabulary is never sampled, so no response ends early.

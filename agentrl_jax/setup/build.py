@@ -119,7 +119,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
     return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 
 
-def build_world(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
+def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
     """Builds the batched environment of a run with compiled tasks.
 
     Raises:

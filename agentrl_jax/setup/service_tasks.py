@@ -81,7 +81,7 @@ class Services:
         self._processes: list[ServiceProcess] = []
         self._restarts = 0
         self._closers: list[Callable[[], None]] = []
-        self._worlds: list[HostEnv] = []
+        self._host_envs: list[HostEnv] = []
         self._numbers: dict[tuple[str, int], int | None] = {}
         with refusals():
             self.tasks = tuple(self._task(index, folder) for index in range(len(config.tasks)))
@@ -90,8 +90,8 @@ class Services:
         """Returns the batched environment of training or of held-out episodes."""
         tasks = tuple(self._host_task(index, tokenizer, held_out=held_out) for index in range(len(self.tasks)))
         env = self._config.env
-        self._worlds.append(HostEnv(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
-        return self._worlds[-1]
+        self._host_envs.append(HostEnv(tasks, tokenizer, deadline=env.deadline, workers=env.workers))
+        return self._host_envs[-1]
 
     def refuse_seen(self) -> None:
         """Refuses a run that trains or validates on held-out items, judged by their numbers and contents.
@@ -161,7 +161,7 @@ class Services:
 
     def close(self) -> None:
         """Closes instances and connections, and ends the servers that the run started."""
-        for batched_env in self._worlds:
+        for batched_env in self._host_envs:
             batched_env.host_episodes.clear()
         for process in self._processes:  # a server's instances end with it
             process.close()
@@ -281,7 +281,7 @@ def batched_envs(
 ) -> tuple[CompiledEnv | HostEnv, CompiledEnv | HostEnv]:
     """Returns the batched environments of training and of held-out episodes; the same one for compiled tasks."""
     if services is None:
-        compiled = build.build_world(config, tokenizer)
+        compiled = build.build_compiled_env(config, tokenizer)
         return compiled, compiled
     return services.batched_env(tokenizer, held_out=False), services.batched_env(tokenizer, held_out=True)
 

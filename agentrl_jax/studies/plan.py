@@ -122,7 +122,7 @@ def make_plan(
     config = config.replace(devices=mesh.size)
     validate(config)
     shape, tokenizer, source = _model(config, model)
-    batched_env = build.build_world(config, tokenizer)
+    batched_env = build.build_compiled_env(config, tokenizer)
     whole = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(batched_env))
     whole = dataclasses.replace(
         whole, decoder=dataclasses.replace(shape, dtype=whole.decoder.dtype, cache_dtype=whole.decoder.cache_dtype)

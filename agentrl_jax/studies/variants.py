@@ -53,7 +53,7 @@ class Variants:
         self.alone = Programs(make_mesh(1))
         self.pretrained = build.load_model(config.model, self.alone.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
-        self.batched_env = build.build_world(config, self.tokenizer)
+        self.batched_env = build.build_compiled_env(config, self.tokenizer)
         self.model = dataclasses.replace(self._model(config), critic="none")
         group_size = config.rollout.group_size
         self.engine = build.engine_config(config, self.tokenizer, group_size=group_size, slots=config.rollout.slots)

@@ -131,23 +131,26 @@ class _Run:
 
     def _inputs(self, iteration: int) -> IterationInputs:
         """Returns the keys, episodes and settings of an iteration; iterations count from 0."""
-        config, env, back = self.config, self.parts.train_env, self.progress.roll_backs.count
-        stream = run_keys.after_roll_backs(self.parts.key, back)
+        config, env = self.config, self.parts.train_env
+        stream = run_keys.after_roll_backs(self.parts.key, self.progress.roll_backs.count)
         turns, split = self.progress.horizon.turns(iteration), self.parts.train_splits.of(Split.TRAIN)
         ids, temperature = build.training_ids(config), float(self.temperature(iteration))
         episodes = len(ids.group)
         greedy = None
         if self.programs.greedy is not None:
             greedy = build.rollout_settings(config, env, episodes // self.programs.group_size, 0.0, turns, split=split)
-        factor = float(self.rates(iteration)) * config.train.roll_back_factor**back
         return IterationInputs(
             rollout_key=run_keys.of_iteration(stream, run_keys.ROLLOUT, iteration),
             update_key=run_keys.of_iteration(stream, run_keys.UPDATE, iteration),
             ids=ids,
             rollout=build.rollout_settings(config, env, episodes, temperature, turns, iteration=iteration, split=split),
             greedy=greedy,
-            update=build.update_settings(config, factor, iteration),
+            update=build.update_settings(config, self._rate_factor(iteration), iteration),
         )
+
+    def _rate_factor(self, iteration: int) -> float:
+        """What the learning rates of an iteration are multiplied by: their schedule, lowered by each roll-back."""
+        return float(self.rates(iteration)) * self.config.train.roll_back_factor**self.progress.roll_backs.count
 
     def _iterate(self, state: TrainState) -> TrainState:
         """Runs one iteration and records it."""
@@ -183,7 +186,7 @@ class _Run:
         """Logs and shows the metrics of an iteration, and saves the state if a checkpoint is due."""
         config, progress = self.config, self.progress
         chosen, counters = rates.rates(config), total_stats(played.stats)
-        factor = float(self.rates(iteration)) * config.train.roll_back_factor**progress.roll_backs.count
+        factor = self._rate_factor(iteration)
         row = {
             "stage": "rl",
             "iteration": iteration + 1,

@@ -59,7 +59,7 @@ def test_canonical_is_the_whole_text_between_special_tokens(scripts, small):
 
 def test_situations_hold_the_prompt_and_an_optimal_response(scripts, small):
     _, situations = scripts
-    lake, two_arms = build.build_world(CONFIG, small).tasks
+    lake, two_arms = build.build_compiled_env(CONFIG, small).tasks
     found = situations.situations(lake, small, jax.random.key(0), 6, CONFIG.prompt)
     assert len(found) == 6
     for s in found:

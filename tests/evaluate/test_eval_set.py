@@ -184,7 +184,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
     config = load_config(finished.file)
     config = config.replace(tasks=config.tasks[1:])
     tokenizer = build.load_tokenizer(config.model)
-    model, batched_env = build.build_model(config, tokenizer), build.build_world(config, tokenizer)
+    model, batched_env = build.build_model(config, tokenizer), build.build_compiled_env(config, tokenizer)
     params = actor_critic.init_params(jax.random.key(3), model)
     engine = build.engine_config(config, tokenizer, group_size=1, slots=0)
 

@@ -28,7 +28,7 @@ METRICS = [{"step": 1, "stage": "imitation"}, {"step": 2, "stage": "rl"}]
 
 def task(**options):
     config = Config(tasks=(TaskConfig(groups=1, **options),), prompt=PromptConfig())
-    return build.build_world(config, load_small()).tasks[0]
+    return build.build_compiled_env(config, load_small()).tasks[0]
 
 
 def test_what_was_learned_from_is_told_by_the_record_and_gaps_are_not_hidden():

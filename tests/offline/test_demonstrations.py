@@ -22,7 +22,7 @@ def make_world(*names, actions, encoder="pieces"):
         think=True, max_turns=TURNS, max_actions_per_turn=actions, max_actions=BUDGET, encoder=encoder
     )
     config = Config(tasks=tuple(TaskConfig(env=name, groups=1) for name in names), prompt=prompt)
-    return build.build_world(config, load_small())
+    return build.build_compiled_env(config, load_small())
 
 
 @pytest.mark.parametrize("encoder", ["pieces", "canonical"])
@@ -92,7 +92,7 @@ def test_more_different_levels_than_there_are_are_refused(tmp_path):
     np.save(tmp_path / "pack.npy", np.array([[[3, 0, 2], [0, 0, 0], [0, 1, 0]]], np.int8))
     task = TaskConfig(env="FrozenLake-deterministic", groups=1, levels=str(tmp_path / "pack.npy"))
     config = Config(tasks=(task,), prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=BUDGET))
-    batched_env = build.build_world(config, load_small())
+    batched_env = build.build_compiled_env(config, load_small())
     with pytest.raises(ValueError, match=r"imitation\.levels is 2, but 128 draws .* hold only 1 different"):
         demonstrations(
             batched_env,

@@ -18,7 +18,7 @@ GROUPS = 16
 def play(*names):
     """Plays GROUPS episodes per task; the key of an episode depends only on its index within its task."""
     config = toy_agent.CONFIG.replace(tasks=tuple(TaskConfig(env=name, groups=GROUPS) for name in names))
-    batched_env = build.build_world(config, toy_agent.TOKENIZER)
+    batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
     group = np.tile(np.arange(GROUPS), len(names))
     task = np.repeat(np.arange(len(names)), GROUPS)
     ids = build.episode_ids(group=group, member=0 * group, task=task, level=0 * group - 1)
@@ -52,7 +52,7 @@ def test_a_task_plays_as_if_alone(mixed, task, name):
 def test_the_prefix_in_common_is_what_all_tasks_begin_with():
     def batched_env(*names):
         tasks = tuple(TaskConfig(env=name, groups=1) for name in names)
-        return build.build_world(toy_agent.CONFIG.replace(tasks=tasks), toy_agent.TOKENIZER)
+        return build.build_compiled_env(toy_agent.CONFIG.replace(tasks=tasks), toy_agent.TOKENIZER)
 
     alone, mixed = batched_env("SimpleSokoban"), batched_env("SimpleSokoban", "FrozenLake", "Bandit")
     assert shared_prefix_len(alone) == alone.prefix.shape[1]

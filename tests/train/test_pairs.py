@@ -73,7 +73,7 @@ def test_settings_that_do_not_reach_the_update_are_covered(name):
 def built(config: Config) -> list:
     """All that is made of a configuration before anything is compiled, as plain data."""
     tokenizer = load_small()
-    batched_env = build.build_world(config, tokenizer)
+    batched_env = build.build_compiled_env(config, tokenizer)
     horizon = Horizon(config)
     slots = config.rollout.slots
     texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
