@@ -18,7 +18,7 @@ setup(
         "psutil>=6",
         "gymnax>=1.0.1,<2",
         "six",  # gymnax imports it without asking for it
-        "chex>=0.1.92",
+        "jaxtyping>=0.3.10",  # shapes in annotations; tests check them
         "numpy>=2",
         "scipy>=1.14",
         "tokenizers>=0.22",
@@ -44,6 +44,9 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.7",
             "hypothesis>=6",
+            "beartype>=0.22",
+            "chex>=0.1.92",
+            "coverage>=7.10",
             "gymnasium>=1.2",
             "gguf>=0.17",
         ],

@@ -23,7 +23,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 import hypothesis
 import jax
 import pytest
+import shape_checks
 
+shape_checks.install()
 jax.config.update("jax_num_cpu_devices", 8)
 # Has an effect only if JAX_COMPILATION_CACHE_DIR is set.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

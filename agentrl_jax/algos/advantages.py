@@ -12,6 +12,7 @@ f32[N] replaces that 0: the critic's value of the state that was reached (Pardo 
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.algos import masked
 
@@ -19,29 +20,21 @@ _WHITEN_EPS = 1e-8
 
 
 def gae(
-    rewards: jax.Array,
-    values: jax.Array,
-    mask: jax.Array,
+    rewards: Float[Array, "N S"],
+    values: Float[Array, "N S"],
+    mask: Bool[Array, "N S"],
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
-    final_value: jax.Array | float = 0.0,
-) -> tuple[jax.Array, jax.Array]:
+    final_value: Float[Array, " N"] | float = 0.0,
+) -> tuple[Float[Array, "N S"], Float[Array, "N S"]]:
     """Generalized advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
 
     Observation tokens and padding are not steps: value and advantage pass over them unchanged, and rewards on them are
     ignored.
 
-    Args:
-        rewards: f32[N, S]
-        values: f32[N, S]
-        mask: bool[N, S]
-        gamma: discount per position.
-        lam: lambda of the estimator.
-        final_value: f32[N] or 0, see above.
-
-    Returns:
-        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` is false.
+    `gamma` discounts per position. Returns the advantages and the returns (advantages + values); both are 0 where
+    `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
 
@@ -58,32 +51,21 @@ def gae(
 
 
 def turn_gae(
-    rewards: jax.Array,
-    values: jax.Array,
-    mask: jax.Array,
-    turn_end: jax.Array,
+    rewards: Float[Array, "N S"],
+    values: Float[Array, "N S"],
+    mask: Bool[Array, "N S"],
+    turn_end: Bool[Array, "N S"],
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
-    final_value: jax.Array | float = 0.0,
-) -> tuple[jax.Array, jax.Array]:
+    final_value: Float[Array, " N"] | float = 0.0,
+) -> tuple[Float[Array, "N S"], Float[Array, "N S"]]:
     """GAE whose steps are turns: all tokens of a turn share one advantage (VAGEN's `turn_wise_gae`, Turn-PPO).
 
     The value of a turn is the value before its first sampled token; its reward is the sum of the rewards in it.
-
-    Args:
-        rewards: f32[N, S]
-        values: f32[N, S]
-        mask: bool[N, S]
-        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` is false. Sampled tokens
-            after the last end form one more turn.
-        gamma: discount per turn.
-        lam: lambda over turns.
-        final_value: f32[N] or 0, see above.
-
-    Returns:
-        Advantages f32[N, S] and returns f32[N, S]: advantage plus value of the turn, the target for each of its tokens.
-        Both are 0 where `mask` is false.
+    `turn_end` marks the last sampled token of each turn, and is ignored where `mask` is false; sampled tokens after the
+    last end form one more turn. `gamma` discounts per turn. Returns the advantages, and advantage plus value of the
+    turn as the target of each of its tokens; both are 0 where `mask` is false.
     """
     values = jnp.where(mask, values, 0.0)
     rewards = jnp.where(mask, rewards, 0.0)
@@ -110,35 +92,24 @@ def turn_gae(
 
 
 def bi_level_gae(
-    rewards: jax.Array,
-    values: jax.Array,
-    mask: jax.Array,
-    turn_end: jax.Array,
+    rewards: Float[Array, "N S"],
+    values: Float[Array, "N S"],
+    mask: Bool[Array, "N S"],
+    turn_end: Bool[Array, "N S"],
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
     turn_gamma: jax.Array | float,
-    final_value: jax.Array | float = 0.0,
-) -> tuple[jax.Array, jax.Array]:
+    final_value: Float[Array, " N"] | float = 0.0,
+) -> tuple[Float[Array, "N S"], Float[Array, "N S"]]:
     """GAE over turns, then inside each turn over its tokens (RAGEN's `bi_level_gae`).
 
     GAE first runs over the turn ends alone, with discount `turn_gamma`. The returns found there replace the turns'
     rewards in a token-level GAE that restarts at every turn end. The original takes every non-zero reward for a turn
     end; here turn ends are given, so turns and episodes without reward need no special case. Tokens that were not
     sampled are not steps. A reward inside a turn (for example a KL penalty) stays inside that turn.
-
-    Args:
-        rewards: f32[N, S]; a turn's reward is at its end.
-        values: f32[N, S]
-        mask: bool[N, S]
-        turn_end: bool[N, S], the last sampled token of each turn; ignored where `mask` is false.
-        gamma: discount per token inside a turn.
-        lam: lambda of both levels.
-        turn_gamma: discount per turn.
-        final_value: f32[N] or 0, see above.
-
-    Returns:
-        Advantages f32[N, S] and returns (advantages + values) f32[N, S]; both 0 where `mask` is false.
+    `turn_end` is as in `turn_gae`; a turn's reward is at its end. `gamma` discounts per token inside a turn,
+    `turn_gamma` per turn; `lam` serves both levels. Returns as `gae` does.
     """
     values = jnp.where(mask, values, 0.0)
 
@@ -166,18 +137,12 @@ def _on_mask(advantages: jax.Array, values: jax.Array, mask: jax.Array) -> tuple
     return jnp.where(mask, advantages, 0.0), jnp.where(mask, advantages + values, 0.0)
 
 
-def whiten(x: jax.Array, mask: jax.Array) -> jax.Array:
+def whiten(x: Float[Array, "N S"], mask: Bool[Array, "N S"]) -> Float[Array, "N S"]:
     """Shifts and scales `x` to mean 0 and variance 1 over the positions in `mask`, with Bessel's correction.
 
     (x - mean) * rsqrt(variance + 1e-8), as in verl's masked whitening. Constant inputs and single positions give
     exactly 0.
-
-    Args:
-        x: f32[N, S]
-        mask: bool[N, S]
-
-    Returns:
-        f32[N, S], 0 where `mask` is false.
+    The result is 0 where `mask` is false.
     """
     mean, variance = masked.moments(x, mask)
     return jnp.where(mask, (x - mean) * jax.lax.rsqrt(variance + _WHITEN_EPS), 0.0)

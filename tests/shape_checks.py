@@ -1,0 +1,56 @@
+"""Checks the shapes and dtypes in the annotations of `agentrl_jax` while tests run.
+
+`install` imports the packages in `CHECKED` so that every call of their functions compares its arrays with their
+`jaxtyping` annotations: names of dimensions must agree within one call. Fields of classes are not checked, because JAX
+builds its trees with other leaves too; annotations without shapes are not checked either, because tests pass stand-ins.
+"""
+
+import inspect
+import typing
+
+import beartype
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import AbstractArray, install_import_hook
+
+CHECKED = ("agentrl_jax.algos", "agentrl_jax.learner", "agentrl_jax.models", "agentrl_jax.rollout")
+
+_CONF = beartype.BeartypeConf(is_pep484_tower=True)
+
+
+def install():
+    """Checks the packages in `CHECKED` from now on; they must not have been imported."""
+    install_import_hook(CHECKED, "shape_checks.check")
+
+
+def check(function):
+    """Returns a function that raises where arguments or result do not have the annotated shapes and dtypes."""
+    if function.__name__ == "__init__":
+        return function
+    hints = {name: hint for name, hint in function.__annotations__.items() if _has_shape(hint)}
+    if not hints:
+        return function
+    function.__annotations__ = hints
+    signature = inspect.signature(function)
+    function.__signature__ = signature.replace(
+        parameters=[p.replace(annotation=hints.get(p.name, typing.Any)) for p in signature.parameters.values()],
+        return_annotation=hints.get("return", typing.Any),
+    )
+    checked = beartype.beartype(function, conf=_CONF)
+
+    def with_arrays(*args, **kwargs):
+        args, kwargs = jax.tree.map(_array, (args, kwargs), is_leaf=lambda x: not isinstance(x, tuple | list | dict))
+        return checked(*args, **kwargs)
+
+    return with_arrays
+
+
+def _has_shape(hint):
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return True
+    return any(_has_shape(part) for part in typing.get_args(hint))
+
+
+def _array(x):
+    return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
