@@ -66,7 +66,7 @@ class Conversation:
         self._cache = decoder.init_cache(shape, 1, length)
         self._shape = shape
 
-    def response(self, message: str, max_tokens: int) -> Iterator[int]:
+    def respond(self, message: str, max_tokens: int) -> Iterator[int]:
         """Asks the model and yields its response token by token, without the token that ends it.
 
         Args:
@@ -233,6 +233,6 @@ def chat(
         if not line:
             return
         text = codecs.getincrementaldecoder("utf-8")("replace")
-        for token in conversation.response(line, max_tokens):
+        for token in conversation.respond(line, max_tokens):
             print(text.decode(found.tokenizer.decode_bytes([token])), end="", flush=True)
         print(text.decode(b"", final=True), flush=True)

@@ -48,14 +48,14 @@ def test_responses_are_those_of_whole_passes_over_several_turns(params, likelies
     """The second message is longer than a chunk, and follows a truncated response."""
     monkeypatch.setattr(chat, "CHUNK", 16)
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=LENGTH)
-    first = list(talk.response("Up?", 5))
+    first = list(talk.respond("Up?", 5))
     ids = conversation_ids(TOKENIZER, [("user", "Up?")])
     for token in first:
         assert token == likeliest(ids)
         ids.append(token)
     assert talk.ids[: len(ids)] == ids
     ended = len(first) < 5
-    second = list(talk.response("left " * 30, 3))
+    second = list(talk.respond("left " * 30, 3))
     ids = talk.ids[: len(ids) + ended] + following_ids(TOKENIZER, "left " * 30, response_ended=ended)
     assert len(ids) > 2 * 16
     for token in second:
@@ -66,16 +66,16 @@ def test_responses_are_those_of_whole_passes_over_several_turns(params, likelies
 
 def test_a_conversation_has_an_end(params):
     talk = chat.Conversation(params, SHAPE, TOKENIZER, length=40, temperature=1.0)
-    list(talk.response("Up?", 1000))
+    list(talk.respond("Up?", 1000))
     assert len(talk.ids) <= 40
     with pytest.raises(UserError, match="more than the 40 that it may have"):
-        list(talk.response("Left? " * 20, 5))
+        list(talk.respond("Left? " * 20, 5))
 
 
 def test_seeds_give_other_responses_and_the_same_seed_the_same(params):
     def response(seed):
         return list(
-            chat.Conversation(params, SHAPE, TOKENIZER, length=60, temperature=1.0, seed=seed).response("Up?", 20)
+            chat.Conversation(params, SHAPE, TOKENIZER, length=60, temperature=1.0, seed=seed).respond("Up?", 20)
         )
 
     assert response(1) == response(1) != response(2)
@@ -112,7 +112,7 @@ def test_the_policy_of_a_run_talks(run, tmp_path, monkeypatch, capsys):
     assert (found.positions, found.thinking) == (512, True)
 
     def response(speaker):
-        return list(chat.Conversation(*speaker[:3], length=60).response("Up?", 20))
+        return list(chat.Conversation(*speaker[:3], length=60).respond("Up?", 20))
 
     assert response(found) == response(chat.speaker(str(tmp_path / "whole")))
     base = load_pretrained(load_resolved(run / "config.yaml").model.pretrained)
@@ -141,7 +141,7 @@ def test_a_think_block_is_inserted_where_none_is_wanted(thinker):
 
     def asked(thinking):
         talk = chat.Conversation(*found[:3], length=60, thinking=thinking)
-        next(talk.response("Up?", 1), None)
+        next(talk.respond("Up?", 1), None)
         return found.tokenizer.decode(talk.ids[:-1], skip_special=False)
 
     assert asked(True) == asked(None) == "<|user|>Up?<|end|><|assistant|>"

@@ -119,7 +119,7 @@ def replies() -> dict[str, str]:
     found = {}
     for message in ("What is the capital of France?", "Count from one to ten."):
         talk = chat.Conversation(speaker.params, speaker.shape, speaker.tokenizer, length=128, system="")
-        found[message] = digest([int(token) for token in talk.response(message, 32)])
+        found[message] = digest([int(token) for token in talk.respond(message, 32)])
     return found
 
 

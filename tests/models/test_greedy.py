@@ -43,7 +43,7 @@ def test_responses_are_torchs(number, speaker):
     golden = CONVERSATIONS[number]
     talk = conversation(speaker, golden["system"] or "")
     for message, turn in zip(golden["messages"], golden["turns"], strict=True):
-        response = list(talk.response(message, GOLDEN["tokens"]))
+        response = list(talk.respond(message, GOLDEN["tokens"]))
         assert talk.ids[: len(turn["prompt"])] == turn["prompt"]
         assert response == turn["response"], f"torch's closest choice was by {turn['margin']} in logits"
         assert speaker.tokenizer.decode(response) == turn["text"]
@@ -57,7 +57,7 @@ def test_a_message_that_begins_with_white_space(speaker, monkeypatch):
     spelled = [speaker.tokenizer.decode(row, skip_special=False) for row in (ids, turn["prompt"])]
     assert spelled[0] == spelled[1]
     monkeypatch.setattr(chat, "conversation_ids", lambda *_, **__: list(turn["prompt"]))
-    response = list(conversation(speaker).response(message, GOLDEN["tokens"]))
+    response = list(conversation(speaker).respond(message, GOLDEN["tokens"]))
     assert response == turn["response"], f"torch's closest choice was by {turn['margin']} in logits"
 
 
