@@ -1,24 +1,9 @@
 """Settings of JAX and Hypothesis for the whole suite; they must be set before the first array is made."""
 
 import gc
-import os
 from pathlib import Path
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Compilation takes most of the suite's time, more than optimized machine code would save; XLA's fusion emitters take
-# most of that. These are environment variables, because processes started by tests must produce the same machine code:
-# their results are compared bit for bit with results of this process.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# XLA aborts the process if one of the eight devices is 40 seconds late for a collective, which can happen on a busy
-# machine with two cores.
-os.environ["XLA_FLAGS"] = " ".join(
-    (
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
-        "--xla_cpu_collective_call_terminate_timeout_seconds=900",
-    )
-)
+import xla_settings  # noqa: F401  # isort: skip
 
 import hypothesis
 import jax
@@ -26,6 +11,7 @@ import pytest
 import shape_checks
 
 shape_checks.install()
+
 jax.config.update("jax_num_cpu_devices", 8)
 # Has an effect only if JAX_COMPILATION_CACHE_DIR is set.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

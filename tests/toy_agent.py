@@ -113,9 +113,6 @@ def make_world(**changes: Any) -> CompiledEnv:
     return CompiledEnv(tasks=tasks, shared_noise=shared_noise)
 
 
-SAME_BITS = {"xla_cpu_use_fusion_emitters": True}
-"""XLA's default, which conftest.py turns off. On a CPU, a replay equals its rollout bit for bit only with it."""
-
 BATCHED_ENV = make_world()
 MODEL = build.build_model(CONFIG, TOKENIZER)
 

@@ -5,6 +5,7 @@ import functools
 import jax
 import pytest
 import toy_agent
+import xla_settings
 
 from agentrl_jax.rollout import engine
 
@@ -25,7 +26,7 @@ def compiled():
         def play(params, key, ids, settings):
             return function(params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, key, ids, settings)
 
-        return jax.jit(play, compiler_options=toy_agent.SAME_BITS if same_bits else None)
+        return jax.jit(play, compiler_options=xla_settings.SAME_BITS if same_bits else None)
 
     return build
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
+import xla_settings
 from jax.sharding import PartitionSpec as Spec
 from prompt_texts import message_text, prefix_text
 
@@ -113,7 +114,7 @@ class Stage:
         sharded = maybe_shard_map(
             play, mesh, (Spec(), Spec(DATA), rows), Spec(DATA), axes=(DATA,), replicated_results=False
         )
-        return jax.jit(sharded, compiler_options=toy_agent.SAME_BITS)
+        return jax.jit(sharded, compiler_options=xla_settings.SAME_BITS)
 
     def run(self, program, kind=Courier):
         self.kind = kind
@@ -309,7 +310,7 @@ def test_a_replay_asks_no_environment(stage, played, troubled):
         lambda params, trajectory: replay_logprobs(
             params, toy_agent.MODEL.decoder, stage.config(), trajectory, SETTINGS.temperature, tasks=1
         ),
-        compiler_options=toy_agent.SAME_BITS,
+        compiler_options=xla_settings.SAME_BITS,
     )
     stage.calls.clear()
     for trajectory in (played[0], troubled[1]):

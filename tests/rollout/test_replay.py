@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
+import xla_settings
 from toy_agent import GROUP_SIZE
 
 from agentrl_jax.models import actor_critic, attention
@@ -32,7 +33,7 @@ def replay():
     def program(config):
         return jax.jit(
             lambda *arguments: replay_logprobs(arguments[0], toy_agent.MODEL.decoder, config, *arguments[1:], tasks=2),
-            compiler_options=toy_agent.SAME_BITS,
+            compiler_options=xla_settings.SAME_BITS,
         )
 
     return lambda params, config, *arguments: program(config)(params, *arguments)
@@ -80,11 +81,11 @@ def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
     monkeypatch.setattr(attention, "LARGE_CACHE", 0)
     config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
 
-    @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)
+    @functools.partial(jax.jit, compiler_options=xla_settings.SAME_BITS)
     def play(policy, ids, settings):
         return rollout(policy, shape, toy_agent.BATCHED_ENV, config, KEY, ids, settings)[0]
 
-    @functools.partial(jax.jit, compiler_options=toy_agent.SAME_BITS)
+    @functools.partial(jax.jit, compiler_options=xla_settings.SAME_BITS)
     def replay(policy, record, temperature):
         return replay_logprobs(policy, shape, config, record, temperature, tasks=2)
 

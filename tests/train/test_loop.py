@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_run
-import toy_agent
+import xla_settings
 
 from agentrl_jax.config import Config, TrainConfig, load_config
 from agentrl_jax.evaluate.held_out import HeldOut
@@ -373,7 +373,7 @@ def test_a_strict_run_keeps_the_bits_of_its_rollouts(tmp_path, monkeypatch):
     """On two devices with refilled slots; if a bit differs, the run stops."""
 
     def keep(self, name, function, **options):
-        self.compiled[name] = jax.jit(function, **options, compiler_options=toy_agent.SAME_BITS)
+        self.compiled[name] = jax.jit(function, **options, compiler_options=xla_settings.SAME_BITS)
         return self.compiled[name]
 
     monkeypatch.setattr(Programs, "_keep", keep)

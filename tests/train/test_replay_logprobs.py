@@ -9,6 +9,7 @@ import made_up
 import numpy as np
 import pytest
 import toy_agent
+import xla_settings
 from toy_agent import GROUP_SIZE
 
 from agentrl_jax.config.algo import FixedKl, NoCorrection, Replay, Tis
@@ -62,7 +63,7 @@ class Iteration:
     def trajectory(self):
         program = self.programs.rollout("rollout", MODEL, toy_agent.BATCHED_ENV, self.engine)
         arguments = self.state.params, KEY, IDS, toy_agent.settings(EPISODES, temperature=TEMPERATURE)
-        return program.lower(*arguments).compile(toy_agent.SAME_BITS)(*arguments)[0]
+        return program.lower(*arguments).compile(xla_settings.SAME_BITS)(*arguments)[0]
 
     def learn(self, logprobs, *, state=None, trajectory=None, **numbers):
         """Returns state and metrics after the update; each program is compiled once."""
@@ -72,7 +73,7 @@ class Iteration:
         if logprobs not in self.compiled:
             rule = self.rule.replace(mismatch=MISMATCH[logprobs])
             program = self.programs.update(MODEL, rule, made_up.PLAIN, self.engine)
-            self.compiled[logprobs] = program.lower(*arguments).compile(toy_agent.SAME_BITS)
+            self.compiled[logprobs] = program.lower(*arguments).compile(xla_settings.SAME_BITS)
         return jax.tree.map(np.asarray, self.compiled[logprobs](*arguments))
 
 

@@ -1,0 +1,32 @@
+"""Sets the environment variables of JAX and XLA for the whole suite; import it before JAX.
+
+They are environment variables, because processes started by tests must produce the same machine code: their results are
+compared bit for bit with results of the process of the tests.
+"""
+
+import os
+from importlib.metadata import version
+
+_HAS_FUSION_EMITTERS_FLAG = tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11)
+"""Later versions always use the emitters and refuse the flag."""
+
+SAME_BITS = {"xla_cpu_use_fusion_emitters": True} if _HAS_FUSION_EMITTERS_FLAG else {}
+"""Compiler options with which, on a CPU, a replay equals its rollout bit for bit; XLA's default, turned off below."""
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# XLA aborts the process if one of the eight devices is 40 seconds late for a collective, which can happen on a busy
+# machine with two cores.
+_flags = [
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=900",
+]
+
+# Compilation takes most of the suite's time, more than optimized machine code saves; the fusion emitters take most of
+# that. `make test-optimized` compiles as users do.
+if os.environ.get("TEST_OPTIMIZED") != "1":
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    if _HAS_FUSION_EMITTERS_FLAG:
+        _flags.append("--xla_cpu_use_fusion_emitters=false")
+
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags])
