@@ -1,3 +1,4 @@
+import chex
 import jax
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_metrics_speak_of_the_masked_positions_only(values, returns, mask):
         "values": {"mean": inside.mean(), "max": inside.max(), "min": inside.min()},
         "explained": (1 - np.var(targets - inside, ddof=1) / (np.var(targets, ddof=1) + 1e-5)) if mask.sum() > 1 else 0,
     }
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    chex.assert_trees_all_equal_structs(found, expected)
     for have, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
         assert float(have) == pytest.approx(float(want), rel=1e-3, abs=1e-4)
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import made_run
@@ -95,7 +96,7 @@ def test_measures_pair_the_three_encodings(scripts, small, params):
     m = tokenization.measure(params, MODEL, small, [s, s])
     assert m.observation_tokens.tolist() == [[len(s.observation), len(s.whole)]] * 2
     assert not m.same.any()
-    assert m.response_nats.shape == (2, 3)
+    chex.assert_shape(m.response_nats, (2, 3))
     assert m.response_nats[0].tolist() == pytest.approx(m.response_nats[1].tolist(), rel=1e-5)
     assert np.all(m.response_nats < 0)
     assert np.all(m.observation_nats < 0)

@@ -1,5 +1,6 @@
 """FrozenLake against Gymnasium's transition table, its maps against the statistics of the original, and its text."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -367,5 +368,5 @@ def test_plan_is_none_without_a_path():
 def test_other_sizes_generate():
     env = FrozenLake(5, 3)
     level = jax.jit(env.draw_level)(jax.random.key(0), env.default_params)
-    assert level.shape == (5, 3)
+    chex.assert_shape(level, (5, 3))
     assert plan(np.asarray(level)) is not None

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_drawn_levels_are_those_that_episodes_start_on():
     keys = jax.random.split(jax.random.key(9), 16)
     _, states = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(keys, params)
     assert np.array_equal(registry.draw_levels(env, params, keys), states.level)
-    assert registry.draw_levels(*envs_jax.make("Bandit"), keys).shape == (16, 0, 0)
+    chex.assert_shape(registry.draw_levels(*envs_jax.make("Bandit"), keys), (16, 0, 0))
 
 
 def test_options_reach_the_factory_and_the_parameters():

@@ -2,6 +2,7 @@ import importlib
 import sys
 import types
 
+import chex
 import hypothesis.extra.numpy as arrays
 import hypothesis.strategies as st
 import jax
@@ -90,7 +91,7 @@ def test_truncation_absorbs():
     assert env.is_truncated(state, params)
     assert not terminated
     _, same, reward, _, info = env.step_env(KEY, state, jnp.int32(RIGHT), params)
-    assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, state, same)))
+    chex.assert_trees_all_equal(state, same)
     assert reward == 0.0
     assert not info["action_is_effective"]
 
@@ -234,7 +235,7 @@ def test_tags(tag):
     assert [symbol for symbol, _ in env.legend] == list(env.vocabulary)
     assert len(env.legend) == 7
     assert len(set(env.pieces)) == len(env.pieces)
-    assert params.levels.shape == (0, env.height, env.width)
+    chex.assert_shape(params.levels, (0, env.height, env.width))
 
 
 def test_the_variant_explains_its_own_symbols():

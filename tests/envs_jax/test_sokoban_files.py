@@ -1,3 +1,4 @@
+import chex
 import numpy as np
 import pytest
 from host_levels import generate_pack
@@ -100,7 +101,7 @@ def test_any_text_gives_playable_levels_or_a_named_error(text):
 
 def test_stacking_pads_with_wall():
     pack = stack_levels(parse_xsb(TWO), 6, 8)
-    assert pack.shape == (2, 6, 8)
+    chex.assert_shape(pack, (2, 6, 8))
     assert pack.dtype == np.int8
     np.testing.assert_array_equal(pack[1, :4, :4], parse_xsb(TWO)[1])
     assert pack[1].sum() == parse_xsb(TWO)[1].sum()

@@ -1,5 +1,6 @@
 """The generators: their statistics against those measured on RAGEN's generator."""
 
+import chex
 import host_levels
 import jax
 import jax.numpy as jnp
@@ -190,10 +191,10 @@ def test_host_packs_share_the_law_of_larger_device_levels(larger):
 
 def test_host_packs_depend_on_their_seeds_only():
     levels = generate_pack([3, 1], 7, 5, boxes=3, search_depth=20)
-    assert levels.shape == (2, 7, 5)
+    chex.assert_shape(levels, (2, 7, 5))
     assert levels.dtype == np.int8
     np.testing.assert_array_equal(levels[1], generate_pack([1], 7, 5, boxes=3, search_depth=20)[0])
-    assert generate_pack([]).shape == (0, 6, 6)
+    chex.assert_shape(generate_pack([]), (0, 6, 6))
 
 
 def test_options_out_of_range_are_refused():

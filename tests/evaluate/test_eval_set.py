@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -196,7 +197,7 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
 
     short, long = play(4, (3, 10))
     (other,) = play(10, (10,))
-    assert short.success.shape == (3,)
+    chex.assert_shape(short.success, (3,))
     for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(long)):
         np.testing.assert_array_equal(a, b[:3])
     same = np.all(long.response.tokens == other.response.tokens, axis=(1, 2))

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,7 +55,7 @@ def test_critic_reads_the_tokens_before(critic, tokens):
     assert not np.asarray(actor_critic.values(params, model, tokens, position)).any()
     params["critic"]["head"] = jax.random.normal(jax.random.key(5), (CONFIG.embed_dim,))
     value = actor_critic.values(params, model, tokens, position)
-    assert value.shape == position.shape
+    chex.assert_equal_shape([value, position])
     other = actor_critic.values(params, model, tokens.at[:, 6:].set(1), position)
     np.testing.assert_array_equal(value[:, :6], other[:, :6])
     assert not np.allclose(value[:, 6:], other[:, 6:])
@@ -162,7 +163,7 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(tokens, tied):
     assert value == pytest.approx(float(expected), rel=1e-5)
     wanted = {name: x for name, x in full.items() if name != "embedding"}
     wanted["layers"] = jax.tree.map(lambda x: x[2:], full["layers"])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4), grads, wanted)
+    chex.assert_trees_all_close(grads, wanted, rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("at_once", [23, 4 * 23, 5 * 23])
@@ -178,4 +179,4 @@ def test_chunks_of_tokens_change_no_score_and_no_gradient(params, tokens, at_onc
     whole = jax.grad(run, has_aux=True)(params)
     monkeypatch.setattr(token_scores, "LOGITS_AT_ONCE", at_once)
     in_chunks = jax.grad(run, has_aux=True)(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), whole, in_chunks)
+    chex.assert_trees_all_close(whole, in_chunks, rtol=1e-4, atol=1e-4)

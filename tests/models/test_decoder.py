@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +56,7 @@ def test_recomputation_changes_no_gradient(params, tokens, remat):
         return jnp.sum(jnp.square(forward(params, CONFIG, tokens, remat=remat)))
 
     kept, again = (jax.grad(loss)(params, remat) for remat in ("none", remat))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), kept, again)
+    chex.assert_trees_all_close(kept, again, rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shared_prefix_len", [1, 4, LENGTH - 1])
@@ -69,7 +70,7 @@ def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, shared
         return jnp.sum(weight * jnp.square(hidden)), hidden
 
     whole, shared = (jax.grad(run, has_aux=True)(params, size) for size in (0, shared_prefix_len))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-4), whole, shared)
+    chex.assert_trees_all_close(whole, shared, rtol=2e-5, atol=1e-4)
 
 
 def test_what_comes_later_changes_nothing_before(params, tokens):

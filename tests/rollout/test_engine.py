@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -219,7 +220,7 @@ def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     )
     spread, stats = program({"policy": policy}, KEY, ids, toy_agent.settings(64))
     assert len(spread.num_turns.sharding.device_set) == devices
-    assert stats.decode_steps.shape == (devices,)
+    chex.assert_shape(stats.decode_steps, (devices,))
     assert_same(spread, trajectory)
     assert total_stats(stats)["sampled_tokens"] == np.sum(trajectory.response.length)
 

@@ -6,6 +6,7 @@ import importlib.util
 import threading
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,7 +227,7 @@ def test_one_callback_a_turn(stage, program, played):
 
 def test_the_same_rollout_again_is_equal_in_every_bit(stage, program, played):
     again, _ = stage.run(program)
-    jax.tree.map(np.testing.assert_array_equal, again, played[0])
+    chex.assert_trees_all_equal(again, played[0])
 
 
 @pytest.mark.parametrize("devices", [2, 8])
@@ -256,7 +257,7 @@ def assert_equal(trajectory, other):
     np.testing.assert_allclose(trajectory.response.logprob, other.response.logprob, rtol=1e-4, atol=1e-4)
     response = dataclasses.replace(trajectory.response, logprob=other.response.logprob)
     trajectory = dataclasses.replace(trajectory, response=response)
-    jax.tree.map(np.testing.assert_array_equal, trajectory, other)
+    chex.assert_trees_all_equal(trajectory, other)
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +301,7 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
     assert (trajectory.turn.reward[rows] == 0).all()
     others = np.setdiff1d(np.arange(EPISODES), rows)
     chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
-    jax.tree.map(np.testing.assert_array_equal, *chosen)
+    chex.assert_trees_all_equal(*chosen)
     assert stage.batched_env.host_episodes.live == 0
 
 

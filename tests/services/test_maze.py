@@ -3,6 +3,7 @@
 import json
 import re
 
+import chex
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,7 +77,7 @@ def test_without_walls_there_is_a_text_too(monkeypatch):
 
 def test_starts_are_the_free_cells_but_the_goal():
     free = {tuple(cell) for cell in np.argwhere(MAZE == 0).tolist()}
-    assert MAZE.shape == (10, 13)
+    chex.assert_shape(MAZE, (10, 13))
     assert len(STARTS) == len(set(STARTS)) == SERVICE.items == 25
     assert set(STARTS) | {GOAL} == free
     assert (STARTS[4], STARTS[5], STARTS[12], STARTS[17], STARTS[18], STARTS[24]) == (

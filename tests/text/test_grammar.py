@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -262,23 +263,22 @@ def test_closing_absorbs(small, tables):
     after = state
     for token in [*small.encode("||Left</answer>"), small.end_of_turn_id]:
         after = advance(table, after, np.int32(token))
-    jax.tree.map(np.testing.assert_array_equal, after, state)
+    chex.assert_trees_all_equal(after, state)
 
 
 def test_states_keep_their_types_and_shapes(tables):
     table = tables[True, True]
     state = grammar.start(table)
     after = jax.eval_shape(lambda s: grammar.advance(table, s, jnp.int32(3)), state)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), after) == jax.tree.map(
-        lambda x: (x.shape, x.dtype, x.weak_type), state
-    )
+    chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
+    assert jax.tree.map(lambda x: x.weak_type, after) == jax.tree.map(lambda x: x.weak_type, state)
 
 
 def test_tables_are_small(tables, large_tables):
     for table in [*tables.values(), *large_tables.values()]:
         assert table.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(table))
         assert table.nbytes < 8 * 2**20
-        assert table.next_state.shape == table.emission.shape
+        chex.assert_equal_shape([table.next_state, table.emission])
         assert table.token_class.shape in ((tables[True, True].token_class.shape), (49152,))
 
 

@@ -1,3 +1,4 @@
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +38,7 @@ def test_counts_have_no_point(value, text):
     assert on_device([value], 0, 2) == [text]
     whole = number_pieces(jnp.int32(value), 0, 2)
     assert whole.dtype == jnp.int32
-    assert whole.shape == (3,)
+    chex.assert_shape(whole, (3,))
     assert "".join(DIGIT_PIECES[i] for i in whole.tolist() if i >= 0) == text
 
 

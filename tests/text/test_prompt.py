@@ -2,6 +2,7 @@
 
 import re
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
     filled = [fields for _, fields in cases] + [cases[0][1]] * (BATCH - len(cases))
     fields = {name: np.array([one[name] for one in filled], kind) for name, kind in kinds.items()}
     tokens, lengths = jax.device_get(messages(form, rows, fields))
-    assert tokens.shape == (BATCH, form.max_message_tokens)
+    chex.assert_shape(tokens, (BATCH, form.max_message_tokens))
     for (ids, one), row, length in zip(cases, tokens, lengths):
         text = message_text(form, "".join(PIECES[i] for i in ids if i >= 0), **one)
         assert length <= form.max_message_tokens
@@ -116,7 +117,7 @@ def test_canonical_responses_parse_to_their_actions(any_tokenizer, prompts, comp
     rng = np.random.default_rng(1)
     actions, counts = rng.integers(0, 4, (BATCH, 3)).astype(np.int32), np.arange(BATCH, dtype=np.int32) % 4
     tokens, lengths = jax.device_get(responses(form, actions, counts))
-    assert tokens.shape == (BATCH, form.max_response_tokens(3))
+    chex.assert_shape(tokens, (BATCH, form.max_response_tokens(3)))
     rules = grammar.ResponseGrammar(actions=MOVES, think=think, forced=style == "compact", max_actions=3)
     table = compiled_grammar(rules, any_tokenizer)
     parsed = jax.device_get(follow(table, tokens, lengths))
@@ -242,7 +243,7 @@ def test_a_response_can_be_given_more_room(small):
     form = compiled(small)
     short = jax.jit(prompt.response, static_argnums=3)
     tokens, length = short(form, np.array([1, 2]), np.int32(2), 16)
-    assert tokens.shape == (16,)
+    chex.assert_shape(tokens, (16,))
     assert length == 5
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import shutil
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,7 +142,7 @@ def test_samples_are_balanced_and_uniform(play):
     trajectory = play("full")
     many = dataclasses.replace(BASE, pairs=13)
     first, _ = samples(trajectory, many)[0]
-    assert first.episode.shape == (12,)
+    chex.assert_shape(first.episode, (12,))
     np.testing.assert_array_equal(np.bincount(first.episode // GROUP_SIZE), np.full(GROUPS, 2))
     assert len(set(first.episode.tolist())) == 12
     np.testing.assert_array_equal(first.episode // GROUP_SIZE, first.prompt_episode[first.own] // GROUP_SIZE)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import made_run
@@ -110,7 +111,7 @@ def test_a_pretrained_model_is_written_too(model, tmp_path):
     (tmp_path / "new").mkdir()
     assert tiny_run.command("export", str(model), str(tmp_path / "new"))[0] == 0
     old, new = load_pretrained(model), load_pretrained(tmp_path / "new")
-    jax.tree.map(np.testing.assert_array_equal, old.params, new.params)
+    chex.assert_trees_all_equal(old.params, new.params)
     assert (old.config, old.files) == (new.config, new.files)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -359,12 +360,12 @@ def test_rows_of_single_turns_train(learn):
 def test_epochs_and_minibatches_are_as_many_steps(learn):
     state, metrics = learn(epochs=2, minibatches=4)
     assert int(state.gradient_steps) == 8
-    assert metrics["grad_norm"].shape == (8,)
+    chex.assert_shape(metrics["grad_norm"], (8,))
     assert np.all(np.asarray(metrics["grad_norm"]) > 0)
     other, _ = learn(key=jax.random.key(9), epochs=2, minibatches=4)
     assert float(optax.tree.norm(jax.tree.map(jnp.subtract, state.params, other.params))) > 0
     same, _ = learn(epochs=2, minibatches=4)
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(same)))
+    chex.assert_trees_all_equal(state, same)
 
 
 def test_compiled_update_speaks_to_nobody(learn, base):

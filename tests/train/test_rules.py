@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +104,7 @@ def test_every_preset_makes_a_step(learn, name):
     after, metrics, step = learn(of_preset(name))
     assert int(after.gradient_steps) == 1
     assert metrics["update/trained_tokens"] > 0
-    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((after.params, metrics)))
+    chex.assert_tree_all_finite((after.params, metrics))
     assert size(step) > 1e-6
 
 

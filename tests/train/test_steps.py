@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +68,7 @@ def test_the_reference_of_an_adapter_is_the_base_with_it_off():
     decoder = MODEL.decoder
     model = ActorCritic(decoder=decoder, critic="none", lora=LoraConfig(rank=2, alpha=4.0))
     state = states.init_state(KEY, model, PLAIN, reference=True)
-    assert jax.tree.structure(state.reference) == jax.tree.structure(state.params["policy"])
+    chex.assert_trees_all_equal_structs(state.reference, state.params["policy"])
     kept = sum(x.size for x in jax.tree.leaves(state.reference))
     of_matrices = decoder.num_layers * sum(2 * sum(decoder.layer_shapes()[name]) for name in model.lora.targets)
     assert kept == of_matrices

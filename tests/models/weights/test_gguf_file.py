@@ -3,6 +3,7 @@
 import importlib.util
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +41,7 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
     loaded = load.load_pretrained(write_gguf(tmp_path / "model.gguf", config, tensors))
     assert loaded.config.decoder == expected.config.decoder
     assert (loaded.config.model_type, loaded.config.max_positions) == (config["model_type"], 64)
-    jax.tree.map(np.testing.assert_array_equal, loaded.params, expected.params)
+    chex.assert_trees_all_equal(loaded.params, expected.params)
 
 
 @pytest.mark.parametrize("name", gguf_format.KINDS)
@@ -209,7 +210,7 @@ def test_a_gguf_model_is_saved_as_a_folder(tmp_path):
     load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
     again = load.load_pretrained(tmp_path / "new")
     assert (again.config, again.files) == (loaded.config, loaded.files)
-    jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
+    chex.assert_trees_all_equal(again.params, loaded.params)
 
 
 def test_without_the_package(tmp_path, monkeypatch):

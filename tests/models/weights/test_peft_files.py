@@ -3,6 +3,7 @@
 import json
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,7 +62,7 @@ def test_a_fresh_adapter_of_ours_comes_back(tmp_path):
     peft_files.save_adapter(tmp_path / "new", adapter, size, DECODER)
     again, size_again = peft_files.load_adapter(tmp_path / "new", DECODER)
     assert size_again == size
-    jax.tree.map(np.testing.assert_array_equal, again, adapter)
+    chex.assert_trees_all_equal(again, adapter)
 
 
 def test_all_linear_means_every_target(tmp_path):

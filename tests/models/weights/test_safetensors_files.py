@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 
+import chex
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -47,7 +48,7 @@ def test_load_holds_every_tensor(family, shards, tmp_path):
     loaded = load.load_pretrained(write_folder(tmp_path, config, tensors, shards))
     assert_holds(loaded.params, tensors)
     fresh = jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), loaded.config.decoder))
-    assert jax.tree.structure(fresh) == jax.tree.structure(loaded.params)
+    chex.assert_trees_all_equal_structs(fresh, loaded.params)
     assert loaded.files == {}
 
 
@@ -114,7 +115,7 @@ def test_each_device_gets_its_part(tmp_path):
 
     loaded = load.load_pretrained(write_folder(tmp_path, config, tensors, 2), sharding=sharding)
     assert_holds(loaded.params, tensors)
-    assert loaded.params["layers"]["query"].addressable_data(0).shape == (2, 4, 2)
+    chex.assert_shape(loaded.params["layers"]["query"].addressable_data(0), (2, 4, 2))
     assert loaded.params["layers"]["query"].sharding.spec == specs["layers/query"]
     assert asked["layers/down"] == (2, 12, 8)
     whole = load.load_pretrained(tmp_path, sharding=NamedSharding(mesh, PartitionSpec()))
@@ -163,7 +164,7 @@ def test_saving_restores_the_file(family, shard_bytes, tmp_path):
         assert [file.name for file in files] == ["model.safetensors"]
     again = load.load_pretrained(tmp_path / "new")
     assert again.config == loaded.config
-    jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
+    chex.assert_trees_all_equal(again.params, loaded.params)
     assert json.loads((tmp_path / "new" / "config.json").read_text()) == config | {"torch_dtype": "float32"}
 
 
