@@ -1,29 +1,42 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
-# make test        the test suite (about 12 minutes on 2 cores); make test-all adds the slow checks
+# make test        the test suite (about 10 minutes on 2 cores)
+# make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
+#                  and on the newest Python and JAX (make test-newest)
 # make lint        format, style and types
 # make docs        the docs site, into build/site
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# The Python of requirements-newest.txt.
+PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
 
 # Two processes; tests/conftest.py tells which tests stay in one of them, because they share compiled programs.
-PYTEST := JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Compiled programs are kept between runs; tests that start processes of their own share them.
-CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
+CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 
-.PHONY: demo test test-all lint docs format clean
+.PHONY: demo test test-all test-slow test-optimized test-newest lint docs format clean
 
 demo: .venv/installed
 	$(BIN)/agentrl train experiments/demo.yaml
 
 # A test that hangs is ended after 20 minutes, with the stacks of its threads: far above what any quick one takes.
 test: .venv/installed-dev
-	$(CACHE) $(PYTEST) -m "not slow" --timeout 1200
+	$(CACHE) $(BIN)/python $(PYTEST) -m "not slow" --timeout 1200
 
-test-all: .venv/installed-dev
-	$(CACHE) $(PYTEST)
+test-all: test-slow test-optimized test-newest
+
+# Quick and slow tests. Processes that tests start are counted too.
+test-slow: .venv/installed-dev
+	$(CACHE) $(BIN)/python $(PYTEST) --cov --cov-report term --cov-fail-under 93
+
+test-optimized: .venv/installed-dev
+	$(CACHE) TEST_OPTIMIZED=1 $(BIN)/python $(PYTEST) -m "not slow"
+
+test-newest: .venv-newest/installed
+	$(CACHE) .venv-newest/bin/python $(PYTEST) -m "not slow"
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
@@ -40,7 +53,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .venv .venv-newest .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage build *.egg-info
 
 .venv/created:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv was found; install one or run: make PYTHON=/path/to/python"; exit 2; }
@@ -58,4 +71,12 @@ clean:
 
 .venv/installed-docs: requirements-docs.txt .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-docs.txt
+	touch $@
+
+.venv-newest/installed: requirements-newest.txt setup.py pyproject.toml
+	@$(PYTHON_NEWEST) -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null \
+		|| { echo "$(PYTHON_NEWEST) is not Python 3.13 with venv; install it or run: make $@ PYTHON_NEWEST=/path/to/python3.13"; exit 2; }
+	$(PYTHON_NEWEST) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-newest.txt
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
