@@ -26,7 +26,7 @@ def gae(
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
-    final_value: Float[Array, " N"] | float = 0.0,
+    final_value: Float[Array, " N"] | Float[Array, ""] | float = 0.0,
 ) -> tuple[Float[Array, "N S"], Float[Array, "N S"]]:
     """Generalized advantage estimation (Schulman et al. 2016, eq. 16) over the tokens of multi-turn rows.
 
@@ -58,7 +58,7 @@ def turn_gae(
     *,
     gamma: jax.Array | float,
     lam: jax.Array | float,
-    final_value: Float[Array, " N"] | float = 0.0,
+    final_value: Float[Array, " N"] | Float[Array, ""] | float = 0.0,
 ) -> tuple[Float[Array, "N S"], Float[Array, "N S"]]:
     """GAE whose steps are turns: all tokens of a turn share one advantage (VAGEN's `turn_wise_gae`, Turn-PPO).
 
@@ -100,7 +100,7 @@ def bi_level_gae(
     gamma: jax.Array | float,
     lam: jax.Array | float,
     turn_gamma: jax.Array | float,
-    final_value: Float[Array, " N"] | float = 0.0,
+    final_value: Float[Array, " N"] | Float[Array, ""] | float = 0.0,
 ) -> tuple[Float[Array, "N S"], Float[Array, "N S"]]:
     """GAE over turns, then inside each turn over its tokens (RAGEN's `bi_level_gae`).
 

@@ -1,11 +1,12 @@
 """Metrics of an iteration (RAGEN's list), each over its own mask.
 
-Every function returns scalars f32[]. A metric over an empty mask is 0; the learner reports the numbers of tokens and
-rows separately.
+A metric over an empty mask is 0; the learner reports the numbers of tokens and rows separately.
+
+Shapes: `Gr` groups of `M` episodes.
 """
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, UInt
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std, group_mean
@@ -14,17 +15,12 @@ from agentrl_jax.algos.masked import Mean
 _VARIANCE_EPS = 1e-5
 
 
-def group_means(returns: jax.Array, valid: jax.Array) -> dict[str, Mean]:
-    """Statistics of returns inside groups; a falling standard deviation is the first sign of a collapse.
+def group_means(returns: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"]) -> dict[str, Mean]:
+    """Statistics of the returns inside groups, over the episodes in `valid`; groups without any are left out.
 
-    Args:
-        returns: f32[Gr, M]
-        valid: bool[Gr, M] episodes that count; a group without any does not count either.
-
-    Returns:
-        in_group_std (unbiased), in_group_max and in_group_mean, each the mean over groups. If M > 1, also
-        zero_std_share, the share of groups whose standard deviation is at most 1e-6: group-relative estimators learn
-        nothing from them.
+    in_group_std (unbiased), in_group_max and in_group_mean are means over groups; a falling in_group_std is the first
+    sign of a collapse. If M > 1, zero_std_share is the share of groups whose standard deviation is at most 1e-6:
+    group-relative estimators learn nothing from them.
     """
     std = center_and_std(returns, valid)[1]
     known = jnp.any(valid, axis=1)
@@ -39,25 +35,23 @@ def group_means(returns: jax.Array, valid: jax.Array) -> dict[str, Mean]:
     return {name: masked.mean(x, known) for name, x in per_group.items()}
 
 
-def group_metrics(returns: jax.Array, valid: jax.Array) -> dict[str, jax.Array]:
-    """The values f32[] of `group_means`."""
+def group_metrics(returns: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"]) -> dict[str, Float[Array, ""]]:
+    """The values of `group_means`."""
     return {name: x.value for name, x in group_means(returns, valid).items()}
 
 
-def repeated(code: jax.Array, valid: jax.Array) -> Mean:
-    """Share of episodes whose responses equal those of another episode of their group exactly.
+def repeated(response_hash: UInt[Array, "Gr M 2"], valid: Bool[Array, "Gr M"]) -> Mean:
+    """Share of valid episodes whose responses equal those of another valid episode of their group exactly.
 
-    Args:
-        code: u32[Gr, M, 2] hash of all responses of an episode.
-        valid: bool[Gr, M] episodes that count.
+    `response_hash` identifies all responses of an episode.
     """
     both = valid[:, :, None] & valid[:, None] & ~jnp.eye(valid.shape[1], dtype=bool)
-    alike = jnp.all(code[:, :, None] == code[:, None], axis=-1) & both
+    alike = jnp.all(response_hash[:, :, None] == response_hash[:, None], axis=-1) & both
     return masked.mean(jnp.any(alike, axis=2).astype(jnp.float32), valid)
 
 
-def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-    """Mean, max and min of `x` f32[...] where `mask` bool[...] is true."""
+def masked_stats(x: Float[Array, "*shape"], mask: Bool[Array, "*shape"]) -> dict[str, Float[Array, ""]]:
+    """Mean, max and min of `x` where `mask` is true."""
     return {
         "mean": masked.moments(x, mask)[0],
         "max": masked.largest(x, mask),
@@ -65,18 +59,12 @@ def masked_stats(x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def explained_variance(values: jax.Array, returns: jax.Array, mask: jax.Array) -> jax.Array:
-    """1 - var(returns - values) / (var(returns) + 1e-5) over the mask.
+def explained_variance(
+    values: Float[Array, "N S"], returns: Float[Array, "N S"], mask: Bool[Array, "N S"]
+) -> Float[Array, ""]:
+    """1 - var(returns - values) / (var(returns) + 1e-5) over the mask; 0 for fewer than two positions.
 
     1 is a perfect critic, 0 one that predicts the mean only, below 0 one that is worse than that.
-
-    Args:
-        values: f32[N, S]
-        returns: f32[N, S]
-        mask: bool[N, S]
-
-    Returns:
-        f32[]; 0 for fewer than two positions.
     """
     _, residual = masked.moments(returns - values, mask)
     _, variance = masked.moments(returns, mask)

@@ -6,89 +6,61 @@ episodes into rows of single turns; estimators always see whole episodes, so tha
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, UInt
 
-from agentrl_jax.algos import advantages, groups
-from agentrl_jax.algos import gigpo as gigpo
+from agentrl_jax.algos import advantages, gigpo, groups
 
 
 class AdvantageInputs(struct.PyTreeNode):
-    """Inputs of the advantage estimators.
+    """Inputs of the advantage estimators."""
 
-    Attributes:
-        rewards: f32[E, S] reward earned by sampling the token; only on sampled tokens.
-        values: f32[E, S] the critic's values; arbitrary if the estimator does not read them.
-        mask: bool[E, S] sampled tokens.
-        turn: i32[E, S] turn of the episode that a position belongs to.
-        turn_end: bool[E, S] last sampled token of its turn.
-        scores: f32[Gr, M] return of each episode.
-        valid: bool[Gr, M] episodes that count.
-        baseline: f32[Gr] return of a greedy episode of the group; None if the estimator does not read it.
-        turn_rewards: f32[E, T] reward of each turn.
-        state: u32[E, T, 2] anchor state of each turn, see `gigpo`.
-        turn_mask: bool[E, T] turns that were played.
-        final_value: f32[E] the critic's value where an episode was truncated, see `advantages`; 0 where it terminated.
+    rewards: Float[Array, "E S"]
+    """Reward earned by sampling the token; only on sampled tokens."""
+    values: Float[Array, "E S"]
+    """The critic's values; arbitrary if the estimator does not read them."""
+    mask: Bool[Array, "E S"]
+    """Sampled tokens."""
+    turn: Int[Array, "E S"]
+    """Turn of the episode that a position belongs to."""
+    turn_end: Bool[Array, "E S"]
+    """Last sampled token of its turn."""
+    scores: Float[Array, "Gr M"]
+    """Return of each episode."""
+    valid: Bool[Array, "Gr M"]
+    """Episodes that count."""
+    baseline: Float[Array, " Gr"] | None
+    """Return of a greedy episode of the group; None if the estimator does not read it."""
+    turn_rewards: Float[Array, "E T"]
+    state: UInt[Array, "E T 2"]
+    """Hash of each turn's anchor state, see `gigpo`."""
+    turn_mask: Bool[Array, "E T"]
+    """Turns that were played."""
+    final_value: Float[Array, " E"] | Float[Array, ""] | float = 0.0
+    """The critic's value where an episode was truncated, see `advantages`; 0 where it terminated."""
+
+
+def estimate(inputs: AdvantageInputs, rule: Any, numbers: Any) -> tuple[Float[Array, "E S"], Float[Array, "E S"]]:
+    """The advantage of every token, not whitened, and the critic's target (0 without a critic); 0 outside the mask.
+
+    `rule` is a member of the union `config.algo.Advantage`. grpo, rloo, remax: see `groups`. gigpo: the episode's group
+    advantage plus `step_weight` times the turn's advantage, see `gigpo`. The others: see `advantages`. `numbers` holds
+    the traced settings: `rule` itself, or `learner.settings.UpdateSettings`.
+
+    Raises ValueError if there is no estimator of that kind, or if remax was given no greedy episodes.
     """
-
-    rewards: jax.Array
-    values: jax.Array
-    mask: jax.Array
-    turn: jax.Array
-    turn_end: jax.Array
-    scores: jax.Array
-    valid: jax.Array
-    baseline: jax.Array | None
-    turn_rewards: jax.Array
-    state: jax.Array
-    turn_mask: jax.Array
-    final_value: jax.Array | float = 0.0
-
-
-def estimate(evidence: AdvantageInputs, rule: Any, numbers: Any) -> tuple[jax.Array, jax.Array]:
-    """The advantage of every token, not whitened.
-
-    Args:
-        evidence: the inputs.
-        rule: which estimator, one of the classes of `config.algo.Advantage`. grpo, rloo, remax: see `groups`. gigpo:
-            the episode's group advantage plus `step_weight` times the turn's advantage, see `gigpo`. The others: see
-            `advantages`.
-        numbers: object with the numeric settings, f32[] or float: `rule` itself, or `learner.settings.UpdateSettings`.
-
-    Returns:
-        Advantages f32[E, S] and the critic's targets f32[E, S] (0 for estimators without a critic); both 0 where `mask`
-        is false.
-
-    Raises:
-        ValueError: there is no estimator of that kind, or remax was given no greedy episodes.
-    """
-    e, target = evidence, jnp.zeros_like(evidence.rewards)
-    if rule.kind == "gae":
-        advantage, target = advantages.gae(
-            e.rewards, e.values, e.mask, gamma=numbers.gamma, lam=numbers.lam, final_value=e.final_value
-        )
-    elif rule.kind == "turn_gae":
-        advantage, target = advantages.turn_gae(
-            e.rewards,
-            e.values,
-            e.mask,
-            e.turn_end,
-            gamma=numbers.gamma,
-            lam=numbers.lam,
-            final_value=e.final_value,
-        )
-    elif rule.kind == "bi_level_gae":
-        advantage, target = advantages.bi_level_gae(
-            e.rewards,
-            e.values,
-            e.mask,
-            e.turn_end,
-            gamma=numbers.gamma,
-            lam=numbers.lam,
-            turn_gamma=numbers.turn_gamma,
-            final_value=e.final_value,
-        )
+    e, target = inputs, jnp.zeros_like(inputs.rewards)
+    if rule.kind in ("gae", "turn_gae", "bi_level_gae"):
+        options = {"gamma": numbers.gamma, "lam": numbers.lam, "final_value": e.final_value}
+        if rule.kind == "gae":
+            advantage, target = advantages.gae(e.rewards, e.values, e.mask, **options)
+        elif rule.kind == "turn_gae":
+            advantage, target = advantages.turn_gae(e.rewards, e.values, e.mask, e.turn_end, **options)
+        else:
+            advantage, target = advantages.bi_level_gae(
+                e.rewards, e.values, e.mask, e.turn_end, turn_gamma=numbers.turn_gamma, **options
+            )
     elif rule.kind == "reward_to_go":
         advantage, _ = advantages.gae(e.rewards, jnp.zeros_like(e.values), e.mask, gamma=numbers.gamma, lam=1.0)
     else:
@@ -101,8 +73,8 @@ def estimate(evidence: AdvantageInputs, rule: Any, numbers: Any) -> tuple[jax.Ar
     return jnp.where(e.mask, advantage, 0.0), target
 
 
-def _of_turns(e: AdvantageInputs, rule: Any, numbers: Any) -> jax.Array:
-    """Advantages f32[E, T] of the estimators that compare episodes."""
+def _of_turns(e: AdvantageInputs, rule: Any, numbers: Any) -> Float[Array, "E T"]:
+    """Advantages of the estimators that compare episodes."""
     if rule.kind == "rloo":
         of_episode = groups.leave_one_out(e.scores, e.valid)
     elif rule.kind == "remax":

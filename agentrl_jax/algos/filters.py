@@ -8,6 +8,7 @@ from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.algos.groups import center_and_std, group_mean
 from agentrl_jax.config.algo import ScoreKind
@@ -17,35 +18,21 @@ Rule = Literal["top_p", "top_p_softmax", "top_k", "min_p"]
 _ZERO_SCORE = 1e-10
 
 
-def group_scores(values: jax.Array, valid: jax.Array, kind: ScoreKind) -> jax.Array:
-    """One score per group to rank by.
+def group_scores(values: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], kind: ScoreKind) -> Float[Array, " Gr"]:
+    """One score per group to rank by, over the episodes in `valid`; a group without any scores 0.
 
-    Args:
-        values: f32[Gr, M], one per episode: for std and mean the raw return plus penalty, not normalized; for entropy
-            and entropy_std the mean entropy of its tokens; for length the number of its sampled tokens.
-        valid: bool[Gr, M] episodes that count; a group without any scores 0.
-        kind: std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of
-            returns, the uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean.
-
-    Returns:
-        f32[Gr]
+    std and entropy_std: unbiased standard deviation, exactly 0 for equal values and for a group of one (of returns, the
+    uncertainty of StarPO-S, arXiv 2504.20073 section 4.2). mean, entropy and length: the mean. The values of an episode
+    are for std and mean its return plus penalty, not normalized; for entropy and entropy_std the mean entropy of its
+    tokens; for length its number of sampled tokens.
     """
     return center_and_std(values, valid)[1] if kind in ("std", "entropy_std") else group_mean(values, valid)
 
 
-def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
-    """Indices of the k groups with the largest (or smallest) scores, for a gather with static shapes.
+def top_groups(scores: Float[Array, " Gr"], k: int, *, largest: bool = True) -> Int[Array, " k"]:
+    """Indices of the k groups with the largest (or smallest) scores in ascending order, for a gather.
 
-    Args:
-        scores: f32[Gr]
-        k: number of groups to keep, static.
-        largest: keep the largest scores, else the smallest.
-
-    Returns:
-        i32[k], indices in ascending order. Of equal scores the lower index is kept; NaN ranks last.
-
-    Raises:
-        ValueError: k is not in 1..Gr.
+    Of equal scores the lower index is kept; NaN ranks last. Raises ValueError if k is not in 1..Gr.
     """
     if not 1 <= k <= scores.shape[0]:
         raise ValueError(f"k is {k}; expected 1 to {scores.shape[0]}, the number of groups")
@@ -54,15 +41,15 @@ def top_groups(scores: jax.Array, k: int, *, largest: bool = True) -> jax.Array:
 
 
 def chosen_groups(
-    scores: jax.Array,
+    scores: Float[Array, " Gr"],
     rule: Rule,
     *,
     value: jax.Array | float,
     largest: bool,
     include_zero: bool,
     eps: jax.Array | float = 0.01,
-) -> jax.Array:
-    """The groups that a rule of RAGEN v2 keeps.
+) -> Bool[Array, " Gr"]:
+    """The groups that a rule of RAGEN v2 keeps; may be none. NaN scores are never kept.
 
     top_p: from the best group down until the scores add up to value * (sum of all) - eps. Only positive scores are
     kept; a threshold that is not positive keeps nothing. A value of 1 or more keeps every group. top_p_softmax: the
@@ -70,19 +57,9 @@ def chosen_groups(
     differences have little effect. top_k: the best max(1, floor(value)) groups. min_p: scores of at least
     value * (the largest), or of at most (the smallest) / value.
 
-    Args:
-        scores: f32[Gr]; a NaN is never kept.
-        rule: one of the four.
-        value: threshold, above 0; see the rules.
-        largest: the best groups have the largest scores, else the smallest; top_p requires True.
-        include_zero: False drops groups with |score| <= 1e-10 before the rule is applied.
-        eps: slack of top_p, at least 0.
-
-    Returns:
-        bool[Gr]; if nothing is kept, the caller skips the step and counts it.
-
-    Raises:
-        ValueError: `rule` is top_p and `largest` is False.
+    `value` is above 0, `eps` at least 0. The best groups have the largest scores, or, if `largest` is false, the
+    smallest. `include_zero` False drops groups with |score| <= 1e-10 before the rule is applied. Raises ValueError for
+    top_p with the smallest scores.
     """
     if rule == "top_p" and not largest:
         raise ValueError("the rule top_p covers a sum of scores from the largest down; use largest, or another rule")
@@ -96,40 +73,30 @@ def chosen_groups(
         covered = jnp.cumsum(known[order])
         before = jnp.roll(covered, 1).at[0].set(0.0)
         taken = (before < value * covered[-1] - eps) & (known[order] > 0)
-        return jnp.where(value >= 1.0, eligible, _placed(taken, order)) & eligible
+        return jnp.where(value >= 1.0, eligible, _mask_of(taken, order)) & eligible
     if rule == "top_p_softmax":
         share = jnp.where(eligible, jnp.exp(merit - jnp.max(merit)), 0.0)
         covered = jnp.cumsum((share / jnp.maximum(jnp.sum(share), _ZERO_SCORE))[order])
         before = jnp.roll(covered, 1).at[0].set(0.0)
-        return _placed(before < value, order) & eligible
+        return _mask_of(before < value, order) & eligible
     if rule == "top_k":
-        return _placed(jnp.arange(scores.shape[0]) < jnp.maximum(jnp.floor(value), 1), order) & eligible
+        return _mask_of(jnp.arange(scores.shape[0]) < jnp.maximum(jnp.floor(value), 1), order) & eligible
     if rule == "min_p":
         best = jnp.max(merit) if largest else -jnp.max(merit)
         return eligible & (known >= value * best if largest else known <= best / value)
     assert_never(rule)
 
 
-def within_groups(scores: jax.Array, valid: jax.Array, keep: int) -> jax.Array:
+def within_groups(scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], keep: int) -> Bool[Array, "Gr M"]:
     """The `keep` episodes of each group with the largest variance of scores: some of the lowest and of the highest.
 
     Among all splits into lowest and highest, the one that maximizes the variance of the kept scores is chosen (Xu et
-    al. 2025, PODS; RAGEN v2's `within_group`); of equal splits, the one with the fewest lowest episodes.
-
-    Args:
-        scores: f32[Gr, M]
-        valid: bool[Gr, M] episodes that count; the others are kept only if too few count.
-        keep: number of episodes to keep, static, 1 to M.
-
-    Returns:
-        bool[Gr, M], `keep` true values in each row.
-
-    Raises:
-        ValueError: `keep` is not in 1..M.
+    al. 2025, PODS; RAGEN v2's `within_group`); of equal splits, the one with the fewest lowest episodes. Episodes that
+    are not `valid` are kept only if there are too few others. Raises ValueError if `keep` is not in 1..M.
     """
     group_size = scores.shape[1]
     if not 1 <= keep <= group_size:
-        raise ValueError(f"keep is {keep}; expected 1 to {group_size}, the members of a group")
+        raise ValueError(f"keep is {keep}; expected 1 to {group_size}, the number of episodes of a group")
     order = jnp.argsort(jnp.where(valid, scores, jnp.inf), axis=1, stable=True)
     rank = jnp.zeros_like(order).at[jnp.arange(len(order))[:, None], order].set(jnp.arange(group_size))
     number = jnp.sum(valid, axis=1)[:, None, None]
@@ -144,5 +111,6 @@ def within_groups(scores: jax.Array, valid: jax.Array, keep: int) -> jax.Array:
     return jnp.where(number[:, 0] < keep, rank < keep, chosen)
 
 
-def _placed(taken: jax.Array, order: jax.Array) -> jax.Array:
+def _mask_of(taken: jax.Array, order: jax.Array) -> jax.Array:
+    """Reorders a mask of the sorted groups back to a mask of the groups."""
     return jnp.zeros(order.shape, bool).at[order].set(taken)

@@ -5,6 +5,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Float
 
 Kind = Literal["k1", "k2", "k3", "abs", "mse", "full"]
 
@@ -13,7 +14,9 @@ _MAX_K3 = 10.0
 _MAX_RELATIVE_ERROR = 0.2
 
 
-def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Array:
+def estimate(
+    logprob: Float[Array, "*shape"], ref_logprob: Float[Array, "*shape"], kind: Kind
+) -> Float[Array, "*shape"]:
     """Per-token estimate of KL(policy || reference) from tokens sampled by the policy (Schulman 2020).
 
     With d = logprob - ref_logprob: k1 = d (unbiased, any sign), k2 = d^2 / 2 (never negative), k3 = exp(-d) + d - 1
@@ -22,18 +25,7 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
 
     As a loss on tokens sampled from the policy itself, k2 has the gradient of the divergence. The gradient of k1 does
     not depend on the reference and is 0 in expectation (k1 exists for parity, as in the preset `starpo_grpo`). The
-    gradient of k3 is biased.
-
-    Args:
-        logprob: f32[N, S]
-        ref_logprob: f32[N, S]
-        kind: the estimator.
-
-    Returns:
-        f32[N, S]
-
-    Raises:
-        ValueError: `kind` is none of the five; full needs the logits of whole distributions, see `full`.
+    gradient of k3 is biased. Raises ValueError for any other kind; for full, which needs logits, see `full`.
     """
     difference = logprob - jax.lax.stop_gradient(ref_logprob)
     if kind == "k1":
@@ -48,8 +40,8 @@ def estimate(logprob: jax.Array, ref_logprob: jax.Array, kind: Kind) -> jax.Arra
     raise ValueError(f"the estimator is {kind!r}; expected k1, k2, k3, abs or mse")
 
 
-def full(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
-    """KL(policy || reference) over the whole vocabulary, f32[...], at least 0, from the logits f32[..., V] of both.
+def full(logits: Float[Array, "*shape V"], ref_logits: Float[Array, "*shape V"]) -> Float[Array, "*shape"]:
+    """KL(policy || reference) over the whole vocabulary, at least 0.
 
     Its gradient is that of the divergence at the visited states, without sampling noise; none reaches `ref_logits`.
     """
@@ -61,8 +53,7 @@ def full(logits: jax.Array, ref_logits: jax.Array) -> jax.Array:
 class KLController(struct.PyTreeNode):
     """Coefficient of the KL term."""
 
-    coef: jax.Array
-    """f32[]"""
+    coef: Float[Array, ""]
 
 
 def controller(coef: float) -> KLController:
@@ -72,22 +63,17 @@ def controller(coef: float) -> KLController:
 
 def update(
     state: KLController,
-    observed_kl: jax.Array,
+    observed_kl: Float[Array, ""] | float,
     num_steps: jax.Array | float,
     target: jax.Array | float,
     horizon: jax.Array | float,
 ) -> KLController:
     """Adapts the coefficient so that the KL stays near `target` (Ziegler et al. 2019, section 2.2).
 
-    coef * (1 + clip(kl / target - 1, -0.2, 0.2) * num_steps / horizon). An infinite horizon keeps the coefficient
-    fixed. An observation that is not finite (a batch without tokens) changes nothing.
-
-    Args:
-        state: the controller.
-        observed_kl: f32[], mean KL of the batch.
-        num_steps: episodes since the last update; must be below 5 * `horizon`, or the coefficient changes its sign.
-        target: the KL to keep, above 0.
-        horizon: in episodes; the larger, the slower the coefficient changes.
+    coef * (1 + clip(kl / target - 1, -0.2, 0.2) * num_steps / horizon), where `num_steps` and `horizon` are numbers of
+    episodes: those since the last update, and the time scale of the adaptation. `num_steps` must be below 5 *
+    `horizon`, or the coefficient changes its sign; an infinite horizon keeps it fixed. `observed_kl` is the mean of the
+    batch; if it is not finite (a batch without tokens), nothing changes.
     """
     error = jnp.clip(observed_kl / target - 1.0, -_MAX_RELATIVE_ERROR, _MAX_RELATIVE_ERROR)
     factor = 1.0 + error * num_steps / horizon

@@ -5,6 +5,7 @@ Shapes: `E` episodes, `N` rows of `S` positions, `T` turns.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.config.advantages import Normalization, Placement
@@ -12,22 +13,16 @@ from agentrl_jax.config.advantages import Normalization, Placement
 _ASYMMETRIC_RANGE = (-1.0, 3.0)
 
 
-def normalize(scores: jax.Array, group: jax.Array, num_segments: int, method: Normalization) -> jax.Array:
+def normalize(
+    scores: Float[Array, " E"], group: Int[Array, " E"], num_segments: int, method: Normalization
+) -> Float[Array, " E"]:
     """Normalizes returns inside groups of any size (RAGEN's `reward_normalization`).
 
     identity: unchanged. mean: minus the group's mean. mean_std: also divided by (unbiased std + 1e-6), exactly 0 where
     the std is at most 1e-6. asym_clip: mean_std, clamped to [-1, 3]. An episode alone in its group gets 0, except with
     identity (RAGEN leaves scores unchanged when *every* group has one episode; choose identity for that).
 
-    Args:
-        scores: f32[E], return plus penalty.
-        group: i32[E] in [0, num_segments), group id of each episode. The ids decide which episodes are compared (those
-            of a level, of a task, or all).
-        num_segments: static upper bound of the group ids.
-        method: one of the four rules.
-
-    Returns:
-        f32[E]
+    `group` are ids in [0, num_segments) that decide which episodes are compared (those of a level, of a task, or all).
     """
     if method == "identity":
         return scores
@@ -46,20 +41,16 @@ def normalize(scores: jax.Array, group: jax.Array, num_segments: int, method: No
     return scaled if method == "mean_std" else jnp.clip(scaled, *_ASYMMETRIC_RANGE)
 
 
-def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, placement: Placement) -> jax.Array:
-    """Puts the rewards of a row's turns on sampled tokens (RAGEN's `use_turn_scores`).
+def place_rewards(
+    turn_rewards: Float[Array, "N T"], turn_last: Int[Array, "N T"], length: int, placement: Placement
+) -> Float[Array, "N S"]:
+    """Puts the rewards of a row's turns on sampled tokens (RAGEN's `use_turn_scores`); `length` is S.
 
-    Args:
-        turn_rewards: f32[N, T]
-        turn_last: i32[N, T], position of each turn's last sampled token, -1 for a turn without one. Positions grow with
-            the turn.
-        length: S, static.
-        placement: episode: the sum of *all* T rewards at the row's last sampled token, even if some of the turns are
-            not in the row; a row without sampled tokens gets 0. turn: each reward at the last sampled token of its
-            turn; the reward of a turn without one is dropped.
+    `turn_last` is the position of each turn's last sampled token, -1 for a turn without one; it grows with the turn.
 
-    Returns:
-        f32[N, S], zero elsewhere.
+    episode: the sum of *all* T rewards at the row's last sampled token, even if some of the turns are not in the row;
+    a row without sampled tokens gets 0. turn: each reward at the last sampled token of its turn; the reward of a turn
+    without one is dropped.
     """
     if placement == "episode":
         turn_rewards = jnp.sum(turn_rewards, axis=1, keepdims=True)
@@ -70,19 +61,12 @@ def place_rewards(turn_rewards: jax.Array, turn_last: jax.Array, length: int, pl
     return jnp.zeros((turn_rewards.shape[0], length), turn_rewards.dtype).at[row, column].add(turn_rewards, mode="drop")
 
 
-def overlong_share(length: jax.Array, limit: int, buffer: jax.Array | float) -> jax.Array:
-    """Share of the overlong penalty for each response (Yu et al. 2025, DAPO, section 3.4, eq. 13).
+def overlong_share(length: Int[Array, "*shape"], limit: int, buffer: jax.Array | float) -> Float[Array, "*shape"]:
+    """Share of the overlong penalty for each response (Yu et al. 2025, DAPO, section 3.4, eq. 13), from 0 to 1.
 
-    0 up to (1 - buffer) * limit tokens, 1 at the limit, linear between. A response that was cut off at the limit gets
-    the full penalty. The paper has single responses; here the penalty applies to the response of every turn.
-
-    Args:
-        length: i32[...] number of tokens of each response, at most `limit`.
-        limit: largest number of tokens of a response.
-        buffer: share of the limit over which the penalty grows; 0: no penalty.
-
-    Returns:
-        f32[...] from 0 to 1.
+    0 up to (1 - buffer) * limit tokens, 1 at the limit, linear between; with `buffer` 0 there is no penalty. A response
+    that was cut off at the limit gets the full penalty. The paper has single responses; here the penalty applies to the
+    response of every turn.
     """
     buffered = jnp.maximum(jnp.float32(limit) * buffer, 1e-6)
     into = (length - limit + buffered) / buffered
