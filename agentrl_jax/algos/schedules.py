@@ -6,8 +6,9 @@ coefficient and temperature are scheduled by an `optax.Schedule` of the iteratio
 
 import dataclasses
 import math
+from typing import Self
 
-from agentrl_jax.config import algo as config
+from agentrl_jax.config.algo import AdaptiveHorizon
 
 
 def stepwise(iteration: int, horizons: tuple[int, ...], every: int) -> int:
@@ -20,22 +21,19 @@ def stepwise(iteration: int, horizons: tuple[int, ...], every: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaptiveHorizon:
-    """State of an adaptive horizon: plain numbers that are saved in checkpoints.
-
-    Attributes:
-        stage: index of the current horizon.
-        success: success rates of the latest iterations of this stage, at most 2 * `every`.
-        spread: in-group standard deviations of the same iterations.
-        first_spread: mean of `spread` over the stage's first `every` iterations; None before these are complete.
-    """
+class AdaptiveHorizonState:
+    """State of an adaptive horizon: plain numbers that are saved in checkpoints."""
 
     stage: int = 0
+    """Index of the current horizon."""
     success: tuple[float, ...] = ()
+    """Success rates of the latest iterations of this stage, at most 2 * `every`."""
     spread: tuple[float, ...] = ()
+    """In-group standard deviations of the same iterations."""
     first_spread: float | None = None
+    """Mean of `spread` over the stage's first `every` iterations; None before these are complete."""
 
-    def after(self, rule: config.AdaptiveHorizon, success: float, spread: float) -> "AdaptiveHorizon":
+    def after(self, rule: AdaptiveHorizon, success: float, spread: float) -> Self:
         """The state after an iteration with this success rate and in-group standard deviation.
 
         The mean over the latest `every` iterations is compared with the mean over the `every` iterations before them,
@@ -50,12 +48,12 @@ class AdaptiveHorizon:
         if first is None and len(spreads) == rule.every:
             first = _mean(spreads)
         if len(successes) < kept or self.stage == len(rule.turns) - 1:
-            return AdaptiveHorizon(self.stage, successes, spreads, first)
+            return type(self)(self.stage, successes, spreads, first)
         gain = _mean(successes[rule.every :]) - _mean(successes[: rule.every])
         used_up = first is not None and _mean(spreads[rule.every :]) < rule.min_spread * first
         if gain < rule.min_gain or used_up:
-            return AdaptiveHorizon(self.stage + 1)
-        return AdaptiveHorizon(self.stage, successes, spreads, first)
+            return type(self)(self.stage + 1)
+        return type(self)(self.stage, successes, spreads, first)
 
 
 def _mean(numbers: tuple[float, ...]) -> float:

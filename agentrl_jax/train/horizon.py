@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_jax.algos.schedules import AdaptiveHorizon, stepwise
+from agentrl_jax.algos.schedules import AdaptiveHorizonState, stepwise
 from agentrl_jax.config import Config
 
 
@@ -13,7 +13,7 @@ class Horizon:
 
     def __init__(self, config: Config):
         self.plan, self.longest = config.algo.horizon, config.prompt.max_turns
-        self.state = AdaptiveHorizon()
+        self.state = AdaptiveHorizonState()
 
     def turns(self, iteration: int) -> int:
         """Returns the turns of an iteration; iterations count from 0."""
@@ -34,4 +34,4 @@ class Horizon:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restores the state from the result of `saved`."""
         numbers = {name: tuple(saved[name]) for name in ("success", "spread")}
-        self.state = AdaptiveHorizon(**{**saved, **numbers})
+        self.state = AdaptiveHorizonState(**{**saved, **numbers})

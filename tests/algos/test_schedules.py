@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from agentrl_jax.algos.schedules import AdaptiveHorizon, stepwise
+from agentrl_jax.algos.schedules import AdaptiveHorizonState, stepwise
 from agentrl_jax.config import algo
 
 RULE = algo.AdaptiveHorizon(turns=(2, 4, 8), every=3, min_gain=0.02, min_spread=0.3)
@@ -16,7 +16,7 @@ def test_a_stage_lasts_as_long_as_it_says():
 
 
 def played(success, spread=lambda t: 0.4, iterations=30):
-    state, stages = AdaptiveHorizon(), []
+    state, stages = AdaptiveHorizonState(), []
     for t in range(iterations):
         stages.append(state.stage)
         state = state.after(RULE, success(t), spread(t))
@@ -35,6 +35,6 @@ def test_a_spread_that_is_used_up_moves_it_though_success_rises():
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_measurement_that_is_no_number_changes_nothing(broken):
-    state = AdaptiveHorizon().after(RULE, 0.5, 0.4)
+    state = AdaptiveHorizonState().after(RULE, 0.5, 0.4)
     assert state.after(RULE, broken, 0.4) == state
     assert state.after(RULE, 0.5, broken) == state
