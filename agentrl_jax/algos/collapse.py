@@ -4,6 +4,7 @@ The rows of a run are those of metrics.jsonl; rows without the metric (no valida
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from agentrl_jax.algos import change
 
-Rule = Literal["lost", "filled", "falls", "rises", "drifts", "above", "spikes"]
+Rule = Literal["significant_fall", "significant_rise", "falls", "rises", "drifts", "above", "spikes"]
 
 BASELINE = 10
 """Number of values at the start of a run; later values are compared with their mean."""
@@ -24,28 +25,30 @@ _SPIKE_WINDOW = 20
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-    """One alarm.
+    """One alarm on one metric.
+
+    Rules: significant_fall: the mean of the last `patience` to `longest` values has fallen significantly, see
+    `change.falls`: below `limit` and below half the mean of all values before, or, if `relative`, below `limit` times
+    the mean of the first values. significant_rise: the same for 1 - metric, with the bound 1 - `limit`. falls, rises:
+    below or above `limit` times the mean of the first values. drifts: below 1 / limit or above limit times that mean.
+    above: above `limit` itself. spikes: above `limit` times the median of the twenty values before.
 
     Attributes:
         name: as in `alarm/NAME` of metrics.jsonl.
         metric: the metric that is watched.
         unit: unit of the metric.
-        rule: lost: the mean of the last `patience` to `longest` values has fallen significantly, see `change.falls`:
-            below `limit` and below half the mean of all values before, or, if `relative`, below `limit` times the mean
-            of the first values. filled: the same for 1 - metric, with the bound 1 - `limit`. falls, rises: below or
-            above `limit` times the mean of the first values. drifts: below 1 / limit or above limit times that mean.
-            above: above `limit` itself. spikes: above `limit` times the median of the twenty values before.
-        limit: see `rule`.
-        patience: number of consecutive values beyond the limit; for lost and filled, the length of the shortest window.
+        rule: one of the rules.
+        limit: number that the rule compares with.
+        patience: number of consecutive values beyond the limit, or the length of the shortest window.
         collapse: True: the alarm alone means that learning has ended. False: it is a warning.
-        about: explanation for people.
+        about: explanation for people: a clause that can follow "The run has collapsed:".
         source: where the rule and its numbers come from.
         start: number of first values that form the reference; rules that need them raise nothing earlier.
         least_start: if the mean of the first values is at most this, it is noise and falls raises nothing.
-        longest: length of the longest window, for lost and filled.
-        relative: see `rule`.
-        independent: the episodes are independent of each other, as on fixed levels; in groups they are not.
+        longest: length of the longest window of significant_fall and significant_rise.
+        relative: see significant_fall.
         episodes: if the metric is a success rate, the metric with the number of episodes behind it.
+        independent: these episodes are independent of each other, as on fixed levels; in groups they are not.
     """
 
     name: str
@@ -65,146 +68,123 @@ class Alarm:
     independent: bool = False
 
 
-_V2 = "RAGEN v2, early stopping"
-_TRAP = "sign of the Echo Trap in arXiv 2504.20073; limit ours"
-_TEMPLATE = "template collapse of RAGEN-2 (arXiv 2604.06268); limit ours"
+_V2 = "RAGEN v2, early stopping; significance test by this project"
+_OWN = "this project"
+_TRAP = "sign of the Echo Trap (arXiv 2504.20073); limit by this project"
+_TEMPLATE = "template collapse of RAGEN-2 (arXiv 2604.06268); limit by this project"
+
+_collapse = functools.partial(Alarm, patience=10, longest=40, collapse=True)
+_warning = functools.partial(Alarm, patience=10, collapse=False)
+_template = functools.partial(
+    Alarm, unit="nats", rule="falls", limit=0.25, patience=3, collapse=False, source=_TEMPLATE, start=3, least_start=0.2
+)
 
 ALARMS: tuple[Alarm, ...] = (
-    Alarm(
+    _collapse(
         "spread_lost",
         "rollout/in_group_std",
         "return",
-        "lost",
+        "significant_fall",
         0.1,
-        10,
-        True,
-        "members of a group earn the same, so that there is nothing left to compare",
-        _V2 + "; test ours",
-        longest=40,
+        about="the episodes of a group get almost equal returns, so comparing them teaches nothing",
+        source=_V2,
         relative=True,
     ),
-    Alarm(
+    _collapse(
         "no_signal",
         "rollout/zero_std_share",
         "share of groups",
-        "filled",
+        "significant_rise",
         0.95,
-        10,
-        True,
-        "nearly every group is solved by all members or by none, which was not so before",
-        "ours; RAGEN-2 (arXiv 2604.06268): without spread regularizers are all that is left of the gradient",
-        longest=40,
+        about="in nearly every group all episodes get the same return, which was not so before",
+        source="this project; RAGEN-2 (arXiv 2604.06268): without varying returns only regularizers have a gradient",
     ),
-    Alarm(
+    _collapse(
         "success_lost",
         "validation/success",
         "share of episodes",
-        "lost",
+        "significant_fall",
         0.01,
-        5,
-        True,
-        "held-out levels are not solved any more",
-        _V2 + "; test ours",
+        patience=5,
+        about="the validation levels are no longer solved",
+        source=_V2,
         longest=5,
         episodes="validation/episodes",
         independent=True,
     ),
-    Alarm(
+    _collapse(
         "success_fallen",
         "train/success",
         "share of episodes",
-        "lost",
+        "significant_fall",
         0.5,
-        10,
-        True,
-        "episodes succeed less than half as often as at the start",
-        "ours",
-        longest=40,
+        about="episodes succeed less than half as often as at the start",
+        source=_OWN,
         relative=True,
         episodes="rollout/episodes",
     ),
-    Alarm("entropy_lost", "actor/entropy", "nats a token", "falls", 0.1, 10, False, "the policy hardly varies", _TRAP),
-    Alarm("entropy_risen", "actor/entropy", "nats a token", "rises", 3.0, 10, False, "the policy turns random", _TRAP),
-    Alarm(
+    _warning(
+        "entropy_lost", "actor/entropy", "nats per token", "falls", 0.1, about="the policy hardly varies", source=_TRAP
+    ),
+    _warning(
+        "entropy_risen", "actor/entropy", "nats per token", "rises", 3.0, about="the policy turns random", source=_TRAP
+    ),
+    _warning(
         "gradient_spike",
         "actor/grad_norm_max",
         "norm",
         "spikes",
         10.0,
-        1,
-        False,
-        "a gradient is many times as long as those before",
-        _TRAP,
+        patience=1,
+        about="the norm of a gradient is many times that of the gradients before",
+        source=_TRAP,
     ),
-    Alarm(
+    _warning(
         "far_from_start",
         "actor/kl",
-        "nats a token",
+        "nats per token",
         "above",
         1.0,
-        5,
-        False,
-        "the policy is far from the one it started as (runs that have a reference)",
-        "ours",
+        patience=5,
+        about="the policy is far from the policy at the start (in runs with a reference policy)",
+        source=_OWN,
     ),
-    Alarm(
+    _warning(
         "length_drift",
         "train/response_tokens",
-        "tokens a turn",
+        "tokens per turn",
         "drifts",
         2.0,
-        10,
-        False,
-        "responses are half or twice as long as at the start",
-        _TRAP,
+        about="responses are less than half or more than twice as long as at the start",
+        source=_TRAP,
     ),
-    Alarm(
+    _warning(
         "repetition",
         "rollout/repeated_share",
         "share of episodes",
         "above",
         0.95,
-        10,
-        False,
-        "members of a group say the same, word for word",
-        _TRAP,
+        about="the episodes of a group have exactly the same responses",
+        source=_TRAP,
     ),
-    Alarm(
+    _warning(
         "format_lost",
         "train/valid_format",
         "share of turns",
         "falls",
         0.5,
-        10,
-        False,
-        "responses cannot be read any more",
-        "ours",
+        about="responses have the required format less than half as often as at the start",
+        source=_OWN,
     ),
-    Alarm(
+    _template(
         "template_thoughts",
         "collapse/first_turn_mi",
-        "nats",
-        "falls",
-        0.25,
-        3,
-        False,
-        "thoughts depend less and less on the prompt: one template fits every one",
-        _TEMPLATE,
-        start=3,
-        least_start=0.2,
+        about="thoughts depend less on the prompt than at the start, as if one template served every prompt",
     ),
-    Alarm(
+    _template(
         "template_responses",
         "collapse/first_turn_response_mi",
-        "nats",
-        "falls",
-        0.25,
-        3,
-        False,
-        "responses depend less and less on the prompt: one template fits every one",
-        _TEMPLATE,
-        start=3,
-        least_start=0.2,
+        about="responses depend less on the prompt than at the start, as if one template served every prompt",
     ),
 )
 
@@ -213,14 +193,9 @@ ALARMS: tuple[Alarm, ...] = (
 class Finding:
     """What an alarm found in a run.
 
-    Attributes:
-        alarm: the alarm.
-        iterations: iterations of the values, ascending.
-        values: values of the metric.
-        raised: iterations at which the alarm was raised.
-        began: iteration of the first value of the streak or window that first raised it; None if never raised.
-        seen: the value, or the mean of the window, that first raised it; None if never raised.
-        reference: what `seen` was compared with; None if never raised.
+    `began` is the iteration of the first value of the streak or window that first raised the alarm, `seen` the value or
+    the mean of the window, and `reference` what it was compared with; all are None if the alarm was never raised.
+    `iterations` and `values` are those of the metric, `raised` the iterations at which the alarm was raised; ascending.
     """
 
     alarm: Alarm
@@ -245,8 +220,8 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
         if "iteration" in row and isinstance(row.get(alarm.metric), int | float) and math.isfinite(row[alarm.metric])
     ]
     iterations, values = tuple(i for i, _ in known), tuple(v for _, v in known)
-    if alarm.rule in ("lost", "filled"):
-        return _lost(alarm, rows, iterations, values)
+    if alarm.rule in ("significant_fall", "significant_rise"):
+        return _significant_fall(alarm, rows, iterations, values)
     streak, raised, first = 0, [], None
     start = statistics.fmean(values[: alarm.start]) if len(values) >= alarm.start else None
     for index, value in enumerate(values):
@@ -258,16 +233,17 @@ def examine(alarm: Alarm, rows: Sequence[Mapping[str, Any]]) -> Finding:
     return Finding(alarm, iterations, values, tuple(raised), *(first or (None, None, None)))
 
 
-def _lost(
+def _significant_fall(
     alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: tuple[int, ...], values: tuple[float, ...]
 ) -> Finding:
-    """The finding of the rules lost and filled for the values at these iterations."""
-    series = np.asarray(values, np.float64)
-    series = 1.0 - series if alarm.rule == "filled" else series
-    bound = 1.0 - alarm.limit if alarm.rule == "filled" else alarm.limit
+    """The finding of the rules significant_fall and significant_rise for the values at these iterations."""
+    series, bound, rise = np.asarray(values, np.float64), alarm.limit, alarm.rule == "significant_rise"
+    if rise:
+        series, bound = 1.0 - series, 1.0 - bound
     share = alarm.limit if alarm.relative else 0.5
     if alarm.relative:
         bound = share * float(series[: alarm.start].mean()) if len(series) else 0.0
+    counts = _counts(alarm, rows, iterations)
     found = change.falls(
         series,
         bound=bound,
@@ -275,7 +251,7 @@ def _lost(
         start=alarm.start if alarm.relative else None,
         shortest=alarm.patience,
         longest=alarm.longest,
-        counts=(counts := _counts(alarm, rows, iterations)),
+        counts=counts,
         independent=counts is not None and alarm.independent,
     )
     raised: list[int] = []
@@ -294,20 +270,20 @@ def _lost(
     if first is None:
         return Finding(alarm, iterations, values, (), None, None, None)
     began, *means = first
-    seen, reference = (1.0 - mean for mean in means) if alarm.rule == "filled" else means
+    seen, reference = (1.0 - mean for mean in means) if rise else means
     return Finding(alarm, iterations, values, tuple(raised), began, seen, reference)
 
 
 def _counts(alarm: Alarm, rows: Sequence[Mapping[str, Any]], iterations: Sequence[int]) -> np.ndarray | None:
-    """Number of episodes behind each value, f64[n]; None if it is not known for every value."""
-    of = {
+    """Number of episodes behind each value; None if it is not known for every value."""
+    known = {
         row["iteration"]: row[alarm.episodes] - row.get("rollout/failed", 0)
         for row in rows
         if "iteration" in row and row.get(alarm.episodes) is not None
     }
-    if not all(iteration in of for iteration in iterations):
+    if not all(iteration in known for iteration in iterations):
         return None
-    return np.asarray([of[iteration] for iteration in iterations], np.float64)
+    return np.asarray([known[iteration] for iteration in iterations], np.float64)
 
 
 def _reference(alarm: Alarm, values: Sequence[float], index: int, start: float | None) -> float | None:
@@ -336,15 +312,19 @@ def raised(rows: Sequence[Mapping[str, Any]]) -> tuple[Alarm, ...]:
     return tuple(f.alarm for f in found if f.lasts and f.raised[-1] == newest)
 
 
+def recent_success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
+    """Mean training success rate over the ten iterations up to this one; 0 if there is none."""
+    known = [
+        row["train/success"]
+        for row in rows
+        if row.get("iteration", 0) <= iteration and row.get("train/success") is not None
+    ]
+    return statistics.fmean(known[-BASELINE:]) if known else 0.0
+
+
 def is_solved(rows: Sequence[Mapping[str, Any]], finding: Finding) -> bool:
     """Whether an alarm means that the task is solved rather than that the run collapsed: 90 % of the episodes succeed.
 
-    The success rate is the mean over the ten iterations up to the one that first raised the alarm.
+    Counted are the ten iterations up to the one that first raised the alarm.
     """
-    until = [
-        row["train/success"]
-        for row in rows
-        if row.get("iteration", 0) <= finding.raised[0] and row.get("train/success") is not None
-    ]
-    known = bool(until) and finding.alarm.metric != "validation/success"
-    return known and statistics.fmean(until[-BASELINE:]) >= SOLVED
+    return finding.alarm.metric != "validation/success" and recent_success(rows, finding.raised[0]) >= SOLVED

@@ -1,16 +1,16 @@
 """Says in plain words whether a run has collapsed, when, and on which evidence; also for unfinished runs."""
 
 import os
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved
+from agentrl_jax.algos.collapse import ALARMS, BASELINE, Finding, examine, is_solved, recent_success
 from agentrl_jax.config.fields import LARGEST
 from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.runs.curves import Subplot, plot_curves
-from agentrl_jax.runs.run_folder import read_config, read_rows
+from agentrl_jax.runs.records import describe_bad, read_rows
+from agentrl_jax.runs.run_folder import read_config
 
 _ENOUGH = BASELINE + max(alarm.patience for alarm in ALARMS)
 
@@ -31,7 +31,6 @@ SUBPLOTS = (
     ),
 )
 
-
 _READ = frozenset(
     {"iteration", "step", "train/success"}
     | {alarm.metric for alarm in ALARMS}
@@ -41,11 +40,7 @@ _READ = frozenset(
 
 
 def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Reads a run, finished or not, and says what its metrics show.
-
-    Args:
-        run: its folder.
-        figure: PNG for a plot of the indicators; None for none.
+    """Reads a run, finished or not, and says what its metrics show; `figure` is a PNG to write with a plot of them.
 
     Returns:
         "verdict": collapsed, solved, warnings or healthy, or unknown while there are too few iterations; "text": the
@@ -64,7 +59,7 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
         if not Path(figure).absolute().parent.is_dir():
             raise UserError(f"--figure is {str(figure)!r}, but its folder is not there; make it, or name another")
         try:
-            plot_curves(rows, figure, title=Path(run).name, subplots=_known(rows))
+            plot_curves(rows, figure, title=Path(run).name, subplots=SUBPLOTS)
         except OSError as error:
             raise UserError(
                 f"{figure}: the figure cannot be written ({error.strerror}); name a file elsewhere with --figure"
@@ -75,13 +70,12 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
 def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dict[str, Any]:
     """The verdict over the findings of a run's rows, see `diagnose`."""
     raised = sorted((f for f in findings if f.raised), key=lambda f: f.began or 0)
-    ends = [f for f in raised if f.alarm.collapse]
-    solved = [f for f in ends if is_solved(rows, f)]
-    fatal = [f for f in ends if f not in solved]
+    collapses = [f for f in raised if f.alarm.collapse]
+    solved = [f for f in collapses if is_solved(rows, f)]
+    unsolved = [f for f in collapses if f not in solved]
     newest = rows[-1]["iteration"]
-    if fatal:
-        verdict = "collapsed"
-        first = fatal[0]
+    if unsolved:
+        verdict, first = "collapsed", unsolved[0]
         sentences = [f"This run has collapsed, from iteration {first.began} on: {first.alarm.about}."]
         if not first.lasts:
             sentences.append(f"It recovered: the last iteration with this sign is {first.raised[-1]}.")
@@ -89,7 +83,7 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
         verdict = "solved"
         sentences = [
             f"This run has nothing left to learn since iteration {solved[0].began}: {solved[0].alarm.about}, and "
-            f"{_success(rows, solved[0].raised[0]):.0%} of its episodes succeed."
+            f"{recent_success(rows, solved[0].raised[0]):.0%} of its episodes succeed."
         ]
     elif raised:
         verdict, sentences = "warnings", ["This run has not collapsed, but it gives signs of trouble."]
@@ -128,58 +122,43 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
         raise UserError(f"{run}: metrics.jsonl cannot be read ({shortened(error)}); put back the whole file") from error
     if found.bad:
         raise UserError(
-            f"{run}: line {found.bad[0]} of metrics.jsonl is no row of a run"
-            + (f", and {len(found.bad) - 1} more" if len(found.bad) > 1 else "")
-            + "; put back the whole file, or go on with the run, which sets it aside"
+            f"{run}: metrics.jsonl: {describe_bad(found)}; put back the whole file, or go on with the run, which sets "
+            "it aside"
         )
     rows = [row for _, row in found.rows if row["stage"] == "rl"]
     for number, row in enumerate(rows, start=1):
         for name in _READ & row.keys():
             value = row[name]
-            whole = name in ("iteration", "step")
-            fits = value is None and not whole
-            if isinstance(value, int if whole else int | float) and not isinstance(value, bool):
-                fits = (0 <= value < 2**31) if whole else -LARGEST <= value <= LARGEST
-            if not fits:
+            counts = name in ("iteration", "step")
+            valid = value is None and not counts
+            if isinstance(value, int if counts else int | float) and not isinstance(value, bool):
+                valid = (0 <= value < 2**31) if counts else -LARGEST <= value <= LARGEST
+            if not valid:
                 raise UserError(
                     f"{run}: metrics.jsonl holds {shortened(ascii(value))} as {name} of its iteration {number}, "
-                    f"expected a {'whole ' if whole else ''}number; put back the whole file"
+                    f"expected a {'whole ' if counts else ''}number; put back the whole file"
                 )
     return rows
-
-
-def _success(rows: Sequence[Mapping[str, Any]], iteration: int) -> float:
-    """Mean success of the ten iterations up to and including this one."""
-    known = [
-        row["train/success"] for row in rows if row["iteration"] <= iteration and row.get("train/success") is not None
-    ]
-    return statistics.fmean(known[-BASELINE:]) if known else 0.0
 
 
 def _evidence(f: Finding) -> str:
     alarm = f.alarm
     assert f.seen is not None
     assert f.reference is not None
-    beside = {
-        "lost": f"compared with {f.reference:.3g} before",
-        "filled": f"compared with {f.reference:.3g} before",
-        "falls": f"less than {alarm.limit:g} times the {f.reference:.3g} of the first {alarm.start} values",
-        "rises": f"more than {alarm.limit:g} times the {f.reference:.3g} of the first {alarm.start} values",
-        "drifts": (
-            f"beyond {1 / alarm.limit:g} to {alarm.limit:g} times the {f.reference:.3g} of the first {alarm.start}"
-        ),
+    start = f"times the {f.reference:.3g} of the first {alarm.start}"
+    comparison = {
+        "significant_fall": f"compared with {f.reference:.3g} before",
+        "significant_rise": f"compared with {f.reference:.3g} before",
+        "falls": f"less than {alarm.limit:g} {start} values",
+        "rises": f"more than {alarm.limit:g} {start} values",
+        "drifts": f"beyond {1 / alarm.limit:g} to {alarm.limit:g} {start}",
         "above": f"above {alarm.limit:g}",
         "spikes": f"more than {alarm.limit:g} times the median of the iterations before",
     }[alarm.rule]
-    if alarm.rule in ("lost", "filled"):
+    if alarm.rule in ("significant_fall", "significant_rise"):
         seen = f"was {f.seen:.3g} ({alarm.unit}) in the mean from iteration {f.began} to {f.raised[0]}, "
     else:
         often = f"{alarm.patience} times in a row " if alarm.patience > 1 else ""
         seen = f"was {f.seen:.3g} ({alarm.unit}) at iteration {f.raised[0]}, {often}"
     more = "; it lasts" if f.lasts else f"; last at iteration {f.raised[-1]}"
-    return f"[{alarm.name}] {alarm.metric} {seen}{beside}: {alarm.about}{more}."
-
-
-def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[Subplot, ...]:
-    """The subplots for which the run has a metric."""
-    return tuple(subplot for subplot in SUBPLOTS if any(metric in row for metric, _ in subplot.lines for row in rows))
+    return f"[{alarm.name}] {alarm.metric} {seen}{comparison}: {alarm.about}{more}."
