@@ -5,11 +5,7 @@ import importlib
 
 from agentrl_jax.service_names import TEXT_SERVICES
 from agentrl_jax.services.environment import Service
-from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, service_elsewhere
-
-_MODULES = {name: f"agentrl_jax.services.environments.{name}" for name in TEXT_SERVICES}
-_MODULES["textcraft"] += ".env"
-"""Modules of the environments written in Python, imported on demand."""
+from agentrl_jax.services.environments.remote_only import INSTRUCTIONS, remote_service
 
 NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
 """Names of services that are not environments of `envs_jax`."""
@@ -22,9 +18,9 @@ def get_service(name: str) -> Service:
         ValueError: there is no such environment, or a package it needs is not installed.
     """
     if name in TEXT_SERVICES:
-        return importlib.import_module(_MODULES[name]).SERVICE
+        return importlib.import_module(f"agentrl_jax.services.environments.{name}").SERVICE
     if name in INSTRUCTIONS:
-        return service_elsewhere(name)
+        return remote_service(name)
     from agentrl_jax.services.environments.compiled import compiled_service  # needs JAX, the others do not
     from envs_jax import registry
 

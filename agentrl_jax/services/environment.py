@@ -9,14 +9,14 @@ from agentrl_jax.services.action_parsing import Reader
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """Result of a reset or an action.
+    """The answer to a reset or an action.
 
     Attributes:
         observation: text that the agent reads.
         reward: reward of this action alone.
         score: score of the episode so far, if the environment keeps one; otherwise `reward`.
-        done: the episode is over.
-        info: further JSON data from the environment's answer.
+        done: whether the episode is over.
+        info: further JSON data.
     """
 
     observation: str
@@ -38,11 +38,7 @@ class ServiceEnvironment(Protocol):
     """
 
     def reset(self, item: int) -> StepResult:
-        """Starts an episode on an item.
-
-        Raises:
-            ItemError: there is no such item.
-        """
+        """Starts an episode on an item; raises `ItemError` if there is no such item."""
         ...
 
     def step(self, action: str) -> StepResult:
@@ -50,8 +46,8 @@ class ServiceEnvironment(Protocol):
         ...
 
     def close(self) -> None:
-        """Releases the instance's resources. It is not used again."""
-        ...
+        """Releases the instance's resources, if it has any. It is not used again."""
+        return
 
 
 class ScriptedPolicy(Protocol):
@@ -68,30 +64,28 @@ class Service:
 
     Attributes:
         name: AgentGym's name of it, if it has one.
-        make: creates an instance. With True it reproduces the bugs of AgentGym's server, see the environment's docs.
-        items: number of items, 0 to `items` - 1.
+        make: creates an instance; with True, one that reproduces the bugs of AgentGym's server.
+        items: number of items, which are 0 to `items` - 1.
         instruction: text that the agent reads before the first observation.
         read: finds the action in an agent's response.
-        write: writes a response that holds an action, as an agent would.
         turns: usual limit of turns per episode.
         solved: whether an answer says that the task is solved.
         oracle: creates a scripted policy that solves an item; None if none is known.
         random: creates a scripted policy that acts at random, from (item, seed).
-        views: further data that a client may read, by name, with the environment's methods (without arguments) that
-            return it as JSON.
+        views: methods of the environment, without arguments, whose JSON results a client may read.
         marked: responses put their action after `Action:`.
         distinct: number of items after which they repeat in another form; 0 if all differ.
         full_score: score of a solved item, by which rewards are divided.
-        progress: progress of an instance on its item, from 0 at the start to 1 when solved; None if unknown. It is
-            computed from a shadow instance in this process, which replays the actions sent to the server.
-        advise: the oracle's next action from an instance's current state, also computed from the shadow instance; None
-            if there is no oracle, or only one that has to play from the start.
-        category: category of an item number, for result tables; None if items are not divided.
+        progress: progress of an instance on its item, from 0 to 1 when solved; None if unknown. Computed from a shadow
+            instance in this process, which replays the actions sent to the server.
+        advise: the oracle's next action in an instance's current state, also from a shadow instance; None if there is
+            no oracle, or only one that has to play from the start.
+        category: category of an item, for result tables; None if items are not divided.
         content: what an item is about, equal for items that are the same task in other words. None if only the item's
             first text can tell.
         locate: finds the item that shows a given first text, for servers that number their items differently; raises
             `ItemError` with the reason if there is none. None if all servers number items alike.
-        facts: data that a client may read by name without an instance, as JSON.
+        facts: JSON data that a client may read by name without an instance.
         table: what each item is, as JSON; None if there is nothing to list.
     """
 
@@ -100,12 +94,11 @@ class Service:
     items: int
     instruction: str
     read: Reader
-    write: Callable[[str], str]
     turns: int
     solved: Callable[[StepResult], bool]
     oracle: Callable[[int], ScriptedPolicy] | None
     random: Callable[[int, int], ScriptedPolicy]
-    views: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    views: tuple[str, ...] = ()
     marked: bool = True
     distinct: int = 0
     full_score: float = 1.0

@@ -8,8 +8,8 @@ import json
 import random
 from pathlib import Path
 
-from agentrl_jax.services.environments.sciworld import SERVICE, find_item, item_table
-from agentrl_jax.services.environments.sciworld_scripted import Oracle
+from agentrl_jax.services.environments.sciworld.env import SERVICE, find_item, item_table
+from agentrl_jax.services.environments.sciworld.scripted import Oracle
 from agentrl_jax.services.protocol import wire_of
 from agentrl_jax.text.build_small_tokenizer import build
 

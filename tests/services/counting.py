@@ -63,12 +63,11 @@ def counting(kind=Counting):
         items=ITEMS,
         instruction="Count.",
         read=ParsedAction,
-        write=str,
         turns=5,
         solved=lambda answer: answer.done,
         oracle=None,
         random=lambda item, seed: None,
-        views={"doubled": "doubled"},
+        views=("doubled",),
         facts={"colors": ["red"]},
     )
     return service, own

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments.maze import (
     GOAL,
@@ -174,7 +175,7 @@ def test_a_refused_item_leaves_the_episode_alone():
 
 def test_views_tell_moves_and_detail_but_no_position():
     maze = SERVICE.make(False)
-    told = {name: getattr(maze, method) for name, method in SERVICE.views.items()}
+    told = {name: getattr(maze, name) for name in SERVICE.views}
     assert SERVICE.facts["available_actions"] == ["move left", "move right", "move up", "move down"]
     assert told["detail"]() == {"done": False, "reward": 0.0, "deleted": False}
     maze.reset(18)
@@ -231,5 +232,5 @@ def test_instances_do_not_disturb_one_another():
 
 def test_responses_are_written_and_read():
     for move in MOVES:
-        assert SERVICE.read(SERVICE.write(move)).action == move
+        assert SERVICE.read(react_response(move)).action == move
         assert move in SERVICE.instruction

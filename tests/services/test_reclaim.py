@@ -25,9 +25,10 @@ def clock():
     return Clock()
 
 
-def instances(clock, most=3, reclaim_after=10.0, **more):
+def instances(clock, reclaimed=lambda: None, **limits):
     made = counting()[1]
-    return Instances(made, most=most, idle_timeout=0, reclaim_after=reclaim_after, clock=clock, **more), made
+    limits = Limits(**{"instances": 3, "idle_timeout": 0, "reclaim_after": 10.0} | limits)
+    return Instances(made, limits, reclaimed=reclaimed, clock=clock), made
 
 
 def test_a_burst_does_not_take_places_of_live_episodes(clock):
@@ -71,7 +72,7 @@ def test_finished_ones_go_before_idle_ones_at_any_age(clock):
 
 
 def test_one_whose_request_is_in_flight_stays(clock):
-    held, _ = instances(clock, most=1)
+    held, _ = instances(clock, instances=1)
     handle = held.create()
     clock.now = 100
     with held.use(handle) as instance:
@@ -83,7 +84,7 @@ def test_one_whose_request_is_in_flight_stays(clock):
 
 
 def test_zero_keeps_unfinished_ones_for_good(clock):
-    held, _ = instances(clock, most=1, reclaim_after=0.0)
+    held, _ = instances(clock, instances=1, reclaim_after=0.0)
     handle = held.create()
     clock.now = 1e9
     with pytest.raises(NoRoom):

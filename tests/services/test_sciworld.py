@@ -13,8 +13,9 @@ import psutil
 import pytest
 from needs import needs_java
 
+from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError, StepResult
-from agentrl_jax.services.environments.sciworld import (
+from agentrl_jax.services.environments.sciworld.env import (
     ITEMS,
     SERVICE,
     TASKS,
@@ -22,8 +23,8 @@ from agentrl_jax.services.environments.sciworld import (
     find_item,
     item_table,
 )
-from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator
-from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
+from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator
+from agentrl_jax.services.environments.sciworld.scripted import TEMPLATES, Oracle, Random
 from agentrl_jax.services.protocol import ROUTES
 
 BORDERS = {
@@ -243,7 +244,7 @@ def test_gold_paths_score_a_hundred(world, gold_pool, task):
 def test_views_are_json_and_tell_what_their_names_say(world):
     world.reset(0)
     world.step("wait1")
-    views = {name: getattr(world, method)() for name, method in SERVICE.views.items()}
+    views = {name: getattr(world, name)() for name in SERVICE.views}
     assert json.loads(json.dumps(views)) == views
     assert "open OBJ" in views["action_hint"]["possible_actions"]
     assert "picture" in views["action_hint"]["possible_objects"]
@@ -333,7 +334,7 @@ def test_a_closed_pool_leaves_no_process_and_lends_none():
 
 SCRIPT = """
 import sys
-from agentrl_jax.services.environments.sciworld_pool import Pool
+from agentrl_jax.services.environments.sciworld.pool import Pool
 pool = Pool()
 one = pool.take()
 print(one.pid, flush=True)
@@ -391,7 +392,7 @@ def test_the_random_player_names_what_it_has_seen():
 
 
 def test_the_service_reads_what_it_writes_and_tells_every_template():
-    assert SERVICE.read(SERVICE.write("focus on water")).action == "focus on water"
+    assert SERVICE.read(react_response("focus on water")).action == "focus on water"
     assert all(template in SERVICE.instruction for template in TEMPLATES)
     assert len(TEMPLATES) == 25
     assert [SERVICE.solved(StepResult("", score=score)) for score in (100.0, 99.0, -100.0)] == [True, False, False]

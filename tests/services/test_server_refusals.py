@@ -130,14 +130,14 @@ def test_answers_are_json_or_the_instance_is_closed(client):
 
 
 def test_what_is_said_and_logged_is_short(client, caplog):
-    from agentrl_jax.services.server.run import _Lines
+    from agentrl_jax.services.server.run import JsonFormatter
 
     answer = client.post("/step", json={"id": 0, "action": "long"})
     assert answer.json()["error"].startswith("RuntimeError: xxx")
     assert len(answer.content) < 1000
     records = [record for record in caplog.records if record.exc_info]
     assert len(records) == 1
-    line = _Lines().format(records[0])
+    line = JsonFormatter().format(records[0])
     assert len(line) < 10_000
     assert "RuntimeError: xxx" in json.loads(line)["error"]
 

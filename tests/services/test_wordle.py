@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments.wordle import (
     SERVICE,
@@ -185,7 +186,7 @@ def test_negative_seeds_are_refused():
 
 def test_views_tell_fitting_words_and_detail():
     wordle = SERVICE.make(True)
-    told = {name: getattr(wordle, method) for name, method in SERVICE.views.items()}
+    told = {name: getattr(wordle, name) for name in SERVICE.views}
     assert told["filtered_vocab"]() == list(WORDS)
     assert told["detail"]() == {"done": False, "reward": 0.0, "deleted": False}
     wordle.reset(3)
@@ -252,5 +253,5 @@ def test_instances_do_not_disturb_one_another():
 
 
 def test_responses_are_written_and_read_and_the_words_are_listed():
-    assert SERVICE.read(SERVICE.write("p a n i c")).action == "p a n i c"
+    assert SERVICE.read(react_response("p a n i c")).action == "p a n i c"
     assert SERVICE.instruction.endswith("\n" + "\n".join(WORDS))

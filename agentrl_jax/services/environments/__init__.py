@@ -1,0 +1,1 @@
+"""The environments that are implemented here, one module or folder each with its `SERVICE`; see `services.catalog`."""

@@ -1,7 +1,6 @@
 """Environments of `envs_jax` as services: the same levels, texts and rewards as in the compiled loop."""
 
 import functools
-import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.services.action_parsing import last_action, react_response
-from agentrl_jax.services.environment import ScriptedPolicy, Service, StepResult
+from agentrl_jax.services.action_parsing import last_action
+from agentrl_jax.services.environment import ScriptedPolicy, Service, ServiceEnvironment, StepResult
+from agentrl_jax.services.environments.common import PlannedPolicy, UniformPolicy
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 
@@ -32,11 +32,7 @@ class Programs(NamedTuple):
 
 @functools.cache
 def programs(tag: str) -> Programs:
-    """The compiled functions of an environment with its default options.
-
-    Raises:
-        ValueError: there is no such environment.
-    """
+    """The compiled functions of an environment with its default options; `ValueError` if there is none."""
     env, params = registry.make(tag)
 
     def reset(key):
@@ -49,7 +45,7 @@ def programs(tag: str) -> Programs:
     return Programs(env, params, jax.jit(reset), jax.jit(step))
 
 
-class Compiled:
+class Compiled(ServiceEnvironment):
     """One episode. Item i is the level generated from the key `jax.random.key(i)`.
 
     An action is one name, or several separated by `SEPARATOR`; case does not matter. Unknown names are skipped and
@@ -57,13 +53,10 @@ class Compiled:
     """
 
     def __init__(self, tag: str):
-        """Creates an instance without an episode."""
         self._programs = programs(tag)
         self._names = {name.lower(): number for number, name in enumerate(self._programs.env.actions)}
-        self._key = jax.random.key(0)
-        self._state: Any = None
-        self._played = 0
-        self._score = 0.0
+        self._key, self._state = jax.random.key(0), None
+        self._steps, self._score = 0, 0.0
 
     def reset(self, item: int) -> StepResult:
         """Generates the level of an item, any integer; its low 64 bits are used."""
@@ -71,7 +64,7 @@ class Compiled:
         # For items below 2**32 this key equals jax.random.key(item).
         self._key = jax.random.wrap_key_data(jnp.array([high, low], jnp.uint32))
         self._state = self._programs.reset(self._key)
-        self._played, self._score = 0, 0.0
+        self._steps, self._score = 0, 0.0
         return StepResult(self._text())
 
     def step(self, action: str) -> StepResult:
@@ -80,9 +73,9 @@ class Compiled:
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
         reward, done, success = 0.0, False, False
         for number in known:
-            key = jax.random.fold_in(jax.random.fold_in(self._key, 1), self._played)
+            key = jax.random.fold_in(jax.random.fold_in(self._key, 1), self._steps)
             self._state, earned, over, solved = self._programs.step(key, self._state, jnp.int32(number))
-            self._played += 1
+            self._steps += 1
             reward, done, success = reward + float(earned), bool(over), bool(solved)
             if done:
                 break
@@ -92,45 +85,19 @@ class Compiled:
         complaint = "" if len(known) == len(named) else f"{names}\n"
         return StepResult(complaint + self._text(), reward, self._score, done, {"success": success})
 
-    def close(self) -> None:
-        """Does nothing: no resources are held."""
-
     def _text(self) -> str:
         return self._programs.env.render(self._state, self._programs.params)
 
 
-class _Planned:
-    def __init__(self, actions: list[str]):
-        self._left = iter(actions)
-
-    def act(self, observation: str) -> str:
-        """The next action of the plan; an empty text after its end."""
-        return next(self._left, "")
-
-
-class _Random:
-    def __init__(self, names: tuple[str, ...], seed: int):
-        self._names, self._draw = names, random.Random(seed)
-
-    def act(self, observation: str) -> str:
-        """A uniformly random action."""
-        return self._draw.choice(self._names)
-
-
 def compiled_service(tag: str) -> Service:
-    """The service of an environment of `envs_jax`.
-
-    Raises:
-        ValueError: there is no such environment.
-    """
+    """The service of an environment of `envs_jax`; `ValueError` if there is none."""
     env, params = programs(tag)[:2]
     planner = registry.spec(tag).plan
 
     def oracle(item: int) -> ScriptedPolicy:
         assert planner is not None
-        level = np.asarray(env.draw_level(jax.random.key(item), params))
-        plan = planner(level)
-        return _Planned([env.actions[number] for number in plan] if plan is not None else [])
+        plan = planner(np.asarray(env.draw_level(jax.random.key(item), params)))
+        return PlannedPolicy([env.actions[number] for number in plan] if plan is not None else [])
 
     legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)
     lines = (
@@ -145,9 +112,8 @@ def compiled_service(tag: str) -> Service:
         items=2**32,
         instruction="\n".join(line for line in lines if line),
         read=last_action,
-        write=react_response,
         turns=registry.spec(tag).max_actions,
         solved=lambda answer: answer.info.get("success") is True,
         oracle=oracle if planner is not None else None,
-        random=lambda item, seed: _Random(env.actions, seed),
+        random=lambda item, seed: UniformPolicy(env.actions, seed),
     )

@@ -3,13 +3,12 @@
 Layout, starts and messages are AgentGym's; differences are listed at `Maze`.
 """
 
-import random
 import re
 from collections import deque
-from typing import Any
 
-from agentrl_jax.services.action_parsing import first_action, react_response
+from agentrl_jax.services.action_parsing import first_action
 from agentrl_jax.services.environment import ItemError, Service, StepResult
+from agentrl_jax.services.environments.common import LmrlGame, UniformPolicy
 
 Cell = tuple[int, int]
 """A row, counted from the top, and a column, counted from the left, both from 0."""
@@ -64,15 +63,15 @@ def describe(cell: Cell) -> str:
         seen = f"There is a wall {walls[0]}."
     else:
         seen = f"There are walls {', '.join(walls)}."
-    here = f"Your current position is at position {cell[0]}, {cell[1]}."
-    return f"The goal is at position {GOAL[0]}, {GOAL[1]}. {here} {seen}"
+    own = f"Your current position is at position {cell[0]}, {cell[1]}."
+    return f"The goal is at position {GOAL[0]}, {GOAL[1]}. {own} {seen}"
 
 
 def _after(cell: Cell, step: Cell) -> Cell:
     return cell[0] + step[0], cell[1] + step[1]
 
 
-class Maze:
+class Maze(LmrlGame):
     """One episode: walk from the item's start to the goal.
 
     Items 0 to 24 are the starts of `STARTS`. An action must match one of `MOVES` exactly; anything else, or a move into
@@ -86,28 +85,17 @@ class Maze:
     """
 
     def __init__(self, *, upstream: bool = False):
-        """Creates an instance without an episode."""
+        super().__init__()
         self._upstream = upstream
-        self._cell = STARTS[0]
-        self._moves = 0
-        self._detail: dict[str, Any] = {"done": False, "reward": 0.0, "deleted": False}
-
-    def detail(self) -> dict[str, Any]:
-        """The last observation, the sum of the rewards, and whether the episode is over."""
-        return dict(self._detail)
+        self._cell, self._moves = STARTS[0], 0
 
     def reset(self, item: int) -> StepResult:
-        """Moves the agent to the item's start.
-
-        Raises:
-            ItemError: the item is not one of 0 to 24.
-        """
+        """Moves the agent to the item's start; raises `ItemError` unless the item is one of 0 to 24."""
         if not 0 <= item < len(STARTS):
             silent = self._upstream and item == len(STARTS)
             raise ItemError("" if silent else f"The game {item} is not valid.")
         self._cell, self._moves = STARTS[item], 0
-        self._detail = {"maze_name": "double_t_maze", "deleted": False, "reward": 0.0}
-        return self._answer(describe(self._cell))
+        return self._start(describe(self._cell), maze_name="double_t_maze")
 
     def step(self, action: str) -> StepResult:
         """Makes a move, if the action is valid and there is no wall."""
@@ -120,13 +108,6 @@ class Maze:
         if self._cell == GOAL:
             return self._answer("Success\n", reward=1.0, done=True)
         return self._answer(describe(self._cell))
-
-    def close(self) -> None:
-        """Does nothing: no resources are held."""
-
-    def _answer(self, observation: str, *, reward: float = 0.0, done: bool = False) -> StepResult:
-        self._detail.update(observation=observation, reward=self._detail["reward"] + reward, done=done)
-        return StepResult(observation, reward=reward, score=reward, done=done)
 
 
 def distances() -> dict[Cell, int]:
@@ -147,33 +128,16 @@ class Oracle:
     """Follows a shortest path from the position given in the observation."""
 
     def __init__(self) -> None:
-        """Computes the distances in the maze."""
         self._distances = distances()
 
     def act(self, observation: str) -> str:
-        """A move that shortens the distance to the goal.
-
-        Raises:
-            ValueError: the observation does not give a position from which the goal can be reached.
-        """
-        told = _POSITION.findall(observation)
-        cell = (int(told[-1][0]), int(told[-1][1])) if told else None
+        """A move towards the goal; `ValueError` if the goal cannot be reached from the observed position."""
+        positions = _POSITION.findall(observation)
+        cell = (int(positions[-1][0]), int(positions[-1][1])) if positions else None
         if cell is None or not self._distances.get(cell):
             raise ValueError(f"observation {observation!r}; expected one that tells a position on the way to the goal")
         here = self._distances[cell]
         return next(name for name, step in MOVES.items() if self._distances.get(_after(cell, step), here) < here)
-
-
-class Random:
-    """Chooses moves uniformly at random."""
-
-    def __init__(self, seed: int):
-        """Seeds a separate random generator."""
-        self._draw = random.Random(seed)
-
-    def act(self, observation: str) -> str:
-        """A random move."""
-        return self._draw.choice(list(MOVES))
 
 
 INSTRUCTION = f"""You walk through a maze to a goal.
@@ -207,12 +171,11 @@ SERVICE = Service(
     items=len(STARTS),
     instruction=INSTRUCTION,
     read=first_action,
-    write=react_response,
     turns=LIMIT,
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),
-    random=lambda item, seed: Random(seed),
+    random=lambda item, seed: UniformPolicy(list(MOVES), seed),
     content=lambda item: f"from {STARTS[item]}",
-    views={"detail": "detail"},
+    views=("detail",),
     facts={"available_actions": list(MOVES)},
 )

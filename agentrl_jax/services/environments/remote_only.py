@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NoReturn
 
-from agentrl_jax.services.action_parsing import READERS, react_response
-from agentrl_jax.services.environment import Service, StepResult
+from agentrl_jax.services.action_parsing import READERS
+from agentrl_jax.services.environment import Service
 
 _REACT = "Write your thoughts after Thought: and then a single action after Action:."
 _TOOLS = (
@@ -32,50 +32,28 @@ INSTRUCTIONS = {
 }
 """Instructions for the agent."""
 
-TURNS = {
-    "babyai": 20,
-    "alfworld": 30,
-    "webshop": 10,
-    "sqlgym": 1,
-    "searchqa": 5,
-    "webarena": 15,
-    "weather": 10,
-    "movie": 12,
-    "academia": 12,
-    "todo": 15,
-    "sheet": 15,
-}
+TURNS = dict(zip(INSTRUCTIONS, (20, 30, 10, 1, 5, 15, 10, 12, 12, 15, 15), strict=True))
 """Turn limits of AgentGym's own scripts."""
 
 
-def service_elsewhere(name: str) -> Service:
+def remote_service(name: str) -> Service:
     """The service of one of `INSTRUCTIONS`. It has no scripted policies, and no local instances."""
     return Service(
         name=name,
-        make=_nowhere(name),
+        make=_refuse(name),
         items=2**31,
         instruction=INSTRUCTIONS[name],
         read=READERS[name],
-        write=react_response,
         marked=name not in ("searchqa", "webarena", "sqlgym"),
         turns=TURNS[name],
-        solved=_babyai if name == "babyai" else _paid,
+        # The full reward comes in one turn; that of BabyAI falls with the steps taken.
+        solved=lambda answer: answer.done and answer.score > 0 if name == "babyai" else answer.reward == 1,
         oracle=None,
-        random=_nowhere(name),
+        random=_refuse(name),
     )
 
 
-def _paid(answer: StepResult) -> bool:
-    """Whether the full reward came, which these environments give in one turn."""
-    return answer.reward == 1
-
-
-def _babyai(answer: StepResult) -> bool:
-    """Whether BabyAI gave a reward; the reward falls with the steps taken."""
-    return answer.done and answer.score > 0
-
-
-def _nowhere(name: str) -> Callable[..., NoReturn]:
+def _refuse(name: str) -> Callable[..., NoReturn]:
     def refuse(*_: object) -> NoReturn:
         raise ValueError(f"{name} is not served here; give the address of AgentGym's server (env.url)")
 

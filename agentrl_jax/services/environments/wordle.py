@@ -4,10 +4,10 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from agentrl_jax.services.action_parsing import first_action, react_response
+from agentrl_jax.services.action_parsing import first_action
 from agentrl_jax.services.environment import ItemError, Service, StepResult
+from agentrl_jax.services.environments.common import LmrlGame, UniformPolicy
 
 _LINES = (
     "panic solar shire proxy point robot prick wince crimp knoll",
@@ -37,7 +37,7 @@ def consistent(words: Sequence[str], guess: str, colors: str) -> list[str]:
     return [word for word in words if feedback(guess, word) == colors]
 
 
-class Wordle:
+class Wordle(LmrlGame):
     """One episode: find the word in six tries.
 
     The item is a seed, any integer of at least 0. There is no fixed secret word: every guess is judged against a target
@@ -53,50 +53,32 @@ class Wordle:
     """
 
     def __init__(self) -> None:
-        """Creates an instance without an episode."""
+        super().__init__()
         self._fitting: Sequence[str] = WORDS
-        self._draw = random.Random(0)
-        self._tries = 0
-        self._detail: dict[str, Any] = {"done": False, "reward": 0.0, "deleted": False}
+        self._rng, self._tries = random.Random(0), 0
 
     def filtered_vocab(self) -> list[str]:
         """The words that fit all answers so far; all words before the first guess."""
         return list(self._fitting)
 
-    def detail(self) -> dict[str, Any]:
-        """The seed, the last observation, the sum of the rewards, and whether the episode is over."""
-        return dict(self._detail)
-
     def reset(self, item: int) -> StepResult:
-        """Starts an episode with all words possible.
-
-        Raises:
-            ItemError: the item is negative.
-        """
+        """Starts an episode with all words possible; raises `ItemError` if the item is negative."""
         if item < 0:
             raise ItemError(f"The seed {item} is not valid: expected 0 or more.")
-        self._fitting, self._draw, self._tries = WORDS, random.Random(item), 0
-        self._detail = {"seed": item, "deleted": False, "reward": 0.0}
-        return self._answer("Let's start Wordle!", won=False)
+        self._fitting, self._rng, self._tries = WORDS, random.Random(item), 0
+        return self._start("Let's start Wordle!", seed=item)
 
     def step(self, action: str) -> StepResult:
         """Judges a guess."""
         self._tries += 1
         guess = action.strip().replace(" ", "")
         if guess not in WORDS:
-            return self._answer("invalid word", won=False)
-        target = self._draw.choice(self._fitting)
+            return self._answer("invalid word", done=self._tries >= TRIES)
+        target = self._rng.choice(self._fitting)
         colors = feedback(guess, target)
         self._fitting = consistent(self._fitting, guess, colors)
-        return self._answer(f"{colors}\n", won=guess == target)
-
-    def close(self) -> None:
-        """Does nothing: no resources are held."""
-
-    def _answer(self, observation: str, *, won: bool) -> StepResult:
-        reward, done = float(won), won or self._tries >= TRIES
-        self._detail.update(observation=observation, reward=self._detail["reward"] + reward, done=done)
-        return StepResult(observation, reward=reward, score=reward, done=done)
+        won = guess == target
+        return self._answer(f"{colors}\n", reward=float(won), done=won or self._tries >= TRIES)
 
 
 def best_guess(words: Sequence[str]) -> str:
@@ -113,30 +95,16 @@ class Oracle:
     """Guesses only words that fit the answers so far, each time the one expected to leave the fewest."""
 
     def __init__(self) -> None:
-        """Starts without any answers."""
         self._fitting: Sequence[str] = WORDS
         self._guess = ""
 
     def act(self, observation: str) -> str:
         """A word, its letters separated by blanks."""
-        told = _FEEDBACK.findall(observation)
-        if self._guess and told:
-            self._fitting = consistent(self._fitting, self._guess, told[-1])
+        colors = _FEEDBACK.findall(observation)
+        if self._guess and colors:
+            self._fitting = consistent(self._fitting, self._guess, colors[-1])
         self._guess = best_guess(self._fitting)
         return " ".join(self._guess)
-
-
-class Random:
-    """Chooses words uniformly at random."""
-
-    def __init__(self, item: int, seed: int):
-        """Seeds a separate random generator."""
-        # A bare number would also be a seed of the game: the policy would then guess the target itself.
-        self._draw = random.Random(f"player {seed} of {item}")
-
-    def act(self, observation: str) -> str:
-        """A word, its letters separated by blanks."""
-        return " ".join(self._draw.choice(WORDS))
 
 
 INSTRUCTION = f"""You play Wordle: find a word of five letters in {TRIES} tries.
@@ -161,11 +129,11 @@ SERVICE = Service(
     items=2**31,
     instruction=INSTRUCTION,
     read=first_action,
-    write=react_response,
     turns=TRIES,
     solved=lambda answer: answer.reward == 1,
     oracle=lambda item: Oracle(),
-    random=Random,
+    # A bare number would also be a seed of the game: the policy would then guess the target itself.
+    random=lambda item, seed: UniformPolicy([" ".join(word) for word in WORDS], f"player {seed} of {item}"),
     content=lambda item: f"seed {item}",  # there is no fixed word to compare: targets are sampled at every guess
-    views={"filtered_vocab": "filtered_vocab", "detail": "detail"},
+    views=("filtered_vocab", "detail"),
 )

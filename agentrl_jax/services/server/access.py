@@ -18,7 +18,7 @@ def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
         if not name or any(letter in name for letter in "/*@, ") or name.count(":") == 1:
             raise UserError(f"--allowed_hosts holds {name!r}, expected names or addresses without port, e.g. gpu7.lan")
     every = host in ("0.0.0.0", "::")
-    own = {host.lower(), *(LOOPBACK if every or is_loopback(host) else ()), *([socket.gethostname()] if every else ())}
+    own = {host, *(LOOPBACK if every or is_loopback(host) else ()), *([socket.gethostname()] if every else ())}
     return tuple(sorted({*(name.lower() for name in own), *(name.lower().strip("[]") for name in allowed)}))
 
 

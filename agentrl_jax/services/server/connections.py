@@ -11,12 +11,10 @@ HEAD_SECONDS = 10.0
 
 
 def bounded_protocol(most: int, head_seconds: float = HEAD_SECONDS) -> type[H11Protocol]:
-    """uvicorn's HTTP protocol with two further limits.
+    """uvicorn's HTTP protocol with at most `most` open connections, closed if the head of a request comes too late.
 
-    Args:
-        most: most connections open at once. For one more, the connection that was idle longest is closed, preferably
-            one that never sent a request; if all are active, the new one is closed.
-        head_seconds: time for the head of a request to arrive; then the connection is closed.
+    For one connection too many, the one that was idle longest is closed, preferably one that never sent a request; if
+    all are active, the new one is closed.
     """
 
     class Bounded(H11Protocol):
@@ -29,9 +27,8 @@ def bounded_protocol(most: int, head_seconds: float = HEAD_SECONDS) -> type[H11P
             self._await_head()
             if len(self.connections) > most:
                 others = (each for each in self.connections if isinstance(each, Bounded) and each is not self)
-                idle = [each for each in others if each._is_idle()]
-                longest = min(idle, key=lambda each: (each.cycle is not None, each._since), default=self)
-                longest.drop()
+                idle = [each for each in others if each.cycle is None or each.cycle.response_complete]
+                min(idle, key=lambda each: (each.cycle is not None, each._since), default=self).drop()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._end_timer()
@@ -54,9 +51,6 @@ def bounded_protocol(most: int, head_seconds: float = HEAD_SECONDS) -> type[H11P
             self._end_timer()
             self._unset_keepalive_if_required()
             self.transport.abort()
-
-        def _is_idle(self) -> bool:
-            return self.cycle is None or self.cycle.response_complete
 
         def _await_head(self) -> None:
             self._timer = self.loop.call_later(head_seconds, self.drop)

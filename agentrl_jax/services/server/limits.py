@@ -43,6 +43,3 @@ class Limits:
     hosts: tuple[str, ...] = LOOPBACK
     any_address: bool = False
     first_handle: int = 0
-
-
-DEFAULTS = Limits()

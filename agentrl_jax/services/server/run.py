@@ -47,8 +47,12 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, connections: int, a
     Raises:
         UserError: the address cannot be bound.
     """
-    _log_lines()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     listener = _listener(host, port)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     log = logging.getLogger(__name__)
     if not token and not is_loopback(host):
@@ -58,7 +62,7 @@ def serve(app: FastAPI, *, host: str, port: int, token: str, connections: int, a
     log.info(f"serving at {address}")
     config = uvicorn.Config(
         app,
-        http=bounded_protocol(_possible(connections)),
+        http=bounded_protocol(most),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -85,23 +89,17 @@ def _end_with_input(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _possible(connections: int) -> int:
-    """The number of connections, limited to half of the files that the process may open."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
-
-
 def _listener(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    ipv6 = ":" in host
     try:
-        listener.bind((host, port))
-        listener.listen(2048)
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+            backlog=2048,
+            dualstack_ipv6=ipv6 and socket.has_dualstack_ipv6(),
+        )
     except (OSError, OverflowError) as error:
-        listener.close()
         raise UserError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
-    return listener
 
 
 def is_loopback(host: str) -> bool:
@@ -112,11 +110,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _Lines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        """See `logging.Formatter`."""
+        fields: dict[str, Any] = {
             "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": cut(record.getMessage()),
@@ -126,11 +125,5 @@ class _Lines(logging.Formatter):
             # The frames say where, the last line says what; either may be long.
             what = traceback.format_exception_only(record.exc_info[1])[-1].strip()
             frames = "".join(traceback.format_tb(record.exc_info[2]))
-            told["error"] = f"{cut(what)}\n{frames[-MOST_TRACEBACK:]}"
-        return json.dumps(told)
-
-
-def _log_lines() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+            fields["error"] = f"{cut(what)}\n{frames[-MOST_TRACEBACK:]}"
+        return json.dumps(fields)

@@ -9,8 +9,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from agentrl_jax.services.action_parsing import react_response, single_line_action
-from agentrl_jax.services.environment import ItemError, Service, StepResult
+from agentrl_jax.services.action_parsing import single_line_action
+from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
 from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 from agentrl_jax.services.texts import cut
@@ -38,7 +38,7 @@ class _Refused(Exception):
     """An action that is not possible; the message is the observation."""
 
 
-class TextCraft:
+class TextCraft(ServiceEnvironment):
     """One episode: craft the goal from what can be gathered.
 
     Item i is goal i modulo the number of goals (544), in the order of `Book.goals`, least depth first. Actions:
@@ -53,10 +53,9 @@ class TextCraft:
 
     def __init__(self, book: Book | None = None, *, upstream: bool = False):
         """Creates an instance without an episode; `book` defaults to the installed recipes."""
-        self._given = book
+        self._given, self._upstream = book, upstream
         self._book = load_book() if book is None else book
-        self._upstream = upstream
-        self._goal, self._item, self._way = "", 0, 0
+        self._goal, self._item, self._plan_length = "", 0, 0
         self._commands: list[str] = []
         self._inventory: dict[str, int] = {}
 
@@ -70,7 +69,7 @@ class TextCraft:
 
     def progress(self) -> float:
         """Share of the oracle's actions made unnecessary by the inventory: 0 at first, 1 when the goal is crafted."""
-        return 1.0 - min(len(Oracle(self._book, self._item, self._inventory).actions) / self._way, 1.0)
+        return 1.0 - min(len(Oracle(self._book, self._item, self._inventory).actions) / self._plan_length, 1.0)
 
     def advice(self) -> str:
         """The oracle's next action from the current inventory."""
@@ -82,15 +81,15 @@ class TextCraft:
             self._book = load_book() if self._upstream else book_of(item)
         book = self._book
         variant, number = divmod(item, len(book.goals))
-        draw = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
+        rng = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
         self._goal, self._inventory = book.goals[number], {}
-        self._item, self._way = item, len(Oracle(book, item).actions)
+        self._item, self._plan_length = item, len(Oracle(book, item).actions)
         needed = book.tree(self._goal)
         names = dict.fromkeys(each.name for recipe in needed for each in recipe.ingredients)
         shown = {str(recipe) for recipe in needed}
         others = sorted({str(recipe) for recipe in book.uses(names)} - shown)
-        self._commands = sorted(shown) + draw.sample(others, min(len(others), DISTRACTORS))
-        draw.shuffle(self._commands)
+        self._commands = sorted(shown) + rng.sample(others, min(len(others), DISTRACTORS))
+        rng.shuffle(self._commands)
         return StepResult(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {spoken(self._goal)}.")
 
     def step(self, action: str) -> StepResult:
@@ -108,9 +107,6 @@ class TextCraft:
         except _Refused as refusal:
             return StepResult(cut(str(refusal)))
 
-    def close(self) -> None:
-        """Does nothing: no resources are held."""
-
     def _get(self, count: int, text: str) -> StepResult:
         name, book = written(text), self._book
         if name in book.recipes or name in book.tags or name not in book.items:
@@ -121,16 +117,19 @@ class TextCraft:
     def _craft(self, target: str, taken: str) -> StepResult:
         counted = _COUNTED.match(target)
         count, name = (int(counted[1]), written(counted[2])) if counted else (1, written(target))
+        tag = name in self._book.tags
         entries = [self._entry(part.strip()) for part in taken.split(",")]
         wanted: dict[str, int] = {}
         for item, number in entries:
             wanted[item] = wanted.get(item, 0) + number
         if any(item not in self._inventory or self._inventory[item] < number for item, number in wanted.items()):
-            raise _Refused(f"Could not find enough items to craft {None if name in self._book.tags else name}")
-        known = self._book.recipes.get(name, ()) if name not in self._book.tags else ()
+            raise _Refused(f"Could not find enough items to craft {None if tag else name}")
+        known = () if tag else self._book.recipes.get(name, ())
         recipe = next((recipe for recipe in known if self._matches(recipe.ingredients, entries)), None)
         if recipe is None:
-            raise _Refused(f"Could not find a valid recipe for {_as_original(name, count, name in self._book.tags)}")
+            original = f"tag='{name}', item_id=None" if tag else f"tag=None, item_id='{name}'"
+            wanted_item = f"ItemTagWithCount(item_tag=ItemTag({original}), count={count})"
+            raise _Refused(f"Could not find a valid recipe for {wanted_item}")
         for item, number in wanted.items():
             self._inventory[item] -= number
             if not self._inventory[item]:
@@ -166,12 +165,6 @@ class TextCraft:
         return "Inventory: " + "".join(f"[{spoken(name)}] ({count}) " for name, count in self._inventory.items())
 
 
-def _as_original(name: str, count: int, tag: bool) -> str:
-    """An item's name as written in the original's message."""
-    known = f"tag='{name}', item_id=None" if tag else f"tag=None, item_id='{name}'"
-    return f"ItemTagWithCount(item_tag=ItemTag({known}), count={count})"
-
-
 def goal_table() -> list[dict[str, object]]:
     """The goal and the depth of every item, as served to clients."""
     book = load_book()
@@ -183,10 +176,7 @@ def locate(text: str) -> int:
     """The item, below 544, whose goal is named in a first text and whose oracle plan the shown commands allow.
 
     AgentGym's server numbers goals by the order of files on its disk. That order also decides which recipes it leaves
-    out to avoid cycles.
-
-    Raises:
-        ItemError: the goal is unknown here, or the plan is not possible with that server's recipes.
+    out to avoid cycles. Raises `ItemError` if the goal is unknown here, or the plan needs other recipes.
     """
     book, shown = load_book(), set(re.findall(r"^craft .*$", text, re.MULTILINE))
     goal = re.search(r"^Goal: craft (.+)\.\s*\Z", text, re.MULTILINE)
@@ -219,7 +209,6 @@ SERVICE = Service(
         "Always say how many. Write your thoughts after Thought: and then a single action after Action:, on one line."
     ),
     read=single_line_action,
-    write=react_response,
     turns=20,
     solved=lambda answer: answer.done and answer.reward > 0,
     oracle=lambda item: Oracle(book_of(item), item),
@@ -230,6 +219,6 @@ SERVICE = Service(
     category=lambda item: f"depth {load_book().depth[load_book().goals[item % len(load_book().goals)]]}",
     content=lambda item: load_book().goals[item % GOALS],
     locate=locate,
-    views={"commands": "commands", "goal": "goal"},
+    views=("commands", "goal"),
     table=goal_table,
 )

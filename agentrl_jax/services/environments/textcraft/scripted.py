@@ -5,11 +5,12 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.environments.textcraft.recipes import Book, Recipe, spoken
 
 
-class Oracle:
-    """Crafts the goal with few actions: the cheapest recipe for each thing, gathering first.
+class Oracle(PlannedPolicy):
+    """Crafts the goal with few actions: the cheapest recipe for each thing, gathering first; `inventory` at the end.
 
     The number of actions is minimal for each thing by itself. Leftovers of one craft are used for another, but the plan
     does not search for such savings.
@@ -22,36 +23,27 @@ class Oracle:
         gets: dict[str, int] = {}
         crafts: list[str] = []
         self._need(book.goals[item % len(book.goals)], 1, dict(carried), gets, crafts)
-        self.actions = [f"get {count} {spoken(name)}" for name, count in gets.items()] + crafts
-        """All actions in order."""
-        self._left = iter(self.actions)
+        super().__init__([f"get {count} {spoken(name)}" for name, count in gets.items()] + crafts, "inventory")
 
-    def act(self, observation: str) -> str:
-        """The next action of the plan; `inventory` after its end."""
-        return next(self._left, "inventory")
+    def _recipe_cost(self, recipe: Recipe) -> int:
+        """Number of actions to carry out a recipe once."""
+        return 1 + sum(self._cost(each.name, each.count) for each in recipe.ingredients)
 
-    def _cost(self, name: str) -> int:
-        """Number of actions to make one of a thing."""
+    def _cost(self, name: str, count: int) -> int:
+        """Number of actions to get some of a thing."""
+        recipes = self._book.recipes.get(name, ())
+        if not recipes:
+            return 1
+        best = min(recipes, key=self._recipe_cost)
         if name not in self._costs:
-            ways = [self._way_cost(recipe) for recipe in self._book.recipes.get(name, ())]
-            self._costs[name] = min(ways, default=1)
-        return self._costs[name]
-
-    def _way_cost(self, recipe: Recipe) -> int:
-        def one(name: str, count: int) -> int:
-            ways = self._book.recipes.get(name, ())
-            if not ways:
-                return 1
-            best = min(ways, key=self._way_cost)
-            return -(-count // best.count) * self._cost(name)
-
-        return 1 + sum(one(each.name, each.count) for each in recipe.ingredients)
+            self._costs[name] = self._recipe_cost(best)
+        return -(-count // best.count) * self._costs[name]
 
     def _need(self, name: str, count: int, spare: dict[str, int], gets: dict[str, int], crafts: list[str]) -> str:
         """Plans for `count` of one item or tag, and returns the chosen item."""
-        ways = self._book.recipes.get(name, ())
+        recipes = self._book.recipes.get(name, ())
         # For a tag, prefer what is there already.
-        best = min(ways, key=lambda way: (-min(spare.get(way.item, 0), count), self._way_cost(way)), default=None)
+        best = min(recipes, key=lambda r: (-min(spare.get(r.item, 0), count), self._recipe_cost(r)), default=None)
         item = name if best is None else best.item
         had = min(spare.get(item, 0), count)
         spare[item] = spare.get(item, 0) - had
@@ -72,8 +64,7 @@ class Random:
     """Picks a shown command, something to gather that one of them needs, or a look at the inventory."""
 
     def __init__(self, seed: int):
-        """Seeds a separate random generator."""
-        self._draw = random.Random(seed)
+        self._rng = random.Random(seed)
         self._actions: list[str] = []
 
     def act(self, observation: str) -> str:
@@ -82,4 +73,4 @@ class Random:
             commands = re.findall(r"^craft .*$", observation, re.MULTILINE)
             taken = {part for command in commands for part in command.partition(" using ")[2].split(", ")}
             self._actions = [*commands, *(f"get {part}" for part in sorted(taken) if part), "inventory"]
-        return self._draw.choice(self._actions)
+        return self._rng.choice(self._actions)

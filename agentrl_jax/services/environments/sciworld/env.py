@@ -6,14 +6,14 @@ and endings are AgentGym's. Differences are listed at `SciWorld`.
 
 import dataclasses
 import json
-import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from agentrl_jax.services.action_parsing import last_action, react_response
-from agentrl_jax.services.environment import ItemError, Service, StepResult
-from agentrl_jax.services.environments.sciworld_pool import Pool, Simulator, find_java
-from agentrl_jax.services.environments.sciworld_scripted import TEMPLATES, Oracle, Random
+from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
+from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator, find_java
+from agentrl_jax.services.environments.sciworld.scripted import TEMPLATES, Oracle, Random
 
 TASKS: dict[str, int] = {
     "boil": 30,
@@ -55,11 +55,7 @@ _POOL = Pool()
 
 
 def find_item(item: int) -> tuple[str, int]:
-    """Task and variation of an item.
-
-    Raises:
-        ItemError: there is no such item; the message is AgentGym's.
-    """
+    """Task and variation of an item; raises `ItemError` with AgentGym's message if there is no such item."""
     left = item
     for task, count in TASKS.items():
         if 0 <= left < count:
@@ -74,7 +70,7 @@ def item_table() -> list[dict[str, Any]]:
     return [{"item": item, "task_name": task, "var_num": number} for item, (task, number) in enumerate(pairs)]
 
 
-class SciWorld:
+class SciWorld(ServiceEnvironment):
     """One episode: carry out a school experiment in a house of ten places.
 
     An item is a task and a variation of it, without simplifications, see `TASKS`. An action is any text; text that the
@@ -90,14 +86,7 @@ class SciWorld:
     """
 
     def __init__(self, pool: Pool = _POOL):
-        """Creates an instance without an episode and without a process.
-
-        Args:
-            pool: source of its simulator, which is taken at the first reset.
-
-        Raises:
-            ValueError: Java or a package is missing.
-        """
+        """Starts no process: the first reset takes one from the pool. `ValueError` if Java or a package is missing."""
         find_java()
         self._pool = pool
         self._simulator: Simulator | None = None
@@ -107,9 +96,7 @@ class SciWorld:
     def reset(self, item: int) -> StepResult:
         """Starts a variation with one `look around`. The text is the room alone; the task is in `info`.
 
-        Raises:
-            ItemError: the item is not one of 0 to 4638.
-            RuntimeError: the simulator does not start or fails.
+        Raises `ItemError` unless the item is one of 0 to 4638, and `RuntimeError` if the simulator does not work.
         """
         task, variation = find_item(item)
         if self._simulator is not None and not self._simulator.alive:
@@ -118,48 +105,35 @@ class SciWorld:
             self._simulator = self._pool.take()
         self._ask("load", task, variation, "", False)
         self._score = 0.0
-        info = {
-            "task_name": task,
-            "var_num": variation,
-            "task_description": self._ask("getTaskDescription"),
-            "deleted": False,
-        }
+        info = {"task_name": task, "var_num": variation, **self.task_description(), "deleted": False}
         self._last = dict(info)
         return self._play("look around", info)
 
     def step(self, action: str) -> StepResult:
-        """Carries out a command.
-
-        Raises:
-            RuntimeError: there is no episode, or the simulator fails.
-        """
+        """Carries out a command; raises `RuntimeError` if there is no episode or the simulator fails."""
         return self._play(action.encode("utf-8", "replace").decode(), {})
 
     def step_visual(self, action: str) -> StepResult:
         """As `step`, with all the simulator's data in `info`; slow. Finds the action in a response itself."""
         answer = self.step(last_action(action).action or "" if "Action:" in action else action)
-        inventory, moves = self._ask("freeActionInventory"), answer.info["moves"]
+        shared = {"inventory": self._ask("freeActionInventory"), "moves": answer.info["moves"]}
         info = {
-            "moves": moves,
+            "moves": shared["moves"],
             "score": answer.score,
             "reward": answer.reward,
             "look": self._ask("freeActionLook"),
-            "inv": inventory,
+            "inv": shared["inventory"],
             "taskDesc": self._ask("freeActionTaskDesc"),
             "valid": self._ask("getValidActionObjectCombinations"),
             "variationIdx": self._last["var_num"],
             "taskName": self._last["task_name"],
             "simplificationStr": "",
         }
-        told = {"info": info, **self.object_tree(), "inventory": inventory, "moves": moves}
-        return dataclasses.replace(answer, info=told)
+        return dataclasses.replace(answer, info={"info": info, **self.object_tree(), **shared})
 
     def action_hint(self) -> dict[str, list[str]]:
         """Templates of actions, and objects that can be named now."""
-        return {
-            "possible_actions": self._ask("getPossibleActions"),
-            "possible_objects": self._ask("getPossibleObjects"),
-        }
+        return {f"possible_{kind}": self._ask(f"getPossible{kind.title()}") for kind in ("actions", "objects")}
 
     def goals(self) -> dict[str, str]:
         """Subgoals, and which of them are reached."""
@@ -174,8 +148,7 @@ class SciWorld:
         with tempfile.TemporaryDirectory() as folder:  # the simulator returns it only through a file
             if refusal := self._ask("getObjectTree", folder):
                 raise RuntimeError(f"ScienceWorld's simulator gave no object tree: {refusal}")
-            with open(os.path.join(folder, "objectTree.json"), encoding="utf-8") as file:
-                return {"object_tree": json.load(file)}
+            return {"object_tree": json.loads(Path(folder, "objectTree.json").read_text(encoding="utf-8"))}
 
     def state(self) -> dict[str, Any]:
         """A short summary of the episode, with the first ten actions and objects."""
@@ -230,7 +203,6 @@ SERVICE = Service(
     items=ITEMS,
     instruction=INSTRUCTION,
     read=last_action,
-    write=react_response,
     turns=30,
     solved=lambda answer: answer.score == SOLVED,
     oracle=lambda item: Oracle(*find_item(item)),
@@ -238,6 +210,6 @@ SERVICE = Service(
     full_score=SOLVED,
     category=lambda item: find_item(item)[0],
     content=lambda item: "{} {}".format(*find_item(item)),
-    views={name: name for name in ("action_hint", "goals", "task_description", "object_tree", "state")},
+    views=("action_hint", "goals", "task_description", "object_tree", "state"),
     table=item_table,
 )

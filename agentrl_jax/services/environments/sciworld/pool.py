@@ -23,11 +23,7 @@ SILENCE = 120.0
 
 
 def find_java() -> str:
-    """Path of the Java runtime, from JAVA_HOME or else PATH.
-
-    Raises:
-        ValueError: Java, scienceworld or py4j is missing.
-    """
+    """Path of the Java runtime, from JAVA_HOME or else PATH; `ValueError` if it, scienceworld or py4j is missing."""
     for package in ("scienceworld", "py4j"):
         if importlib.util.find_spec(package) is None:
             raise ValueError(
@@ -51,14 +47,9 @@ class Simulator:
     """
 
     def __init__(self, heap: int = HEAP):
-        """Starts the process.
+        """Starts the process with a largest heap in MB.
 
-        Args:
-            heap: largest Java heap, MB.
-
-        Raises:
-            ValueError: Java or a package is missing.
-            RuntimeError: Java did not start.
+        Raises `ValueError` if Java or a package is missing, and `RuntimeError` if Java does not start.
         """
         java = find_java()
         from py4j.java_gateway import find_jar_path  # installed with this environment only
@@ -101,8 +92,7 @@ class Simulator:
     def ask(self, method: str, *arguments: str | int | bool) -> Any:
         """Calls a method of scienceworld.runtime.pythonapi.PythonInterface; arrays come back as lists.
 
-        Raises:
-            RuntimeError: the call failed; the simulator cannot be used any more.
+        After a failure, a `RuntimeError`, the simulator cannot be used any more.
         """
         self.broken = True  # until the whole answer has arrived
         try:
@@ -111,8 +101,8 @@ class Simulator:
                 proxy, answer = answer, list(answer)
                 self._gateway.detach(proxy)
         except Exception as error:
-            told = cut(" ".join(str(error).splitlines()[:2]))  # a Java stack follows
-            raise RuntimeError(f"ScienceWorld's simulator failed in {method}: {told}; reset the episode") from error
+            reason = cut(" ".join(str(error).splitlines()[:2]))  # a Java stack follows
+            raise RuntimeError(f"ScienceWorld's simulator failed in {method}: {reason}; reset the episode") from error
         self.broken = False
         return answer
 
@@ -127,13 +117,13 @@ class Simulator:
 
         out = self._process.stdout
         assert out is not None
-        said: list[str] = []
+        printed: list[str] = []
         for line in out:
             if line.strip().isdigit():  # the port; Java's warnings may come first
                 break
-            said.append(line.strip())
+            printed.append(line.strip())
         else:
-            raise RuntimeError(f"Java ended with status {self._process.wait()} and the words: {' '.join(said)[:500]}")
+            raise RuntimeError(f"Java ended with status {self._process.wait()} and printed: {' '.join(printed)[:500]}")
         port, token = int(line), out.readline().strip()
         # A pipe that nobody reads would block the simulator once full.
         threading.Thread(target=_read_out, args=(out,), name="sciworld-output", daemon=True).start()
@@ -159,19 +149,14 @@ def _read_out(stream: IO[str]) -> None:
 
 
 class Pool:
-    """Keeps returned simulators for reuse. Thread-safe.
+    """Starts simulators on demand, and keeps at most `idle` returned ones for reuse. Thread-safe.
 
-    Simulators are started on demand. All of them, idle or not, end when the pool is closed and when Python exits.
+    All simulators, idle or not, end when the pool is closed and when Python exits. `heap` is the largest Java heap of
+    each, in MB.
     """
 
     def __init__(self, *, idle: int = 4, heap: int = HEAP):
-        """Creates an empty pool.
-
-        Args:
-            idle: most simulators that are kept idle.
-            heap: largest Java heap of each, MB.
-        """
-        self._most, self._heap = idle, heap
+        self._max_idle, self._heap = idle, heap
         self._idle: list[Simulator] = []
         self._lent: set[Simulator] = set()
         self._lock = threading.Lock()
@@ -181,23 +166,29 @@ class Pool:
     def take(self) -> Simulator:
         """A simulator for exclusive use, possibly with an earlier episode in it.
 
-        Raises:
-            ValueError: Java or a package is missing.
-            RuntimeError: Java did not start, or the pool is closed.
+        Errors are those of `Simulator`, and a `RuntimeError` if the pool is closed.
         """
-        simulator = self._idle_one() or Simulator(self._heap)
         with self._lock:
-            if not self._closed:
-                self._lent.add(simulator)
-                return simulator
-        simulator.close()
+            while self._idle:
+                simulator = self._idle.pop()
+                if simulator.alive:
+                    self._lent.add(simulator)
+                    return simulator
+                simulator.close()  # ended by someone else while it was idle
+        if not self._closed:
+            simulator = Simulator(self._heap)
+            with self._lock:
+                if not self._closed:
+                    self._lent.add(simulator)
+                    return simulator
+            simulator.close()
         raise RuntimeError("the pool of simulators is closed; make another one")
 
     def give(self, simulator: Simulator) -> None:
         """Takes a simulator back; a failed one is ended."""
         with self._lock:
             self._lent.discard(simulator)
-            keep = not self._closed and simulator.alive and len(self._idle) < self._most
+            keep = not self._closed and simulator.alive and len(self._idle) < self._max_idle
             if keep:
                 self._idle.append(simulator)
         if not keep:
@@ -213,13 +204,3 @@ class Pool:
         for simulator in simulators:
             simulator.close()
         atexit.unregister(self.close)
-
-    def _idle_one(self) -> Simulator | None:
-        while True:
-            with self._lock:
-                if self._closed:
-                    raise RuntimeError("the pool of simulators is closed; make another one")
-                simulator = self._idle.pop() if self._idle else None
-            if simulator is None or simulator.alive:
-                return simulator
-            simulator.close()  # ended by someone else while it was idle

@@ -3,7 +3,8 @@
 import random
 import re
 
-from agentrl_jax.services.environments.sciworld_pool import Pool
+from agentrl_jax.services.environments.common import PlannedPolicy
+from agentrl_jax.services.environments.sciworld.pool import Pool
 
 TEMPLATES: dict[str, str] = {
     "open OBJ": "opens a container or a door",
@@ -43,32 +44,21 @@ _CHOICE = re.compile(r"^([0-9]+):\t", re.MULTILINE)
 _GOLD_POOL = Pool(idle=1, heap=512)  # a gold-path search exceeds the usual heap
 
 
-class Oracle:
-    """Plays the simulator's own gold path, which is not always the shortest.
+class Oracle(PlannedPolicy):
+    """Plays the simulator's own gold path, which is not always the shortest; `look around` after its end.
 
     Its search takes 0.1 to 7 s. Some paths do not solve the item, such as changes of state that take more than 100
     moves: 3 of 200 items tried over all tasks.
     """
 
     def __init__(self, task: str, variation: int, pool: Pool = _GOLD_POOL):
-        """Asks a simulator of the pool for the path of a variation.
-
-        Raises:
-            ValueError: Java or a package is missing.
-            RuntimeError: the simulator does not start or fails.
-        """
+        """Asks a simulator of the pool for the path of a variation; errors as in `Pool.take` and `Simulator.ask`."""
         simulator = pool.take()
         try:
             simulator.ask("load", task, variation, "", True)
-            self.actions: list[str] = simulator.ask("getGoldActionSequence")
-            """All actions in order."""
+            super().__init__(simulator.ask("getGoldActionSequence"), "look around")
         finally:
             pool.give(simulator)
-        self._left = iter(self.actions)
-
-    def act(self, observation: str) -> str:
-        """The next action of the path; `look around` after its end."""
-        return next(self._left, "look around")
 
 
 class Random:
@@ -79,19 +69,18 @@ class Random:
     """
 
     def __init__(self, seed: int):
-        """Seeds a separate random generator."""
-        self._draw = random.Random(seed)
+        self._rng = random.Random(seed)
         self._things: dict[str, None] = {"agent": None}
         self._places: dict[str, None] = {"hallway": None}
 
     def act(self, observation: str) -> str:
         """A random action."""
         if choices := _CHOICE.findall(observation):
-            return self._draw.choice(choices)
+            return self._rng.choice(choices)
         for thing in _THING.findall(observation):
             self._things[thing.replace(_DOOR, "door to ")] = None
             if thing.startswith(_DOOR):
                 self._places[thing.removeprefix(_DOOR)] = None
         known = {"OBJ": list(self._things), "LOC": list(self._places)}
-        words = self._draw.choice(list(TEMPLATES)).split()
-        return " ".join(self._draw.choice(known[word]) if word in known else word for word in words)
+        words = self._rng.choice(list(TEMPLATES)).split()
+        return " ".join(self._rng.choice(known[word]) if word in known else word for word in words)
