@@ -35,7 +35,7 @@ from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.rng import level_key
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
-from envs_jax.sokoban.text import render_codes
+from envs_jax.sokoban.text import SYMBOLS
 
 TURNS, TOKENS, ACTIONS = 5, 64, 5
 MODELS: dict[str, dict[str, Any]] = {
@@ -90,7 +90,8 @@ class Ours:
         task = self.batched_env.tasks[0]
         keys = level_key(jax.random.key(number), self.ids)
         drawn = jax.vmap(lambda key: task.env.draw_level(key, task.env_params))(keys)
-        return [render_codes(level) for level in np.asarray(drawn)]
+        boards = np.array(SYMBOLS)[np.asarray(drawn)].tolist()
+        return ["\n".join(map("".join, board)) for board in boards]
 
     def task(self) -> dict[str, Any]:
         """Returns the texts and limits of the task for the Python side, in RAGEN's style."""

@@ -1,27 +1,19 @@
-"""The budget of an episode, and the success of reference policies within it.
-
-Shapes: `N` levels.
-"""
+"""The budget of an episode, and the success of reference policies within it."""
 
 import dataclasses
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
 EXACT, CLOSED_LOOP = "exact", "closed loop"
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Limits of an episode.
+    """Most actions and turns of an episode, and most actions of a turn; a `ValueError` if one is less than 1.
 
-    Attributes:
-        actions: primitive actions of an episode.
-        turns: responses of an episode; the agent sees the state before each of them.
-        actions_per_turn: actions of one response; they are all executed before the agent sees the state again.
-
-    Raises:
-        ValueError: a limit is less than 1.
+    The agent sees the state at the start of a turn; then all actions of the turn are executed.
     """
 
     actions: int
@@ -34,7 +26,7 @@ class Budget:
 
     @property
     def reachable(self) -> int:
-        """Most primitive actions that an episode can execute."""
+        """Most actions that an episode can execute."""
         return min(self.actions, self.turns * self.actions_per_turn)
 
     @property
@@ -49,20 +41,16 @@ class Budget:
 
 
 class Baselines(NamedTuple):
-    """Success of reference policies, level by level.
+    """Success of uniform random actions, of the best policy and of doing nothing (None if unknown), on N levels.
 
-    Attributes:
-        random: f64[N] of uniform random actions until the budget is spent.
-        optimal: f64[N] of the best policy.
-        optimal_is: what `optimal` is. "exact": the best that an agent with this budget can reach; "closed loop": of a
-            policy that sees the state before every action, an upper bound for others; else another description.
-        null: f64[N] of doing nothing, that is, whether the start state is solved; None if unknown.
+    `optimal_is` says what `optimal` is. "exact": the best that an agent with this budget can reach; "closed loop": of a
+    policy that sees the state before every action, an upper bound for others; else another description.
     """
 
-    random: np.ndarray
-    optimal: np.ndarray
+    random: Float64[np.ndarray, " N"]
+    optimal: Float64[np.ndarray, " N"]
     optimal_is: str = EXACT
-    null: np.ndarray | None = None
+    null: Float64[np.ndarray, " N"] | None = None
 
 
 def optimal_label(kind: str, name: str = "optimal") -> str:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
+from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 NO_PIECE = -1
 """Padding of a row of piece ids."""
@@ -19,24 +20,21 @@ NO_PIECE = -1
 class EnvState(environment.EnvState):
     """State shared by every text environment.
 
-    Attributes:
-        time: i32[] primitive actions taken so far.
-        terminated: bool[] the episode ended by the environment's own rule; absorbing.
+    `time` counts the actions so far. `terminated`: the episode ended by the environment's own rule; absorbing.
     """
 
-    time: jax.Array
-    terminated: jax.Array
+    time: Int32[Array, ""]
+    terminated: Bool[Array, ""]
 
 
 @struct.dataclass
 class EnvParams(environment.EnvParams):
     """Parameters shared by every text environment; each leaf is an array and can be vmapped.
 
-    Attributes:
-        max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
+    An episode is truncated after `max_steps_in_episode` actions.
     """
 
-    max_steps_in_episode: jax.Array
+    max_steps_in_episode: Int32[Array, ""]
 
 
 class TextEnvironment(environment.Environment):
@@ -49,11 +47,11 @@ class TextEnvironment(environment.Environment):
     * `step_env(key, state, action, params) -> (obs, state, reward f32[], terminated bool[], info)`: pure; the key
       decides the transition noise. A terminated or truncated state is absorbing: it is returned unchanged with
       reward 0. `info` holds `success` and `action_is_effective`, both bool[], and other values worth averaging.
-    * `describe(state, params) -> i32[P]`: ids into `pieces`, padded on the right with `NO_PIECE`; `P` is fixed. The
-      text of a state is `"".join(pieces[i])`. Text about the last action depends only on the state.
-    * `success(state, params) -> bool[]`: the task is solved in this state.
-    * `state_hash(state, params) -> u32[2]`: equal for equal situations, independent of the path that led there.
-    * `level_hash(state, params) -> u32[2]`: of a state that was just reset, equal for levels that count as the same;
+    * `describe(state, params)`: ids into `pieces`, padded on the right with `NO_PIECE`; `P` is fixed. The text of a
+      state is `"".join(pieces[i])`. Text about the last action depends only on the state.
+    * `success(state, params)`: the task is solved in this state.
+    * `state_hash(state, params)`: equal for equal situations, independent of the path that led there.
+    * `level_hash(state, params)`: of a state that was just reset, equal for levels that count as the same;
       `envs_jax.splits` divides levels into training, validation and test by this hash.
 
     Attributes:
@@ -74,36 +72,28 @@ class TextEnvironment(environment.Environment):
     legend: tuple[tuple[str, str], ...] = ()
     lists_actions: bool = True
 
-    def describe(self, state: Any, params: Any) -> jax.Array:
-        """Returns the observation as piece ids, i32[P], padded with `NO_PIECE`."""
+    def describe(self, state: Any, params: Any) -> Int32[Array, " P"]:
+        """Returns the observation as piece ids, padded with `NO_PIECE`."""
         raise NotImplementedError
 
-    def success(self, state: Any, params: Any) -> jax.Array:
-        """Returns bool[]: whether the task is solved in `state`."""
+    def success(self, state: Any, params: Any) -> Bool[Array, ""]:
+        """Returns whether the task is solved."""
         raise NotImplementedError
 
-    def state_hash(self, state: Any, params: Any) -> jax.Array:
-        """Returns u32[2], a hash of the described situation."""
+    def state_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
+        """Returns a hash of the described situation."""
         return hash_integers(self.describe(state, params))
 
-    def level_hash(self, state: Any, params: Any) -> jax.Array:
-        """Returns u32[2] of a state that was just reset: equal for levels that count as the same, see `splits`."""
+    def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
+        """Returns a hash of a state that was just reset: equal for levels that count as the same, see `splits`."""
         return self.state_hash(state, params)
 
-    def reset_to_level(self, level: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Returns (obs, state) at the start of a given level, i8[H, W]. Only grid environments have levels.
-
-        Raises:
-            NotImplementedError: the environment has no levels.
-        """
+    def reset_to_level(self, level: Int8[Array, "H W"], params: Any) -> tuple[Any, Any]:
+        """Returns (obs, state) at the start of a given level; `NotImplementedError` if states are no grids."""
         raise NotImplementedError(f"{self.name} has no levels that can be given; its episodes come from a key")
 
-    def draw_level(self, key: jax.Array, params: Any) -> jax.Array:
-        """Returns the level that `reset_env` starts on with this key, i8[H, W]. Only grid environments have levels.
-
-        Raises:
-            NotImplementedError: the environment has no levels.
-        """
+    def draw_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
+        """Returns the level that `reset_env` starts on with this key; `NotImplementedError` if states are no grids."""
         raise NotImplementedError(f"{self.name} has no levels; its episodes come from a key alone")
 
     def render(self, state: Any, params: Any) -> str:
@@ -112,24 +102,29 @@ class TextEnvironment(environment.Environment):
 
     @property
     def num_actions(self) -> int:
-        """Number of primitive actions."""
+        """Number of action ids."""
         return len(self.actions)
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether levels are arrays; otherwise states are made from a key alone."""
+        return type(self).draw_level is not TextEnvironment.draw_level
 
     def action_space(self, params: Any) -> spaces.Discrete:
         """Action ids, `Discrete(num_actions)`."""
         return spaces.Discrete(self.num_actions)
 
-    def is_done(self, state: Any, params: Any) -> jax.Array:
-        """Returns bool[]: terminated or truncated."""
+    def is_done(self, state: Any, params: Any) -> Bool[Array, ""]:
+        """Returns whether the episode is terminated or truncated."""
         return state.terminated | self.is_truncated(state, params)
 
-    def is_terminated(self, state: Any, params: Any) -> jax.Array:
-        """Returns bool[]: the episode ended by the environment's own rule."""
+    def is_terminated(self, state: Any, params: Any) -> Bool[Array, ""]:
+        """Returns whether the episode ended by the environment's own rule."""
         return state.terminated
 
 
-def hash_integers(values: jax.Array) -> jax.Array:
-    """Hashes integers of any shape to u32[2] (two FNV-1a streams over the flattened values, little-endian words)."""
+def hash_integers(values: Int[Array, "..."]) -> UInt32[Array, "2"]:
+    """Hashes integers of any shape (two FNV-1a streams over the flattened values, little-endian words)."""
     words = values.reshape(-1).astype(jnp.uint32)
 
     def absorb(hashes, word):

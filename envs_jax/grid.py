@@ -1,4 +1,4 @@
-"""Shared code of environments on a board: levels that are boards, and the text of a board.
+"""Shared code of environments on a board: levels that are boards, moves, and the text of a board.
 
 Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
 """
@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.environment import NO_PIECE, TextEnvironment, hash_integers
 from envs_jax.splits import grid_hash
@@ -16,51 +17,44 @@ from envs_jax.splits import grid_hash
 FORMATS = ("grid", "coord", "grid_coord")
 """Observations: one symbol per cell; lists of (row, column); the lists, a newline and the grid."""
 
-SpellCells = Callable[[int | jax.Array, jax.Array, int], jax.Array]
-"""(index of a heading, mask bool[H, W], most cells) -> piece ids i32[1 + most]: the heading and the cells."""
+CellList = tuple[int | Int[Array, ""], Bool[Array, "H W"], int]
+"""Index of a heading, the cells below it, and the most cells that there can be."""
 
 
 class GridEnvironment(TextEnvironment):
-    """A `TextEnvironment` on a board. Its parameters have `levels` i8[N, H, W], a pack.
+    """A `TextEnvironment` on a board of `height` times `width` cells, with codes from 0 to `num_codes` - 1.
 
-    Attributes:
-        height: H.
-        width: W.
-        num_codes: codes of a cell, from 0.
+    Its parameters have `levels` i8[N, H, W], a pack; if N is 0, levels are generated.
     """
 
     height: int
     width: int
     num_codes: int
 
-    def codes(self, state: Any) -> jax.Array:
-        """Returns the board as cell codes, i8[H, W]."""
+    def codes(self, state: Any) -> Int8[Array, "H W"]:
+        """Returns the board as cell codes."""
         raise NotImplementedError
 
-    def generate_level(self, key: jax.Array, params: Any) -> jax.Array:
-        """Generates a level, i8[H, W]."""
+    def generate_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
+        """Generates a level."""
         raise NotImplementedError
 
     def observation_space(self, params: Any) -> spaces.Box:
         """Cell codes, i8[H, W]."""
         return spaces.Box(0, self.num_codes - 1, (self.height, self.width), jnp.int8)
 
-    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+    def reset_env(self, key: Key[Array, ""], params: Any) -> tuple[Int8[Array, "H W"], Any]:
         """Starts an episode on the level that `draw_level` returns for this key."""
         return self.reset_to_level(self.draw_level(key, params), params)
 
-    def draw_level(self, key: jax.Array, params: Any) -> jax.Array:
-        """Returns the level of a key, i8[H, W]: a row of `params.levels`, or a generated level."""
+    def draw_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
+        """Returns the level of a key: a row of `params.levels`, or a generated level."""
         if params.levels.shape[0] > 0:
             return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
         return self.generate_level(key, params)
 
-    def checked(self, level: jax.Array) -> jax.Array:
-        """Returns the given level after checking its size.
-
-        Raises:
-            ValueError: it has another size than the board.
-        """
+    def check_size(self, level: Any) -> Int[Array, "H W"]:
+        """Returns a level as an array; raises a `ValueError` if it has another size than the board."""
         level = jnp.asarray(level)
         if level.shape != (self.height, self.width):
             raise ValueError(
@@ -69,52 +63,68 @@ class GridEnvironment(TextEnvironment):
             )
         return level
 
-    def state_hash(self, state: Any, params: Any) -> jax.Array:
-        """Returns u32[2], a hash of the board, independent of the observation format."""
+    def state_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
+        """Returns a hash of the board, independent of the observation format."""
         return hash_integers(self.codes(state))
 
-    def level_hash(self, state: Any, params: Any) -> jax.Array:
-        """Returns u32[2], a hash of the board, equal for its rotations and mirror images."""
+    def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
+        """Returns a hash of the board, equal for its rotations and mirror images."""
         return grid_hash(self.codes(state))
 
-    def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
-        """Returns the board as cell codes, i8[H, W]."""
+    def get_obs(self, state: Any, params: Any = None, key: Any = None) -> Int8[Array, "H W"]:
+        """Returns the board as cell codes."""
         return self.codes(state)
 
 
-def check_format(observation: str) -> None:
-    """Raises a `ValueError` if an observation format is not in `FORMATS`."""
+def shift(
+    mask: Bool[Array, "H W"], action: Int[Array, ""], directions: Sequence[tuple[int, int]]
+) -> Bool[Array, "H W"]:
+    """Moves the true cells one cell in the direction of an action; those that leave the board are dropped.
+
+    `directions` are the (row, column) steps by action id; any other id gives an empty mask. The whole mask is shifted,
+    because shifts fuse into the rest of the step and an indexed update would not.
+    """
+    height, width = mask.shape
+    padded = jnp.pad(mask, 1)
+    shifted = jnp.zeros_like(mask)
+    for index, (down, right) in enumerate(directions):
+        moved = padded[1 - down : 1 - down + height, 1 - right : 1 - right + width]
+        shifted |= moved & (action == index)
+    return shifted
+
+
+def board_text(
+    symbols: Sequence[str], headings: Sequence[str], height: int, width: int, observation: str
+) -> tuple[list[str], Callable[[Int[Array, "H W"], Sequence[CellList]], Int32[Array, " P"]]]:
+    """Returns the pieces of a board's text, and the function that writes the text of its codes and cell lists.
+
+    "grid" is a symbol per cell with a newline between rows; "coord" has zero-based (row, column) pairs below headings,
+    where an empty list is "none"; "grid_coord" is both, with a newline between. The piece ids are padded on the right.
+    Another observation raises a `ValueError`.
+    """
     if observation not in FORMATS:
         raise ValueError(f"observation is {observation!r}; expected one of {', '.join(FORMATS)}")
+    newline = len(symbols)
+    first_heading = newline + 1
+    none = first_heading + len(headings)
+    pieces = [*symbols, "\n"]
+    if observation != "grid":
+        pieces += [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
 
-
-def spell_grid(codes: jax.Array, newline: int) -> jax.Array:
-    """Piece ids of the cells of a board [H, W] in reading order, with the piece `newline` between rows."""
-    ends = jnp.full((codes.shape[0], 1), newline, jnp.int32)
-    return jnp.concatenate([codes.astype(jnp.int32), ends], axis=1).reshape(-1)[:-1]
-
-
-def cell_lists(first: int, headings: Sequence[str], height: int, width: int) -> tuple[list[str], SpellCells]:
-    """Returns pieces for lists of cells, and the function that writes such a list; an empty list is "none".
-
-    Args:
-        first: number of pieces before these.
-        headings: headings of the lists.
-        height: H.
-        width: W.
-    """
-    none = first + len(headings)
-    pieces = [*headings, " none", *(f" ({row},{column})" for row in range(height) for column in range(width))]
-
-    def spell(heading: int | jax.Array, mask: jax.Array, most: int) -> jax.Array:
+    def describe_list(heading: int | jax.Array, mask: jax.Array, most: int) -> jax.Array:
         index = jnp.nonzero(mask.reshape(-1), size=most, fill_value=-1)[0]
-        spelled = jnp.where(index >= 0, none + 1 + index, NO_PIECE)
-        spelled = spelled.at[0].set(jnp.where(index[0] >= 0, spelled[0], none))
-        return jnp.concatenate([jnp.array([first + heading]), spelled]).astype(jnp.int32)
+        ids = jnp.where(index >= 0, none + 1 + index, NO_PIECE)
+        ids = ids.at[0].set(jnp.where(index[0] >= 0, ids[0], none))
+        return jnp.concatenate([jnp.array([first_heading + heading]), ids]).astype(jnp.int32)
 
-    return pieces, spell
+    def describe(codes: jax.Array, lists: Sequence[CellList]) -> jax.Array:
+        grid = jnp.pad(codes.astype(jnp.int32), ((0, 0), (0, 1)), constant_values=newline).reshape(-1)[:-1]
+        if observation == "grid":
+            return grid
+        parts = [describe_list(*entry) for entry in lists]
+        if observation == "grid_coord":
+            parts += [jnp.array([newline], jnp.int32), grid]
+        ids = jnp.concatenate(parts)
+        return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
 
-
-def packed(ids: jax.Array) -> jax.Array:
-    """Returns piece ids i32[P] with the padding (`NO_PIECE`) moved to the end."""
-    return ids[jnp.argsort(ids == NO_PIECE, stable=True)]
+    return pieces, describe

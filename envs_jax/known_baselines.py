@@ -3,6 +3,11 @@
 `python -m envs_jax.known_baselines` computes and prints the table; tests compare it with this one.
 """
 
+import jax
+
+from envs_jax import registry
+from envs_jax.budget import Budget
+
 SEED, LEVELS = 0, 512
 """The levels are those of `jax.random.split(jax.random.key(SEED), LEVELS)`."""
 
@@ -26,11 +31,6 @@ BASELINES: dict[str, tuple[float, float]] = {
 
 def compute(name: str) -> tuple[float, float]:
     """Returns the entry of an environment, to six decimals."""
-    import jax
-
-    from envs_jax import registry
-    from envs_jax.budget import Budget
-
     budget = Budget.one_per_turn(registry.spec(name).max_actions)
     random, optimal = registry.baselines(name, jax.random.key(SEED), LEVELS, budget)
     return round(random, 6), round(optimal, 6)
@@ -38,8 +38,6 @@ def compute(name: str) -> tuple[float, float]:
 
 def main() -> None:
     """Prints the table."""
-    from envs_jax import registry
-
     for name in registry.BUILT_IN:
         print(f'    "{name}": {compute(name)},', flush=True)
 

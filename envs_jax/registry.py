@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int8, Int32, Key
 
 from envs_jax import bandit, frozen_lake, sokoban
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
@@ -21,8 +22,9 @@ from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
 Factory = Callable[..., tuple[Any, Any]]
-Oracle = Callable[[Any, np.ndarray, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
-Planner = Callable[[np.ndarray], np.ndarray | None]
+Levels = Int8[np.ndarray, "N H W"]
+Oracle = Callable[[Any, Levels, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
+Planner = Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L"] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +34,11 @@ class Spec:
     Attributes:
         factory: function from options to (env, params).
         description: one line for users.
-        max_actions: primitive actions of an episode, unless the user sets another budget.
-        oracle: function (params, levels i8[N, H, W], budget: Budget) to the exact success f64[N] of the uniform random
-            and of the optimal policy within `budget.reachable` actions, a pair or a `Baselines`; None if there is
-            none. With random transitions the optimum also depends on the number of actions per turn.
-        plan: function from a level i8[H, W] to the action ids of a shortest plan, or None if there is no plan; None if
-            there is no planner.
+        max_actions: actions of an episode, unless the user sets another budget.
+        oracle: (params, levels, budget) -> exact success f64[N] of the uniform random and of the optimal policy within
+            `budget.reachable` actions, a pair or a `Baselines`. With random transitions the optimum also depends on the
+            number of actions per turn.
+        plan: level -> the action ids of a shortest plan; None if there is no plan.
     """
 
     factory: Factory
@@ -68,21 +69,13 @@ class Registry:
         oracle: Oracle | None = None,
         plan: Planner | None = None,
     ) -> None:
-        """Registers an environment under a name; the arguments are those of `Spec`.
-
-        Raises:
-            ValueError: the name is taken.
-        """
+        """Registers an environment; the arguments are those of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
         self._specs[name] = Spec(factory, description, max_actions, oracle, plan)
 
     def spec(self, name: str) -> Spec:
-        """Returns the entry of an environment.
-
-        Raises:
-            ValueError: there is no such environment; the message suggests similar names.
-        """
+        """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
         if name not in self._specs:
             near = _nearest(name, self.registered())
             raise ValueError(f"no environment is called {name!r}; {near or 'known are ' + ', '.join(self._specs)}")
@@ -91,13 +84,8 @@ class Registry:
     def make(self, name: str, **options: Any) -> tuple[TextEnvironment, Any]:
         """Makes an environment and its parameters.
 
-        Args:
-            name: one of `registered()`.
-            **options: arguments of the environment's factory, such as `height=6`, and scalar fields of its
-                parameters, such as `max_steps_in_episode=50`.
-
-        Raises:
-            ValueError: the name or an option is unknown, or the value of an option is not valid.
+        Options are arguments of the environment's factory, such as `height=6`, and scalar fields of its parameters,
+        such as `max_steps_in_episode=50`. Raises a `ValueError` for an unknown name or option, or an invalid value.
         """
         factory = self.spec(name).factory
         accepted = tuple(inspect.signature(factory).parameters)
@@ -107,11 +95,8 @@ class Registry:
         except TypeError as error:
             given = ", ".join(f"{option}: {value!r}" for option, value in chosen.items())
             raise ValueError(f"{name} cannot be made with {given}: {error}; give values of another type") from error
-        scalars = {
-            field.name: getattr(params, field.name)
-            for field in dataclasses.fields(params)
-            if jnp.ndim(getattr(params, field.name)) == 0
-        }
+        fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+        scalars = {field: value for field, value in fields.items() if jnp.ndim(value) == 0}
         for option, value in options.items():
             if option in accepted:
                 continue
@@ -122,22 +107,10 @@ class Registry:
             params = params.replace(**{option: _scalar(name, option, value, scalars[option].dtype)})
         return env, params
 
-    def baselines(self, name: str, key: jax.Array, n: int, budget: Budget) -> tuple[float, float]:
-        """Returns the exact success of the uniform random and of the optimal policy, as means over levels.
+    def baselines(self, name: str, key: Key[Array, ""], n: int, budget: Budget) -> tuple[float, float]:
+        """Returns the exact success of the uniform random and of the optimal policy, as means over `n` levels.
 
-        Runs on the host.
-
-        Args:
-            name: one of `registered()`.
-            key: PRNG key that decides the levels.
-            n: number of levels.
-            budget: limits of an episode.
-
-        Returns:
-            (random, optimal), both NaN if the environment has no oracle.
-
-        Raises:
-            ValueError: there is no such environment, or `n` is less than 1.
+        Runs on the host. Both are NaN if the environment has no oracle.
         """
         if n < 1:
             raise ValueError(f"{n} levels; expected at least 1")
@@ -148,17 +121,10 @@ class Registry:
         assert found is not None
         return float(np.mean(found.random)), float(np.mean(found.optimal))
 
-    def level_baselines(self, name: str, params: Any, levels: np.ndarray, budget: Budget) -> Baselines | None:
-        """Returns the oracle's baselines of N levels of an environment; None if it has no oracle.
+    def level_baselines(self, name: str, params: Any, levels: Levels, budget: Budget) -> Baselines | None:
+        """Returns the oracle's baselines of levels of an environment; None if it has no oracle.
 
-        Args:
-            name: one of `registered()`.
-            params: parameters of the environment; an episode also ends after `max_steps_in_episode` actions.
-            levels: i8[N, H, W].
-            budget: limits of an episode.
-
-        Raises:
-            ValueError: there is no such environment.
+        An episode also ends after `params.max_steps_in_episode` actions.
         """
         oracle = self.spec(name).oracle
         if oracle is None:
@@ -174,24 +140,22 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 
 
 def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
-    """Returns the value as a scalar of the parameter's dtype, f32[] or i32[]; refuses values of other types."""
-    whole = jnp.issubdtype(dtype, jnp.integer)
+    """Returns the value as a scalar of the parameter's dtype; refuses values of other types."""
+    integer = jnp.issubdtype(dtype, jnp.integer)
     usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not usable or (whole and (value != int(value) or abs(value) > jnp.iinfo(dtype).max)):
-        kind = f"a whole number of type {dtype}" if whole else "a finite number"
+    if not usable or (integer and (value != int(value) or abs(value) > jnp.iinfo(dtype).max)):
+        kind = f"a whole number of type {dtype}" if integer else "a finite number"
         raise ValueError(f"{option} of {name} is {value!r}; expected {kind}")
     return jnp.asarray(value, dtype)
 
 
-def draw_levels(env: TextEnvironment, params: Any, keys: jax.Array, split: Split = Split.ANY) -> np.ndarray:
-    """Returns the levels of keys [N] on the host, i8[N, H, W]; i8[N, 0, 0] if the environment has no levels.
+def draw_levels(env: TextEnvironment, params: Any, keys: Key[Array, " N"], split: Split = Split.ANY) -> Levels:
+    """Returns the levels of keys on the host, i8[N, 0, 0] if the environment has none.
 
-    Raises:
-        ValueError: a key has no level of the split, see `splits.split_key`.
+    Raises a `ValueError` if a key has no level of the split, see `splits.split_key`.
     """
-    if not has_levels(env):
+    if not env.has_levels:
         return np.zeros((keys.shape[0], 0, 0), np.int8)
-
     levels, found = _draw(env, keys, params, jnp.int32(split))
     if not np.all(found):
         missing = int(np.sum(~np.asarray(found)))
@@ -209,11 +173,6 @@ def _draw(env: TextEnvironment, keys: jax.Array, params: Any, split: jax.Array) 
         return env.draw_level(key, params), found
 
     return jax.vmap(one)(keys)
-
-
-def has_levels(env: TextEnvironment) -> bool:
-    """Whether the environment has levels as arrays, instead of making its states from a key alone."""
-    return type(env).draw_level is not TextEnvironment.draw_level
 
 
 def _sokoban_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
@@ -237,11 +196,7 @@ def _bandit_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines
 
 
 def _specs(
-    tags: dict[str, Any],
-    descriptions: dict[str, str],
-    max_actions: int,
-    oracle: Oracle,
-    plan: Planner | None = None,
+    tags: dict[str, Any], descriptions: dict[str, str], max_actions: int, oracle: Oracle, plan: Planner | None = None
 ) -> dict[str, Spec]:
     return {tag: Spec(factory, descriptions[tag], max_actions, oracle, plan) for tag, factory in tags.items()}
 
@@ -265,7 +220,7 @@ BUILT_IN: dict[str, Spec] = {
             "FrozenLake": "4x4 lake, 80 % frozen, moves go as intended one time in three",
             "FrozenLake-v2": "4x4 lake, 90 % frozen, moves go as intended four times in five",
             "FrozenLake-deterministic": "4x4 lake, 80 % frozen, no slip",
-            "CoordFrozenLake": "FrozenLake with coordinates beside the grid",
+            "CoordFrozenLake": "FrozenLake with coordinates before the grid",
         },
         10,
         _frozen_lake_oracle,
@@ -277,7 +232,7 @@ BUILT_IN: dict[str, Spec] = {
             "SimpleSokoban": "6x6 Sokoban with one box",
             "LargerSokoban": "8x8 Sokoban with two boxes",
             "SokobanDifferentGridVocab": "6x6 Sokoban with one box and other symbols",
-            "CoordSokoban": "SimpleSokoban with coordinates beside the grid",
+            "CoordSokoban": "SimpleSokoban with coordinates before the grid",
         },
         10,
         _sokoban_oracle,

@@ -1,7 +1,7 @@
 """Splits of levels: a hash of its content assigns every level to training, validation or test.
 
 The level of a key and a split is a function of both: keys derived from the given one are tried sequentially until one
-draws a level of the split. So no test level can occur in training, with any seeds, and levels of a split have the
+gives a level of the split. So no test level can occur in training, with any seeds, and levels of a split have the
 environment's distribution, conditioned on the split.
 
 Shapes: `N` keys or levels, `H` and `W` rows and columns of a grid.
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int8, Int32, Key, UInt32
 
 from envs_jax.environment import TextEnvironment, hash_integers
 
@@ -37,8 +38,8 @@ _KEYS = 0x51E7
 """Folded into a key before the number of the draw, because generators also fold small numbers into their keys."""
 
 
-def split_of(level_hash: jax.Array) -> jax.Array:
-    """Returns the split of a level, i32[], from its `TextEnvironment.level_hash`, u32[2]."""
+def split_of(level_hash: UInt32[Array, "2"]) -> Int32[Array, ""]:
+    """Returns the split of a level from its `TextEnvironment.level_hash`."""
     mixed = level_hash[0] ^ (level_hash[1] * jnp.uint32(0x9E3779B9))
     # The finalizer of MurmurHash3, because the high bits of FNV are poorly mixed after few words.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
@@ -47,18 +48,13 @@ def split_of(level_hash: jax.Array) -> jax.Array:
     return sum((mixed >= jnp.uint32(bound)).astype(jnp.int32) for bound in _BOUNDS)
 
 
-def split_key(env: TextEnvironment, key: jax.Array, params: Any, split: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-    """Finds a key from which the environment draws a level of a split. Pure; can be compiled and vmapped.
+def split_key(
+    env: TextEnvironment, key: Key[Array, ""], params: Any, split: Int32[Array, ""] | int
+) -> tuple[Key[Array, ""], Bool[Array, ""]]:
+    """Finds a key from which `reset_env` and `draw_level` take a level of a split. Pure; can be compiled and vmapped.
 
-    Args:
-        env: the environment.
-        key: decides the result, together with `split`.
-        params: the environment's parameters.
-        split: i32[], a `Split`; with ANY the key itself is returned.
-
-    Returns:
-        A key for `reset_env` or `draw_level`, and bool[]: its level is in the split. It is false after `MAX_DRAWS`
-        draws without such a level, which callers count; the level is then in another split.
+    With `Split.ANY` it is the given key. Also returns whether the level is in the split: not so after `MAX_DRAWS` draws
+    without such a level, which callers count.
     """
     base = jax.random.fold_in(key, _KEYS)
 
@@ -76,8 +72,8 @@ def split_key(env: TextEnvironment, key: jax.Array, params: Any, split: jax.Arra
     return jnp.where(any_level, key, jax.random.fold_in(base, number - 1)), found
 
 
-def splits_of_levels(env: TextEnvironment, params: Any, levels: np.ndarray) -> np.ndarray:
-    """Returns the split i32[N] of each of N levels, i8[N, H, W]. Runs on the host."""
+def splits_of_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Int32[np.ndarray, " N"]:
+    """Returns the split of each level. Runs on the host."""
 
     def one(level: jax.Array) -> jax.Array:
         return split_of(env.level_hash(env.reset_to_level(level, params)[1], params))
@@ -92,13 +88,13 @@ def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split
         level_hash = env.level_hash(env.reset_env(key, params)[1], params)
         return level_hash, split_of(level_hash)
 
-    hashes, splits = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(_KEYS), draws))
-    hashes, splits = np.asarray(hashes), np.asarray(splits)
+    keys = jax.random.split(jax.random.key(_KEYS), draws)
+    hashes, splits = map(np.asarray, jax.jit(jax.vmap(one))(keys))
     return {split: len(np.unique(hashes[splits == split], axis=0)) for split in SHARES}
 
 
-def grid_hash(board: jax.Array) -> jax.Array:
-    """Hashes a board, i8[H, W], to u32[2], equal for its rotations and mirror images.
+def grid_hash(board: Int8[Array, "H W"]) -> UInt32[Array, "2"]:
+    """Hashes a board, equal for its rotations and mirror images.
 
     A policy that has seen a board has nearly seen its mirror image, so both belong to the same split.
     """

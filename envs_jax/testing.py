@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int32, Key
 
 from envs_jax.environment import NO_PIECE, TextEnvironment
 
@@ -22,9 +23,7 @@ class _Walk(NamedTuple):
     """Uniform random play: one start and T steps of M episodes.
 
     Attributes:
-        level_keys: key[M].
-        step_keys: key[M, T] for gymnax's `step`, which gives `step_env` the first of two keys split from it.
-        choices: i32[M, T] actions.
+        step_keys: for gymnax's `step`, which gives `step_env` the first of two keys split from it.
         first: (obs, state) after reset, [M, ...].
         given: the same by `reset_to_level` on the level that `draw_level` returns; None if there are no levels.
         steps: (obs, state, reward, terminated, info) after each step, [M, T, ...].
@@ -32,9 +31,9 @@ class _Walk(NamedTuple):
         facts: results of the environment's methods for every visited state, NumPy arrays [M, 1 + T, ...].
     """
 
-    level_keys: jax.Array
-    step_keys: jax.Array
-    choices: jax.Array
+    level_keys: Key[Array, " M"]
+    step_keys: Key[Array, "M T"]
+    actions: Int32[Array, "M T"]
     first: Any
     given: Any
     steps: Any
@@ -42,32 +41,34 @@ class _Walk(NamedTuple):
     facts: dict[str, np.ndarray]
 
 
-def check_env(env: TextEnvironment, params: Any, *, key: jax.Array, num_steps: int = 12) -> None:
+def check_env(env: TextEnvironment, params: Any, *, key: Key[Array, ""], num_steps: int = 12) -> None:
     """Plays an environment and checks the contract of `TextEnvironment`. Takes some seconds, mostly compilation.
 
     Checked are names and text; shapes and dtypes, which must never change nor be weak; that keys are used once; that
     random play is equal with and without jit, and batched and one by one; that finished states are absorbing; that
     values are inside the spaces; that observations give the rendered text; that the hash does not depend on the path;
-    and gymnax's `reset` and `step`.
-
-    Args:
-        env: The environment.
-        params: Its parameters.
-        key: PRNG key, made by `jax.random.key`; it decides the levels, the noise and the actions.
-        num_steps: Steps of each random episode, at least `_EAGER_STEPS`.
+    and gymnax's `reset` and `step`. The key decides levels, noise and actions; `num_steps` is the length of each random
+    episode.
 
     Raises:
         AssertionError: the contract is broken; the message says how, with the values found.
-        ValueError: `num_steps` is too small.
+        ValueError: `num_steps` is less than 2.
     """
     if num_steps < _EAGER_STEPS:
         raise ValueError(f"num_steps is {num_steps}; expected at least {_EAGER_STEPS}")
+    try:
+        _check(env, params, key, num_steps)
+    except AssertionError as error:
+        raise AssertionError(f"{env.name}: {error}") from error
+
+
+def _check(env: TextEnvironment, params: Any, key: Key[Array, ""], num_steps: int) -> None:
     _check_names(env)
     _check_types(env, params, key)
     # Episodes are truncated before the end of the walk, so that truncation is checked too.
     params = params.replace(max_steps_in_episode=jnp.minimum(params.max_steps_in_episode, num_steps - 1))
     walk = _play(env, params, key, num_steps)
-    _check_walk(env, walk)
+    _check_walk(walk)
     _check_absorbing(env, params, walk)
     _check_spaces(env, params, walk)
     _check_text(env, params, walk)
@@ -75,27 +76,26 @@ def check_env(env: TextEnvironment, params: Any, *, key: jax.Array, num_steps: i
     _check_no_jit(env, params, walk)
 
 
-def _require(condition: Any, env: TextEnvironment, message: str) -> None:
+def _require(condition: Any, message: str) -> None:
     if not condition:
-        raise AssertionError(f"{env.name}: {message}")
+        raise AssertionError(message)
 
 
 def _check_names(env: TextEnvironment) -> None:
     names = [name.strip().lower() for name in env.actions]
-    _require(names and all(names), env, f"actions is {env.actions!r}; expected at least one, none of them empty")
-    _require(len(set(names)) == len(names), env, f"actions is {env.actions!r}; expected names that differ in letters")
+    _require(names and all(names), f"actions is {env.actions!r}; expected at least one, none of them empty")
+    _require(len(set(names)) == len(names), f"actions is {env.actions!r}; expected names that differ in letters")
     _require(
         env.pieces and all(isinstance(piece, str) and piece for piece in env.pieces),
-        env,
         f"pieces is {env.pieces!r}; expected a tuple of non-empty strings",
     )
     named = [name in "\n".join(env.pieces).lower() for name in names]
     _require(
-        env.lists_actions or all(named), env, "lists_actions is False, but no piece of an observation names some action"
+        env.lists_actions or all(named), "lists_actions is False, but no piece of an observation names some action"
     )
-    _require(isinstance(env.instruction, str), env, f"instruction is {env.instruction!r}; expected a string")
+    _require(isinstance(env.instruction, str), f"instruction is {env.instruction!r}; expected a string")
     pairs = all(len(pair) == 2 and all(isinstance(text, str) and text for text in pair) for pair in env.legend)
-    _require(pairs, env, f"legend is {env.legend!r}; expected pairs (symbol, meaning) of strings")
+    _require(pairs, f"legend is {env.legend!r}; expected pairs (symbol, meaning) of strings")
 
 
 def _check_types(env: TextEnvironment, params: Any, key: jax.Array) -> None:
@@ -103,79 +103,61 @@ def _check_types(env: TextEnvironment, params: Any, key: jax.Array) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         _require(
             isinstance(leaf, jax.Array) and not leaf.weak_type,
-            env,
-            f"params{jax.tree_util.keystr(path)} is {leaf!r}; expected a JAX array with a dtype of its own, "
+            f"params{jax.tree_util.keystr(path)} is {leaf!r}; expected a JAX array with a strong dtype, "
             "such as jnp.float32(0.5)",
         )
     obs, state = jax.eval_shape(env.reset_env, key, params)
     action = jax.ShapeDtypeStruct((), jnp.int32)
     next_obs, next_state, reward, terminated, info = jax.eval_shape(env.step_env, key, state, action, params)
-    for name, tree in (("reset_env's observation", obs), ("reset_env's state", state)):
-        _check_strong(env, name, tree)
-    for name, tree in (("observation", next_obs), ("state", next_state), ("reward", reward), ("info", info)):
-        _check_strong(env, f"step_env's {name}", tree)
-    _check_same_types(env, "observation", obs, next_obs)
-    _check_same_types(env, "state", state, next_state)
+    after_reset = {"observation": obs, "state": state}
+    after_step = {"observation": next_obs, "state": next_state, "reward": reward, "info": info}
+    for function, parts in (("reset_env", after_reset), ("step_env", after_step)):
+        for name, tree in parts.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+                _require(
+                    not getattr(leaf, "weak_type", False),
+                    f"{function}'s {name}{jax.tree_util.keystr(path)} is a weakly typed {leaf.dtype}; expected a "
+                    "strong dtype: write jnp.float32(0) instead of 0.0",
+                )
+    for name, before in after_reset.items():
+        first, second = (_types(tree) for tree in (before, after_step[name]))
+        same = first == second and str(jax.tree.structure(before)) == str(jax.tree.structure(after_step[name]))
+        _require(same, f"the {name} is {first} after reset_env and {second} after step_env; expected the same twice")
     for field, dtype in (("time", jnp.int32), ("terminated", jnp.bool_)):
-        _require(hasattr(state, field), env, f"the state has no field {field!r}; expected a subclass of EnvState")
-        _check_leaf(env, f"state.{field}", getattr(state, field), (), dtype)
-    _check_leaf(env, "the reward", reward, (), jnp.float32)
-    _check_leaf(env, "terminated", terminated, (), jnp.bool_)
+        _require(hasattr(state, field), f"the state has no field {field!r}; expected a subclass of EnvState")
+        _check_leaf(f"state.{field}", getattr(state, field), (), dtype)
+    _check_leaf("the reward", reward, (), jnp.float32)
+    _check_leaf("terminated", terminated, (), jnp.bool_)
     for name in ("success", "action_is_effective"):
-        _require(name in info, env, f"info has the keys {sorted(info)}; expected {name!r} among them")
-        _check_leaf(env, f"info[{name!r}]", info[name], (), jnp.bool_)
+        _require(name in info, f"info has the keys {sorted(info)}; expected {name!r} among them")
+        _check_leaf(f"info[{name!r}]", info[name], (), jnp.bool_)
     for name, leaf in info.items():
-        _require(leaf.shape == (), env, f"info[{name!r}] has shape {leaf.shape}; expected a scalar")
-    _check_leaf(env, "success(state)", jax.eval_shape(env.success, state, params), (), jnp.bool_)
-    _check_leaf(env, "state_hash(state)", jax.eval_shape(env.state_hash, state, params), (2,), jnp.uint32)
+        _require(leaf.shape == (), f"info[{name!r}] has shape {leaf.shape}; expected a scalar")
+    _check_leaf("success(state)", jax.eval_shape(env.success, state, params), (), jnp.bool_)
+    _check_leaf("state_hash(state)", jax.eval_shape(env.state_hash, state, params), (2,), jnp.uint32)
     ids = jax.eval_shape(env.describe, state, params)
-    _require(ids.ndim == 1, env, f"describe returns shape {ids.shape}; expected one row of piece ids")
-    _check_leaf(env, "describe(state)", ids, ids.shape, jnp.int32)
+    _require(ids.ndim == 1, f"describe returns shape {ids.shape}; expected one row of piece ids")
+    _check_leaf("describe(state)", ids, ids.shape, jnp.int32)
 
 
-def _check_strong(env: TextEnvironment, name: str, tree: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        weak = getattr(leaf, "weak_type", False)
-        _require(
-            not weak,
-            env,
-            f"{name}{jax.tree_util.keystr(path)} is a weakly typed {leaf.dtype}; expected a dtype of its own: write "
-            "jnp.float32(0) where 0.0 stands",
-        )
+def _types(tree: Any) -> list[str]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [f"{jax.tree_util.keystr(path)}: {leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves]
 
 
-def _check_same_types(env: TextEnvironment, name: str, before: Any, after: Any) -> None:
-    def types(tree: Any) -> list[str]:
-        return [
-            f"{jax.tree_util.keystr(path)}: {leaf.dtype}{list(leaf.shape)}"
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        ]
-
-    _require(
-        types(before) == types(after) and str(jax.tree.structure(before)) == str(jax.tree.structure(after)),
-        env,
-        f"the {name} is {types(before)} after reset_env and {types(after)} after step_env; expected the same twice",
-    )
-
-
-def _check_leaf(env: TextEnvironment, name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    _require(
-        leaf.shape == shape and leaf.dtype == dtype,
-        env,
-        f"{name} is {leaf.dtype}{list(leaf.shape)}; expected {jnp.dtype(dtype)}{list(shape)}",
-    )
+def _check_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    same = leaf.shape == shape and leaf.dtype == dtype
+    _require(same, f"{name} is {leaf.dtype}{list(leaf.shape)}; expected {jnp.dtype(dtype)}{list(shape)}")
 
 
 def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> _Walk:
     draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     level_keys, step_keys = _keys(draws, key, _EPISODES), _keys(draws, key, _EPISODES, num_steps)
-    choices = jnp.asarray(draws.integers(env.num_actions, size=(_EPISODES, num_steps)), jnp.int32)
-
-    has_levels = type(env).draw_level is not TextEnvironment.draw_level
+    actions = jnp.asarray(draws.integers(env.num_actions, size=(_EPISODES, num_steps)), jnp.int32)
 
     def episode(level_key: jax.Array, step_keys: jax.Array, chosen: jax.Array) -> tuple[Any, Any, Any]:
         obs, state = env.reset_env(level_key, params)
-        given = env.reset_to_level(env.draw_level(level_key, params), params) if has_levels else None
+        given = env.reset_to_level(env.draw_level(level_key, params), params) if env.has_levels else None
 
         def step(state: Any, inputs: Any) -> tuple[Any, Any]:
             key, action = inputs
@@ -196,10 +178,10 @@ def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> 
             "hash later": env.state_hash(later, params),
         }
 
-    first, given, steps = jax.jit(jax.vmap(episode))(level_keys, step_keys, choices)
+    first, given, steps = jax.jit(jax.vmap(episode))(level_keys, step_keys, actions)
     visited = jax.tree.map(lambda a, b: jnp.concatenate([a[:, None], b], axis=1), first[1], steps[1])
     facts = _over_states(describe, visited)
-    return _Walk(level_keys, step_keys, choices, first, given, steps, visited, facts)
+    return _Walk(level_keys, step_keys, actions, first, given, steps, visited, facts)
 
 
 def _keys(draws: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array:
@@ -208,15 +190,14 @@ def _keys(draws: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
-def _check_walk(env: TextEnvironment, walk: _Walk) -> None:
+def _check_walk(walk: _Walk) -> None:
     """Checks the time, and that the two sources of termination, of success and of start states each agree."""
     if walk.given is not None:
-        _check_equal(env, "reset_to_level on draw_level's level", walk.given, walk.first)
+        _check_equal("reset_to_level on draw_level's level", walk.given, walk.first)
     _, states, _, terminated, info = walk.steps
     time = np.asarray(walk.visited.time)
     _require(
         (np.diff(time, axis=1) == ~walk.facts["done"][:, :-1]).all(),
-        env,
         f"state.time runs {time.tolist()}; expected one more for every action that is not absorbed",
     )
     for name, found, expected in (
@@ -226,7 +207,6 @@ def _check_walk(env: TextEnvironment, walk: _Walk) -> None:
     ):
         _require(
             (np.asarray(found) == np.asarray(expected)).all(),
-            env,
             f"{name} is {np.asarray(found).tolist()} along {_EPISODES} episodes; expected what the state says, "
             f"{np.asarray(expected).tolist()}",
         )
@@ -249,64 +229,59 @@ def _check_absorbing(env: TextEnvironment, params: Any, walk: _Walk) -> None:
         return results
 
     for way, (ended, done, states, rewards) in _over_states(after, walk.visited).items():
-        _require(done.all(), env, f"is_done says False of a {way} state; expected True")
+        _require(done.all(), f"is_done says False of a {way} state; expected True")
         for (path, before), (_, now) in zip(*map(jax.tree_util.tree_leaves_with_path, (ended, states))):
             _require(
                 (now == np.expand_dims(before, 2)).all(),
-                env,
                 f"state{jax.tree_util.keystr(path)} changes after the episode is {way}; expected the same state: "
                 "compute `active = ~self.is_done(state, params)` and let nothing happen without it",
             )
-        _require((rewards == 0).all(), env, f"a {way} state pays {rewards.min()} to {rewards.max()}; expected 0")
+        _require((rewards == 0).all(), f"a {way} state pays {rewards.min()} to {rewards.max()}; expected 0")
 
 
 def _check_spaces(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     space = env.action_space(params)
     _require(
         getattr(space, "n", None) == len(env.actions),
-        env,
         f"the action space is {space!r} for {len(env.actions)} action names; expected as many",
     )
     # With this many uniform draws, a given action is missed with probability below e^-20.
     keys = _keys(np.random.default_rng(0), walk.level_keys[0], 20 * len(env.actions) + 20)
     sampled = np.asarray(jax.jit(jax.vmap(space.sample))(keys))
     missing = sorted(set(range(len(env.actions))) - set(sampled.tolist()))
-    _require(not missing, env, f"the action space never samples {missing}; expected every action id")
-    _require(set(sampled.tolist()) <= set(range(len(env.actions))), env, "the action space samples ids without a name")
+    _require(not missing, f"the action space never samples {missing}; expected every action id")
+    _require(set(sampled.tolist()) <= set(range(len(env.actions))), "the action space samples ids without a name")
     space = env.observation_space(params)
     for name, obs, batch in (("reset_env", walk.first[0], 1), ("step_env", walk.steps[0], 2)):
         if hasattr(space, "dtype"):
-            _check_leaf(env, f"{name}'s observation", _pick(obs, (0,) * batch), tuple(space.shape), space.dtype)
+            _check_leaf(f"{name}'s observation", _pick(obs, (0,) * batch), tuple(space.shape), space.dtype)
         rows = jax.tree.map(lambda leaf, batch=batch: leaf.reshape(-1, *leaf.shape[batch:]), obs)
         inside = jax.jit(jax.vmap(space.contains))(rows)
-        _require(np.all(inside), env, f"{name} gives an observation outside {space!r}; expected all inside")
+        _require(np.all(inside), f"{name} gives an observation outside {space!r}; expected all inside")
 
 
 def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     rows = walk.facts["text"].reshape(-1, walk.facts["text"].shape[-1])
     _require(
         rows.min() >= NO_PIECE and rows.max() < len(env.pieces),
-        env,
         f"describe gives ids from {rows.min()} to {rows.max()}; expected {NO_PIECE} to {len(env.pieces) - 1}",
     )
     padding = rows == NO_PIECE
-    _require((padding[:, 1:] >= padding[:, :-1]).all(), env, "describe has padding between pieces; expected it last")
-    _require(not padding[:, 0].any(), env, "describe says nothing in some state; expected at least one piece")
+    _require((padding[:, 1:] >= padding[:, :-1]).all(), "describe has padding between pieces; expected it last")
+    _require(not padding[:, 0].any(), "describe says nothing in some state; expected at least one piece")
     if env.piece_limits:
         seen = np.max([np.bincount(row[row != NO_PIECE], minlength=len(env.pieces)) for row in rows], axis=0)
         _require(
             len(env.piece_limits) == len(env.pieces) and (seen <= env.piece_limits).all(),
-            env,
             f"piece_limits is {env.piece_limits}; expected a number for each piece, at least as seen: {seen.tolist()}",
         )
     text = "".join(env.pieces[i] for i in walk.facts["text"][0, 1] if i != NO_PIECE)
     rendered = env.render(_pick(walk.visited, (0, 1)), params)
-    _require(rendered == text, env, f"render gives {rendered!r}; expected the joined pieces, {text!r}")
+    _require(rendered == text, f"render gives {rendered!r}; expected the joined pieces, {text!r}")
     same_text = (walk.facts["text"] == walk.facts["text later"]).all(axis=-1)
     same_hash = (walk.facts["hash"] == walk.facts["hash later"]).all(axis=-1)
     _require(
         (same_hash | ~same_text).all(),
-        env,
         "state_hash changes with state.time although the text does not; expected equal hashes of equal situations",
     )
 
@@ -323,38 +298,38 @@ def _check_gymnax(env: TextEnvironment, params: Any, walk: _Walk) -> None:
                 return function(*arguments)
         except jax.errors.KeyReuseError as error:
             raise AssertionError(
-                f"{env.name}: {name}_env uses a key twice; expected one use of each: split it first ({error})"
+                f"{name}_env uses a key twice; expected one use of each: split it first ({error})"
             ) from error
 
     for episode in range(_EPISODES):
         first = call("reset", env.reset, walk.level_keys[episode], params)
-        _check_equal(env, "reset, not batched,", first, _pick(walk.first, episode))
+        _check_equal("reset, not batched,", first, _pick(walk.first, episode))
     for episode in range(_EPISODES):
         state = _pick(walk.first[1], episode)
-        for t in range(walk.choices.shape[1]):
-            key, action = walk.step_keys[episode, t], walk.choices[episode, t]
+        for t in range(walk.actions.shape[1]):
+            key, action = walk.step_keys[episode, t], walk.actions[episode, t]
             obs, state, reward, terminated, truncated, info = call("step", env.step, key, state, action, params)
             expected = _pick(walk.steps, (episode, t))
             name = f"step, not batched, at step {t + 1}"
-            _check_equal(env, name, (info["final_observation"], reward, terminated), (expected[0], *expected[2:4]))
+            _check_equal(name, (info["final_observation"], reward, terminated), (expected[0], *expected[2:4]))
             cut = bool(expected[1].time >= params.max_steps_in_episode)
-            _require(bool(truncated) == cut, env, f"{name} says truncated {bool(truncated)}; expected {cut}")
+            _require(bool(truncated) == cut, f"{name} says truncated {bool(truncated)}; expected {cut}")
             if bool(expected[3]) or cut:
                 again = call("reset", env.reset, jax.random.split(walk.step_keys[episode, t])[1], params)
-                _check_equal(env, f"{name}, where the next episode begins,", (obs, state), again)
+                _check_equal(f"{name}, where the next episode begins,", (obs, state), again)
             else:
-                _check_equal(env, name, (obs, state), expected[:2])
+                _check_equal(name, (obs, state), expected[:2])
             state = expected[1]
 
 
 def _check_no_jit(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     first = env.reset_env(walk.level_keys[0], params)
-    _check_equal(env, "reset_env without jit", first, _pick(walk.first, 0))
+    _check_equal("reset_env without jit", first, _pick(walk.first, 0))
     state = first[1]
     for t in range(_EAGER_STEPS):
         key = jax.random.split(walk.step_keys[0, t])[0]
-        result = env.step_env(key, state, walk.choices[0, t], params)
-        _check_equal(env, f"step_env without jit, step {t + 1},", result, _pick(walk.steps, (0, t)))
+        result = env.step_env(key, state, walk.actions[0, t], params)
+        _check_equal(f"step_env without jit, step {t + 1},", result, _pick(walk.steps, (0, t)))
         state = result[1]
 
 
@@ -367,13 +342,9 @@ def _pick(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def _check_equal(env: TextEnvironment, name: str, found: Any, expected: Any) -> None:
+def _check_equal(name: str, found: Any, expected: Any) -> None:
     leaves: Sequence[tuple[Any, Any]] = jax.tree_util.tree_leaves_with_path(found)
     for (path, left), right in zip(leaves, jax.tree.leaves(expected)):
         a, b = np.asarray(left), np.asarray(right)
         same = np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE) if a.dtype.kind == "f" else np.array_equal(a, b)
-        _require(
-            same,
-            env,
-            f"{name} gives {a.tolist()} at {jax.tree_util.keystr(path)}; the batch gave {b.tolist()}",
-        )
+        _require(same, f"{name} gives {a.tolist()} at {jax.tree_util.keystr(path)}; the batch gave {b.tolist()}")

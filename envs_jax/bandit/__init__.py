@@ -9,17 +9,9 @@ __all__ = ["TAGS", "Bandit", "BanditParams", "BanditState", "make_bandit"]
 
 
 def make_bandit(low: str = "Engineer", high: str = "Teacher") -> tuple[Bandit, BanditParams]:
-    """Makes a bandit with one pair of arms.
+    """Makes a bandit with one pair of arms: `low` pays little for sure, `high` pays more on average.
 
-    Args:
-        low: Name of the arm that pays little for sure.
-        high: Name of the arm that pays more on average.
-
-    Returns:
-        The environment and its default parameters.
-
-    Raises:
-        ValueError: a name is not usable.
+    Raises a `ValueError` if a name is not usable.
     """
     env = Bandit(((low, high),))
     return env, env.default_params

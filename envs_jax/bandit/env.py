@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Float, Float32, Int, Int32, Key
 
 from envs_jax.bandit.text import INSTRUCTION, make_describe
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
@@ -13,35 +14,20 @@ from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
 @struct.dataclass
 class BanditState(EnvState):
-    """The arms on display and the result of the last action.
+    """The arms on display, as action ids in their order, and the last action (-1 before it) with its reward."""
 
-    Attributes:
-        time: i32[] primitive actions taken so far.
-        terminated: bool[] an arm on display has been pulled.
-        shown: i32[2] action ids of the two arms, in the order of display.
-        chosen: i32[] action id of the last action, -1 before it.
-        reward: f32[] its reward.
-    """
-
-    shown: jax.Array
-    chosen: jax.Array
-    reward: jax.Array
+    shown: Int32[Array, "2"]
+    chosen: Int32[Array, ""]
+    reward: Float32[Array, ""]
 
 
 @struct.dataclass(kw_only=True)
 class BanditParams(EnvParams):
-    """Rewards of the arms.
+    """The low arm always pays `low_reward`, the high arm `high_reward` with `high_probability`, else nothing."""
 
-    Attributes:
-        max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
-        low_reward: f32[] the low arm always pays this.
-        high_reward: f32[] the high arm pays this or nothing.
-        high_probability: f32[] probability that the high arm pays.
-    """
-
-    low_reward: jax.Array
-    high_reward: jax.Array
-    high_probability: jax.Array
+    low_reward: Float32[Array, ""]
+    high_reward: Float32[Array, ""]
+    high_probability: Float32[Array, ""]
 
 
 class Bandit(TextEnvironment):
@@ -64,14 +50,7 @@ class Bandit(TextEnvironment):
     lists_actions = False
 
     def __init__(self, pairs: tuple[tuple[str, str], ...]):
-        """Fixes the arms.
-
-        Args:
-            pairs: Names (low arm, high arm).
-
-        Raises:
-            ValueError: there is no pair, or the names are not different and non-empty.
-        """
+        """Fixes the names (low arm, high arm); a `ValueError` without a pair, or for empty or equal names."""
         names = tuple(name for pair in pairs for name in pair)
         different = {name.strip().lower() for name in names}
         if not pairs or any(len(pair) != 2 for pair in pairs) or len(different) < len(names) or "" in different:
@@ -80,7 +59,7 @@ class Bandit(TextEnvironment):
                 "more than case"
             )
         self.actions = names
-        self.pieces, self.piece_limits, self._spell = make_describe(names)
+        self.pieces, self.piece_limits, self._describe = make_describe(names)
 
     @property
     def default_params(self) -> BanditParams:
@@ -96,7 +75,7 @@ class Bandit(TextEnvironment):
         """Action ids of the arms on display, i32[2]."""
         return spaces.Box(0, self.num_actions - 1, (2,), jnp.int32)
 
-    def reset_env(self, key: jax.Array, params: BanditParams) -> tuple[jax.Array, BanditState]:
+    def reset_env(self, key: Key[Array, ""], params: BanditParams) -> tuple[Int32[Array, "2"], BanditState]:
         """Chooses the pair on display; the key decides which pair and in which order."""
         # The arm shown first is uniform among all arms; the id of the other arm differs in the last bit.
         first = jax.random.randint(key, (), 0, self.num_actions)
@@ -110,8 +89,8 @@ class Bandit(TextEnvironment):
         return state.shown, state
 
     def step_env(
-        self, key: jax.Array, state: BanditState, action: jax.Array, params: BanditParams
-    ) -> tuple[jax.Array, BanditState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        self, key: Key[Array, ""], state: BanditState, action: Int[Array, ""], params: BanditParams
+    ) -> tuple[Int32[Array, "2"], BanditState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
         """Pulls an arm; see the class for the rules."""
         active = ~self.is_done(state, params)
         action = jnp.asarray(action, jnp.int32)
@@ -129,14 +108,14 @@ class Bandit(TextEnvironment):
         info = {"success": self.success(state, params), "action_is_effective": pulled}
         return state.shown, state, reward, state.terminated, info
 
-    def describe(self, state: BanditState, params: BanditParams) -> jax.Array:
-        """Returns the rules with the arms in order, or the reward of the chosen arm: piece ids i32[9], padded."""
-        return self._spell(state.shown, state.chosen, state.reward)
+    def describe(self, state: BanditState, params: BanditParams) -> Int32[Array, "9"]:
+        """Returns the rules with the arms in order, or the reward of the chosen arm, as piece ids."""
+        return self._describe(state.shown, state.chosen, state.reward)
 
-    def success(self, state: BanditState, params: BanditParams) -> jax.Array:
-        """Returns bool[]: the high arm of the pair on display was pulled."""
+    def success(self, state: BanditState, params: BanditParams) -> Bool[Array, ""]:
+        """Returns whether the high arm of the pair on display was pulled."""
         return (state.chosen % 2 == 1) & jnp.any(state.shown == state.chosen)
 
-    def get_obs(self, state: BanditState, params: Any = None, key: Any = None) -> jax.Array:
-        """Returns the arms on display, i32[2]."""
+    def get_obs(self, state: BanditState, params: Any = None, key: Any = None) -> Int32[Array, "2"]:
+        """Returns the arms on display."""
         return state.shown

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Int32
 
 from envs_jax.environment import NO_PIECE
 
@@ -23,16 +24,15 @@ MOST_TENTHS = 9999
 """Rewards are written in tenths, from minus this many to plus this many."""
 
 
-def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...], Callable[..., jax.Array]]:
-    """Builds the pieces of a bandit and the function that describes a state with them.
+Describe = Callable[[Int[Array, "2"], Int[Array, ""], Float[Array, ""]], Int32[Array, "9"]]
+"""(arms shown, chosen arm, its reward) -> piece ids, padded on the right."""
 
-    Args:
-        names: Arm names by action id.
 
-    Returns:
-        The pieces; the most occurrences of each in one observation; a function (shown i32[2], chosen i32[], reward
-        f32[]) -> piece ids i32[9], padded on the right. While `chosen` is negative, they are the rules with the arms in
-        the order shown; then the reward of the chosen arm.
+def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...], Describe]:
+    """Returns the pieces, the most occurrences of each in one observation, and the function that describes a state.
+
+    `names` are by action id. While the chosen arm is negative, the text is the rules with the arms in the order shown;
+    then it is the reward of the chosen arm.
     """
     digits = tuple("0123456789")
     pieces = (*names, *RULES, *digits, ": ", "-", ".", " points", " is not one of the two arms.")

@@ -17,20 +17,9 @@ def make_frozen_lake(
     frozen_probability: float = 0.8,
     success_rate: float = 1 / 3,
 ) -> tuple[FrozenLake, FrozenLakeParams]:
-    """Makes a FrozenLake whose levels are generated on the device.
+    """Makes a FrozenLake whose levels are generated on the device; a `ValueError` if an option is out of range.
 
-    Args:
-        height: Rows of the board.
-        width: Columns of the board.
-        observation: "grid", "coord" or "grid_coord".
-        frozen_probability: Probability that a cell is frozen.
-        success_rate: Probability of the intended direction; 1 makes the lake deterministic.
-
-    Returns:
-        The environment and its parameters.
-
-    Raises:
-        ValueError: an option is out of range.
+    For the observations see `grid.FORMATS`, for the probabilities `FrozenLakeParams`.
     """
     for name, value in (("frozen_probability", frozen_probability), ("success_rate", success_rate)):
         if not 0 <= value <= 1:

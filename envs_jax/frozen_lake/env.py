@@ -6,52 +6,35 @@ Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key
 
 from envs_jax.environment import EnvParams, EnvState
+from envs_jax.frozen_lake import text
 from envs_jax.frozen_lake.generator import generate
-from envs_jax.frozen_lake.text import (
-    GOAL,
-    HOLE,
-    INSTRUCTION,
-    MEANINGS,
-    START,
-    SYMBOLS,
-    display_codes,
-    make_describe,
-)
-from envs_jax.grid import GridEnvironment, check_format
+from envs_jax.frozen_lake.text import GOAL, HOLE, START
+from envs_jax.grid import GridEnvironment, shift
 
 
 @struct.dataclass
 class FrozenLakeState(EnvState):
-    """A walk in progress.
+    """A walk in progress: the level, which stays the same, and the player's cell, exactly one of which is true."""
 
-    Attributes:
-        time: i32[] primitive actions taken so far.
-        terminated: bool[] the player is in a hole or on the goal.
-        level: i8[H, W] fixed cells: 0 frozen, 1 hole, 2 goal, 3 start.
-        player: bool[H, W] the player's cell; exactly one is true.
-    """
-
-    level: jax.Array
-    player: jax.Array
+    level: Int8[Array, "H W"]
+    player: Bool[Array, "H W"]
 
 
 @struct.dataclass(kw_only=True)
 class FrozenLakeParams(EnvParams):
     """Slip probability, distribution of maps, and levels.
 
-    Attributes:
-        max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
-        success_rate: f32[] probability of the intended direction; the rest is split evenly over the two perpendicular
-            ones. 1/3 is the classic slippery lake, 1 is deterministic.
-        frozen_probability: f32[] probability that a cell of a generated level is frozen.
-        levels: i8[N, H, W] a level pack; a reset samples one row uniformly. N = 0: levels are generated.
+    `success_rate` is the probability of the intended direction; the rest is split evenly over the two perpendicular
+    ones. 1/3 is the classic slippery lake, 1 is deterministic. `frozen_probability` is that of each cell of a generated
+    level. A reset samples one of `levels` uniformly; if N is 0, it generates one.
     """
 
-    success_rate: jax.Array
-    frozen_probability: jax.Array
-    levels: jax.Array
+    success_rate: Float32[Array, ""]
+    frozen_probability: Float32[Array, ""]
+    levels: Int8[Array, "N H W"]
 
 
 class FrozenLake(GridEnvironment):
@@ -70,26 +53,16 @@ class FrozenLake(GridEnvironment):
     """
 
     actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
-    instruction = INSTRUCTION
-    num_codes = len(SYMBOLS)
+    instruction = text.INSTRUCTION
+    num_codes = len(text.SYMBOLS)
 
     def __init__(self, height: int = 4, width: int = 4, observation: str = "grid"):
-        """Fixes the shapes and the text.
-
-        Args:
-            height: Rows of the board.
-            width: Columns of the board.
-            observation: "grid", "coord" or "grid_coord" (see `text.make_describe`).
-
-        Raises:
-            ValueError: the size or the observation format is not usable.
-        """
+        """Fixes the size of the board, and its text (see `grid.FORMATS`); raises a `ValueError` for unusable ones."""
         if height < 1 or width < 1 or height * width < 3:
             raise ValueError(f"FrozenLake of {height}x{width}; expected two numbers of at least 1 and three cells")
-        check_format(observation)
         self.height, self.width, self.observation = height, width, observation
-        self.legend = () if observation == "coord" else tuple(zip(SYMBOLS, MEANINGS))
-        self.pieces, self.piece_limits, self._spell = make_describe(height, width, observation)
+        self.legend = () if observation == "coord" else tuple(zip(text.SYMBOLS, text.MEANINGS))
+        self.pieces, self.piece_limits, self._describe = text.make_describe(height, width, observation)
 
     @property
     def default_params(self) -> FrozenLakeParams:
@@ -101,28 +74,23 @@ class FrozenLake(GridEnvironment):
             levels=jnp.zeros((0, self.height, self.width), jnp.int8),
         )
 
-    def generate_level(self, key: jax.Array, params: FrozenLakeParams) -> jax.Array:
-        """Samples a level, i8[H, W], from the distribution of maps in `params`."""
+    def generate_level(self, key: Key[Array, ""], params: FrozenLakeParams) -> Int8[Array, "H W"]:
+        """Samples a level from the distribution of maps in `params`."""
         return generate(key, self.height, self.width, params.frozen_probability)
 
-    def reset_to_level(self, level: jax.Array, params: FrozenLakeParams) -> tuple[jax.Array, FrozenLakeState]:
-        """Starts an episode on a level, i8[H, W].
-
-        Raises:
-            ValueError: the level has another size than the board.
-        """
-        level = self.checked(level)
+    def reset_to_level(
+        self, level: Int[Array, "H W"], params: FrozenLakeParams
+    ) -> tuple[Int8[Array, "H W"], FrozenLakeState]:
+        """Starts an episode on a level; raises a `ValueError` if it has another size than the board."""
+        level = self.check_size(level)
         state = FrozenLakeState(
-            time=jnp.int32(0),
-            terminated=jnp.bool_(False),
-            level=level.astype(jnp.int8),
-            player=level == START,
+            time=jnp.int32(0), terminated=jnp.bool_(False), level=level.astype(jnp.int8), player=level == START
         )
         return self.codes(state), state
 
     def step_env(
-        self, key: jax.Array, state: FrozenLakeState, action: jax.Array, params: FrozenLakeParams
-    ) -> tuple[jax.Array, FrozenLakeState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        self, key: Key[Array, ""], state: FrozenLakeState, action: Int[Array, ""], params: FrozenLakeParams
+    ) -> tuple[Int8[Array, "H W"], FrozenLakeState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
         """Takes one action; see the class for the rules."""
         active = ~self.is_done(state, params)
         draw = jax.random.uniform(key)
@@ -131,7 +99,8 @@ class FrozenLake(GridEnvironment):
         turn = jnp.where(draw < params.success_rate, 0, jnp.where(draw < halfway, -1, 1))
         known = (action >= 0) & (action < self.num_actions)
         direction = jnp.where(known & active, (action + turn) % self.num_actions, -1)
-        player = _move(state.player, direction)
+        ahead = shift(state.player, direction, text.DIRECTIONS)
+        player = jnp.where(jnp.any(ahead), ahead, state.player)
         in_hole, on_goal = (jnp.any(player & (state.level == cell)) for cell in (HOLE, GOAL))
         moved = active & jnp.any(player & ~state.player)
         state = state.replace(
@@ -143,27 +112,14 @@ class FrozenLake(GridEnvironment):
         info = {"success": on_goal, "action_is_effective": moved}
         return self.codes(state), state, reward, state.terminated, info
 
-    def codes(self, state: FrozenLakeState) -> jax.Array:
-        """Returns the board as display codes, i8[H, W]."""
-        return display_codes(state.level, state.player)
+    def codes(self, state: FrozenLakeState) -> Int8[Array, "H W"]:
+        """Returns the board as display codes."""
+        return text.display_codes(state.level, state.player)
 
-    def describe(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
-        """Returns the observation as piece ids, i32[P], padded with `NO_PIECE`."""
-        return self._spell(state.level, state.player)
+    def describe(self, state: FrozenLakeState, params: FrozenLakeParams) -> Int32[Array, " P"]:
+        """Returns the observation as piece ids, padded with `NO_PIECE`."""
+        return self._describe(state.level, state.player)
 
-    def success(self, state: FrozenLakeState, params: FrozenLakeParams) -> jax.Array:
-        """Returns bool[]: the player is on the goal."""
+    def success(self, state: FrozenLakeState, params: FrozenLakeParams) -> Bool[Array, ""]:
+        """Returns whether the player is on the goal."""
         return jnp.any(state.player & (state.level == GOAL))
-
-
-def _move(player: jax.Array, direction: jax.Array) -> jax.Array:
-    """Moves the player's cell, bool[H, W], one step; a step off the board or an unknown direction stays.
-
-    It shifts the whole mask, because shifts fuse into the rest of the step and an indexed update would not.
-    """
-    padded = jnp.pad(player, 1)
-    steps = (padded[1:-1, 2:], padded[:-2, 1:-1], padded[1:-1, :-2], padded[2:, 1:-1])
-    moved = jnp.zeros_like(player)
-    for index, step in enumerate(steps):
-        moved |= step & (direction == index)
-    return jnp.where(jnp.any(moved), moved, player)

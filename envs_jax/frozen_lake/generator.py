@@ -9,34 +9,27 @@ attempt can succeed and the loop ends with probability one.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int8, Key
 
 from envs_jax.frozen_lake.text import FROZEN, GOAL, HOLE, START
 
 
-def generate(key: jax.Array, height: int, width: int, frozen_probability: jax.Array) -> jax.Array:
-    """Samples a level.
+def generate(key: Key[Array, ""], height: int, width: int, frozen_probability: Float[Array, ""]) -> Int8[Array, "H W"]:
+    """Samples a level of at least two cells, with one start and one goal that is reachable.
 
-    Args:
-        key: PRNG key. Attempt `i` uses `fold_in(key, i)`, so a level does not depend on the rest of its batch.
-        height: Rows of the board.
-        width: Columns of the board; the board has at least two cells.
-        frozen_probability: f32[] probability that a cell is frozen.
-
-    Returns:
-        Level codes, i8[H, W], with one start and one goal that is reachable.
+    Attempt `i` uses `fold_in(key, i)`, so a level does not depend on the rest of its batch.
     """
 
     def draw(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         attempt, _ = carry
-        level = _candidate(jax.random.fold_in(key, attempt), height, width, frozen_probability)
-        return attempt + 1, level
+        return attempt + 1, _candidate(jax.random.fold_in(key, attempt), height, width, frozen_probability)
 
     nothing = jnp.zeros((height, width), jnp.int8)
     return jax.lax.while_loop(lambda carry: ~solvable(carry[1]), draw, (jnp.int32(0), nothing))[1]
 
 
-def solvable(level: jax.Array) -> jax.Array:
-    """Returns bool[]: the goal of a level, i8[H, W], can be reached from its start without stepping on a hole."""
+def solvable(level: Int[Array, "H W"]) -> Bool[Array, ""]:
+    """Returns whether the goal of a level can be reached from its start without stepping on a hole."""
     safe = level != HOLE
 
     def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

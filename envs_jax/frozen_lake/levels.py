@@ -3,13 +3,13 @@
 Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int8
 
-from envs_jax import packs
-from envs_jax.frozen_lake.text import FROZEN, GOAL, START
+from envs_jax.frozen_lake.text import GOAL, START
+from envs_jax.packs import LevelRules, Levels
 
 MAX_SIDE = 64
 """Most rows and columns of a map."""
@@ -18,28 +18,32 @@ _LETTERS = "FHGS"
 """Letters by cell code."""
 
 
-def parse_maps(text: str) -> list[np.ndarray]:
+def _flaws(levels: Levels) -> Iterator[tuple[Bool[np.ndarray, " N"], str]]:
+    """Not exactly one start and one goal. Whether the goal can be reached is not checked."""
+    starts, goals = (levels == START).sum((1, 2)), (levels == GOAL).sum((1, 2))
+    message = f"has {starts[0]} starts (S) and {goals[0]} goals (G); expected exactly one of each"
+    yield (starts != 1) | (goals != 1), message
+
+
+_RULES = LevelRules(START, _flaws)
+check_level, playable, load_pack = _RULES.check_level, _RULES.playable, _RULES.load_pack
+
+
+def parse_maps(text: str) -> list[Int8[np.ndarray, "H W"]]:
     """Reads maps separated by blank lines. Spaces around a row and lower case are accepted.
 
-    Args:
-        text: The content of a file.
-
-    Returns:
-        Levels as cell codes, each i8[H, W] of its own size, checked by `check_level`.
-
-    Raises:
-        ValueError: a letter is unknown, the rows of a map differ in length, a map is too large, lacks its one start or
-            goal, or there is no map. The message names the line, and the column where there is one, counted from 1.
+    Maps may differ in size. Raises a `ValueError` if a letter is unknown, the rows of a map differ in length, a map is
+    too large, lacks its one start or goal, or there is no map. The message names the line, and the column where there
+    is one, counted from 1.
     """
     levels: list[np.ndarray] = []
-    lines: list[int] = []
     rows: list[list[int]] = []
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         row = line.strip()
         if not row:
             if rows:
                 levels.append(np.array(rows, np.int8))
-                lines.append(number - len(rows))
+                check_level(levels[-1], f"the map at line {number - len(rows)}")
                 rows = []
             continue
         for column, letter in enumerate(row, start=1 + len(line) - len(line.lstrip())):
@@ -55,52 +59,13 @@ def parse_maps(text: str) -> list[np.ndarray]:
             raise ValueError(f"line {number}: the map is larger than {MAX_SIDE}x{MAX_SIDE}; expected a smaller one")
     if not levels:
         raise ValueError("the text holds no map; expected rows of the letters S F H G")
-    by_size: dict[tuple[int, ...], list[int]] = {}
-    for index, level in enumerate(levels):
-        by_size.setdefault(level.shape, []).append(index)
-    refused = [
-        i
-        for same in by_size.values()
-        for i, good in zip(same, playable(np.stack([levels[i] for i in same])))
-        if not good
-    ]
-    for index in sorted(refused)[:1]:
-        check_level(levels[index], f"the map at line {lines[index]}")
     return levels
 
 
-def check_level(level: np.ndarray, name: str = "level") -> None:
-    """Checks that a level, i8[H, W], can be played; it does not check whether the goal can be reached.
-
-    Raises:
-        ValueError: it has a code outside 0..3, or not exactly one start and one goal. The message begins with `name`.
-    """
-    level = np.asarray(level)
-    if level.ndim != 2 or 0 in level.shape:
-        raise ValueError(f"{name} has shape {level.shape}; expected (rows, columns)")
-    if level.min() < FROZEN or level.max() > START:
-        raise ValueError(f"{name} holds cell codes {level.min()} to {level.max()}; expected 0 to {START}")
-    starts, goals = int((level == START).sum()), int((level == GOAL).sum())
-    if starts != 1 or goals != 1:
-        raise ValueError(f"{name} has {starts} starts (S) and {goals} goals (G); expected exactly one of each")
-
-
-def playable(levels: np.ndarray) -> np.ndarray:
-    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: `check_level`, vectorized."""
-    if 0 in levels.shape[1:]:
-        return np.zeros(len(levels), bool)
-    inside = (levels.min((1, 2)) >= FROZEN) & (levels.max((1, 2)) <= START)
-    return inside & ((levels == START).sum((1, 2)) == 1) & ((levels == GOAL).sum((1, 2)) == 1)
-
-
-def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> Levels:
     """Stacks levels of one size to a pack; there is no padding, because no cell behaves like the edge of the board.
 
-    Returns:
-        A pack, i8[N, H, W].
-
-    Raises:
-        ValueError: there is no level, or one differs in size or cannot be played; the message names it, from 1.
+    Raises a `ValueError` if there is no level, or if one, which is named, differs in size or cannot be played.
     """
     if not len(levels):
         raise ValueError("no levels were given; expected at least one")
@@ -113,10 +78,5 @@ def stack_levels(levels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
                 f"{levels[0].shape[0]}x{levels[0].shape[1]}; expected one size: put other sizes in another file"
             )
     pack = np.stack(list(levels)).astype(np.int8)
-    packs.check_playable(pack, "level", playable, check_level)
+    _RULES.check_pack(pack)
     return pack
-
-
-def load_pack(path: str | Path) -> np.ndarray:
-    """Reads a pack, i8[N, H, W], from a `.npy` file; see `packs.load`."""
-    return packs.load(path, playable, check_level)

@@ -3,17 +3,16 @@
 Dynamic programming over (cell, actions left, turns left). Within a turn, a search over sequences of moves tracks the
 distribution over cells (the belief). The search is branch and bound: a belief is dropped if even an agent that saw the
 board after every further move of this turn would not beat the best sequence found so far. The result is exact, and few
-of the 4^A sequences are visited.
+of the 4^A sequences of a turn of A moves are visited.
 
-Shapes: `N` levels, `H` and `W` rows and columns, `S` = H W cells, `K` beliefs, `A` moves of a turn.
+Shapes: `N` levels, `H` and `W` rows and columns, `S` = H W cells, `K` beliefs.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
+from jaxtyping import Bool, Float64, Int64
 
 from envs_jax.budget import Budget
-from envs_jax.frozen_lake.oracle import neighbors, optimal_success
+from envs_jax.frozen_lake.oracle import Levels, neighbors, optimal_success
 from envs_jax.frozen_lake.text import GOAL, HOLE, START
 
 MAX_BELIEFS = 100_000
@@ -30,16 +29,10 @@ class TooManyBeliefsError(ValueError):
     """A search would keep more than `MAX_BELIEFS` beliefs."""
 
 
-def committed_success(levels: Sequence[np.ndarray] | np.ndarray, budget: Budget, success_rate: float) -> np.ndarray:
-    """Returns f64[N]: the highest success probability of policies that choose up to A moves at the start of a turn.
+def committed_success(levels: Levels, budget: Budget, success_rate: float) -> Float64[np.ndarray, " N"]:
+    """Returns the highest success probability of policies that choose all moves of a turn at its start.
 
-    Args:
-        levels: Levels of one size, i8[N, H, W].
-        budget: Moves, turns, and moves of a turn.
-        success_rate: Probability of the intended direction; the rest is split over the two perpendicular ones.
-
-    Raises:
-        TooManyBeliefsError: the search would be too large.
+    Arguments are those of `oracle.optimal_success`. Raises a `TooManyBeliefsError` if the search would be too large.
     """
     levels = np.asarray(levels)
     if budget.closed_loop:
@@ -49,7 +42,7 @@ def committed_success(levels: Sequence[np.ndarray] | np.ndarray, budget: Budget,
 
 
 class _Search:
-    """The values of N levels, f64[N, S], by turns and moves left."""
+    """The values of N levels, [N, S], by turns and moves left."""
 
     def __init__(self, levels: np.ndarray, per_turn: int, success_rate: float):
         self.per_turn = per_turn
@@ -63,18 +56,18 @@ class _Search:
         self.start = flat == START
         self.values: dict[tuple[int, int], np.ndarray] = {}
 
-    def success(self, budget: Budget) -> np.ndarray:
-        """Returns f64[N], from the start."""
+    def success(self, budget: Budget) -> Float64[np.ndarray, " N"]:
+        """Returns the values of the starts."""
         return self._value(budget.turns, budget.actions, self.start)[self.start]
 
-    def _value(self, turns: int, moves: int, wanted: np.ndarray) -> np.ndarray:
-        """Returns f64[N, S], success from each cell of `wanted`, bool[N, S]; 0 in other cells except the goal."""
+    def _value(self, turns: int, moves: int, wanted: Bool[np.ndarray, "N S"]) -> Float64[np.ndarray, "N S"]:
+        """Returns success from each cell of `wanted`; 0 in other cells except the goal."""
         moves = min(moves, turns * self.per_turn)
         if (turns, moves) not in self.values:
             self.values[turns, moves] = self._turn(turns, moves, wanted) if moves else self.goal.astype(np.float64)
         return self.values[turns, moves]
 
-    def _turn(self, turns: int, moves: int, wanted: np.ndarray) -> np.ndarray:
+    def _turn(self, turns: int, moves: int, wanted: Bool[np.ndarray, "N S"]) -> Float64[np.ndarray, "N S"]:
         # after[j]: success if the turn ends after j moves. bound[j]: success if it continues and the agent sees the
         # board after each further move, which is never less.
         depth = min(self.per_turn, moves)
@@ -93,16 +86,16 @@ class _Search:
 
     def _descend(
         self,
-        value: np.ndarray,
-        level: np.ndarray,
-        cell: np.ndarray,
-        belief: np.ndarray,
+        value: Float64[np.ndarray, "N S"],
+        level: Int64[np.ndarray, " K"],
+        cell: Int64[np.ndarray, " K"],
+        belief: Float64[np.ndarray, "K S"],
         after: list[np.ndarray],
         bound: list[np.ndarray],
         *,
         greedily: bool,
     ) -> None:
-        """Raises `value` [N, S] to the best sequence from beliefs [K, S] with level i[K] and first cell i[K].
+        """Raises `value` to the best sequence from beliefs, each with its level and the cell where the turn began.
 
         With `greedily`, only the move with the highest bound is followed from each belief.
         """

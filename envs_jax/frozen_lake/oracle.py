@@ -1,40 +1,38 @@
 """Exact results on the host: success of the optimal and of the uniform random policy, and shortest safe paths.
 
 Dynamic programming in NumPy over the cells of a level. It is independent of the environment's transition, and tests
-compare the two. Level codes are those of `text`. Shapes: `N` levels, `H` and `W` rows and columns, `S` cells.
+compare the two. Level codes and the order of actions are those of `text`. `success_rate` is the probability of the
+intended direction; the rest is split over the two perpendicular ones. Shapes: `N` levels, `H` and `W` rows and columns,
+`S` cells.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Float64, Int8, Int32, Int64
 
-from envs_jax.frozen_lake.text import GOAL, HOLE, START
+from envs_jax.frozen_lake.text import DIRECTIONS, GOAL, HOLE, START
 
-_STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
-"""Row and column step of each action: left, down, right, up."""
+Levels = Sequence[np.ndarray] | Int8[np.ndarray, "N H W"]
+"""Levels of one size."""
 
 
-def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, success_rate: float) -> np.ndarray:
-    """Returns f64[N]: the highest success probability of closed-loop policies within `budget` actions.
+def optimal_success(levels: Levels, budget: int, success_rate: float) -> Float64[np.ndarray, " N"]:
+    """Returns the highest success probability of closed-loop policies within `budget` actions.
 
     Such a policy sees the board before every action; see `open_loop` for policies that do not.
-
-    Args:
-        levels: Levels of one size, i8[N, H, W].
-        budget: Primitive actions.
-        success_rate: Probability of the intended direction; the rest is split over the two perpendicular ones.
     """
     return _success(levels, budget, success_rate, lambda values: values.max(axis=-1))
 
 
-def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int, success_rate: float) -> np.ndarray:
-    """Returns f64[N]: the probability that `budget` uniform random actions reach the goal; arguments as above."""
+def random_success(levels: Levels, budget: int, success_rate: float) -> Float64[np.ndarray, " N"]:
+    """Returns the probability that `budget` uniform random actions reach the goal."""
     return _success(levels, budget, success_rate, lambda values: values.mean(axis=-1))
 
 
-def plan(level: np.ndarray) -> np.ndarray | None:
-    """Returns a shortest path over safe cells as action ids, i32[L], or None if there is none.
+def plan(level: Int8[np.ndarray, "H W"]) -> Int32[np.ndarray, " L"] | None:
+    """Returns a shortest path over safe cells as action ids, or None if there is none.
 
     It is an optimal plan if moves never slip. Ties go to the path found first, trying actions in order of their id.
     """
@@ -46,7 +44,7 @@ def plan(level: np.ndarray) -> np.ndarray | None:
         row, column = queue.popleft()
         if level[row, column] == GOAL:
             return np.array(paths[row, column], np.int32)
-        for action, (down, right) in enumerate(_STEPS):
+        for action, (down, right) in enumerate(DIRECTIONS):
             cell = row + down, column + right
             inside = 0 <= cell[0] < level.shape[0] and 0 <= cell[1] < level.shape[1]
             if inside and cell not in paths and level[cell] != HOLE:
@@ -55,11 +53,11 @@ def plan(level: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def neighbors(height: int, width: int) -> np.ndarray:
-    """Returns i64[S, 4]: the next cell from each cell in each direction; at the edge of the board the cell itself."""
+def neighbors(height: int, width: int) -> Int64[np.ndarray, "S 4"]:
+    """Returns the next cell from each cell in each direction; at the edge of the board the cell itself."""
     return np.array(
         [
-            [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in _STEPS]
+            [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in DIRECTIONS]
             for r in range(height)
             for c in range(width)
         ]
@@ -67,11 +65,8 @@ def neighbors(height: int, width: int) -> np.ndarray:
 
 
 def _success(
-    levels: Sequence[np.ndarray] | np.ndarray,
-    budget: int,
-    success_rate: float,
-    choose: Callable[[np.ndarray], np.ndarray],
-) -> np.ndarray:
+    levels: Levels, budget: int, success_rate: float, choose: Callable[[np.ndarray], np.ndarray]
+) -> Float64[np.ndarray, " N"]:
     """Backward induction over the actions left; `choose` reduces action values [N, S, 4] to state values [N, S]."""
     levels = np.asarray(levels)
     number, height, width = levels.shape

@@ -8,14 +8,18 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int8, Int32
 
-from envs_jax.grid import cell_lists, packed, spell_grid
+from envs_jax.grid import board_text
 
 FROZEN, HOLE, GOAL, START = range(4)
 """Cell codes of a level, i8[H, W]."""
 
-PLAYER, PLAYER_IN_HOLE, PLAYER_ON_GOAL = 3, 4, 5
-"""Display codes in addition to frozen, hole and goal."""
+PLAYER = 3
+"""Display code of the player on a frozen cell; in a hole and on the goal it is one and two more."""
+
+DIRECTIONS = ((0, -1), (1, 0), (0, 1), (-1, 0))
+"""Row and column step of each action: left, down, right, up."""
 
 SYMBOLS = ("_", "O", "G", "P", "X", "√")
 """Symbols by display code, as in RAGEN."""
@@ -28,52 +32,31 @@ INSTRUCTION = (
     "Answer with the moves to make, in order."
 )
 
+Describe = Callable[[Int8[Array, "H W"], Bool[Array, "H W"]], Int32[Array, " P"]]
+"""(level, the player's cell) -> piece ids, padded on the right."""
 
-def make_describe(
-    height: int, width: int, observation: str
-) -> tuple[tuple[str, ...], tuple[int, ...], Callable[[jax.Array, jax.Array], jax.Array]]:
-    """Builds the pieces of an environment and the function that describes a position with them.
 
-    Args:
-        height: Rows of the board.
-        width: Columns of the board.
-        observation: "grid" (one symbol per cell, newline between rows), "coord" (zero-based (row, column) pairs of
-            start, goal, player and holes) or "grid_coord" (the pairs, a newline, the grid).
+def make_describe(height: int, width: int, observation: str) -> tuple[tuple[str, ...], tuple[int, ...], Describe]:
+    """Returns the pieces, the most occurrences of each in one observation, and the function that describes a position.
 
-    Returns:
-        The pieces; the most occurrences of each in one observation; a function from a level i8[H, W] and the player's
-        cell bool[H, W] to piece ids i32[P], padded on the right. `P` is large enough for a board on which all cells but
-        start and goal are holes.
+    For the observations see `grid.board_text`; the lists are start, goal, player and holes. `P` is large enough for a
+    board on which all cells but start and goal are holes.
     """
-    pieces = [*SYMBOLS, "\n"]
-    # A board has one goal and one player; one more newline separates the pairs from the grid.
-    limits = [height * width, height * width, 1, 1, 1, 1, height - 1 + (observation == "grid_coord")]
-    newline = len(SYMBOLS)
-
-    def grid(level: jax.Array, player: jax.Array) -> jax.Array:
-        return spell_grid(display_codes(level, player), newline)
-
-    if observation == "grid":
-        return tuple(pieces), tuple(limits), grid
-
     headings = (f"Board: {height} rows, {width} columns\nStart:", "\nGoal:", "\nYou:", "\nHoles:")
-    of_lists, cells = cell_lists(len(pieces), headings, height, width)
-    pieces += of_lists
+    pieces, describe_board = board_text(SYMBOLS, headings, height, width, observation)
+    # A board has one goal and one player; one more newline separates the lists from the grid.
+    limits = [height * width, height * width, 1, 1, 1, 1, height - 1 + (observation == "grid_coord")]
     # A cell can be named twice: by its kind, and as the player's cell.
     limits += [*[1] * len(headings), len(headings), *[2] * (height * width)]
 
-    def coord(level: jax.Array, player: jax.Array) -> jax.Array:
+    def describe(level: jax.Array, player: jax.Array) -> jax.Array:
         lists = (level == START, 1), (level == GOAL, 1), (player, 1), (level == HOLE, height * width - 2)
-        return jnp.concatenate([cells(i, mask, most) for i, (mask, most) in enumerate(lists)])
+        return describe_board(display_codes(level, player), [(i, *cells) for i, cells in enumerate(lists)])
 
-    def both(level: jax.Array, player: jax.Array) -> jax.Array:
-        ids = [coord(level, player), jnp.array([newline], jnp.int32), grid(level, player)]
-        return packed(jnp.concatenate(ids))
-
-    return tuple(pieces), tuple(limits), coord if observation == "coord" else both
+    return tuple(pieces), tuple(limits[: len(pieces)]), describe
 
 
-def display_codes(level: jax.Array, player: jax.Array) -> jax.Array:
-    """Returns display codes i8[H, W] from a level i8[H, W] and the player's cell bool[H, W]."""
+def display_codes(level: Int8[Array, "H W"], player: Bool[Array, "H W"]) -> Int8[Array, "H W"]:
+    """Returns the display codes of a level and the player's cell."""
     board = jnp.where(level == START, FROZEN, level)
     return jnp.where(player, board + PLAYER, board).astype(jnp.int8)

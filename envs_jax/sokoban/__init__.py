@@ -21,21 +21,10 @@ def make_sokoban(
     vocabulary: Sequence[str] = SYMBOLS,
     observation: str = "grid",
 ) -> tuple[Sokoban, SokobanParams]:
-    """Makes a Sokoban environment whose levels are generated on the device.
+    """Makes a Sokoban whose levels are generated on the device; a `ValueError` if an option is out of range.
 
-    Args:
-        height: Rows of the board, at least 5.
-        width: Columns of the board, at least 5.
-        boxes: Boxes of a level, 1 or 2.
-        search_depth: Depth limit of the generator's reverse play.
-        vocabulary: Seven symbols, by cell code.
-        observation: "grid", "coord" or "grid_coord".
-
-    Returns:
-        The environment and its default parameters.
-
-    Raises:
-        ValueError: an option is out of range.
+    The board has at least 5x5 cells and 1 or 2 boxes. `search_depth` limits the generator's reverse play, `vocabulary`
+    has seven symbols by cell code; for the observations see `grid.FORMATS`.
     """
     generator = make_generator(height, width, boxes, search_depth)
     env = Sokoban(height, width, boxes, tuple(vocabulary), observation, generator)

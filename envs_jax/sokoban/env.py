@@ -8,60 +8,36 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Float32, Int, Int8, Int32, Key
 
 from envs_jax.environment import EnvParams, EnvState
-from envs_jax.grid import GridEnvironment, check_format
-from envs_jax.sokoban.text import (
-    BOX,
-    BOX_ON_TARGET,
-    FLOOR,
-    INSTRUCTION,
-    MEANINGS,
-    PLAYER,
-    PLAYER_ON_TARGET,
-    SYMBOLS,
-    TARGET,
-    WALL,
-    check_symbols,
-    make_describe,
-)
+from envs_jax.grid import GridEnvironment, shift
+from envs_jax.sokoban import text
+from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 
 @struct.dataclass
 class SokobanState(EnvState):
-    """A board in play.
+    """A board in play: `room` has the fixed cells (wall, floor, target); exactly one cell of `player` is true."""
 
-    Attributes:
-        time: i32[] primitive actions taken so far.
-        terminated: bool[] every target is covered.
-        room: i8[H, W] fixed cells: 0 wall, 1 floor, 2 target.
-        boxes: bool[H, W] cells of the boxes.
-        player: bool[H, W] the player's cell; exactly one is true.
-    """
-
-    room: jax.Array
-    boxes: jax.Array
-    player: jax.Array
+    room: Int8[Array, "H W"]
+    boxes: Bool[Array, "H W"]
+    player: Bool[Array, "H W"]
 
 
 @struct.dataclass(kw_only=True)
 class SokobanParams(EnvParams):
     """Rewards and levels.
 
-    Attributes:
-        max_steps_in_episode: i32[] primitive actions after which an episode is truncated.
-        step_reward: f32[] paid for every action, effective or not.
-        box_on_reward: f32[] paid when more targets are covered than before.
-        box_off_reward: f32[] paid when fewer targets are covered than before.
-        solved_reward: f32[] paid when the last target is covered.
-        levels: i8[N, H, W] a level pack; a reset samples one row uniformly. N = 0: the generator makes levels.
+    `step_reward` is paid for every action, effective or not; the others when more targets are covered than before, when
+    fewer are, and when the last one is. A reset samples one of `levels` uniformly; if N is 0, it generates one.
     """
 
-    step_reward: jax.Array
-    box_on_reward: jax.Array
-    box_off_reward: jax.Array
-    solved_reward: jax.Array
-    levels: jax.Array
+    step_reward: Float32[Array, ""]
+    box_on_reward: Float32[Array, ""]
+    box_off_reward: Float32[Array, ""]
+    solved_reward: Float32[Array, ""]
+    levels: Int8[Array, "N H W"]
 
 
 class Sokoban(GridEnvironment):
@@ -80,40 +56,31 @@ class Sokoban(GridEnvironment):
     """
 
     actions: tuple[str, ...] = ("Up", "Down", "Left", "Right")
-    instruction = INSTRUCTION
-    num_codes = len(SYMBOLS)
+    instruction = text.INSTRUCTION
+    num_codes = len(text.SYMBOLS)
 
     def __init__(
         self,
         height: int = 6,
         width: int = 6,
         boxes: int = 1,
-        vocabulary: tuple[str, ...] = SYMBOLS,
+        vocabulary: tuple[str, ...] = text.SYMBOLS,
         observation: str = "grid",
-        generator: Callable[[jax.Array], jax.Array] | None = None,
+        generator: Callable[[Key[Array, ""]], Int8[Array, "H W"]] | None = None,
     ):
-        """Fixes the shapes and the text.
+        """Fixes the size of the board with its border, the most boxes of a level, and the text (see `grid.FORMATS`).
 
-        Args:
-            height: Rows of the board, border included.
-            width: Columns of the board, border included.
-            boxes: The most boxes that a level can hold.
-            vocabulary: Seven symbols, by cell code.
-            observation: "grid", "coord" or "grid_coord" (see `text.make_describe`).
-            generator: Function from a key to a level i8[H, W], jit- and vmap-able; None if levels come from a pack.
-
-        Raises:
-            ValueError: a size, the vocabulary or the observation format is not usable.
+        `vocabulary` has seven symbols, by cell code. Without a generator, levels come from a pack. Raises a
+        `ValueError` for options that are not usable.
         """
         if height < 1 or width < 1 or boxes < 1:
             raise ValueError(f"Sokoban of {height}x{width} with {boxes} boxes; expected three numbers of at least 1")
-        check_format(observation)
         vocabulary = tuple(vocabulary)
-        check_symbols(vocabulary)
         self.height, self.width, self.boxes = height, width, boxes
         self.vocabulary, self.observation, self.generator = vocabulary, observation, generator
-        self.legend = () if observation == "coord" else tuple(zip(vocabulary, MEANINGS))
-        self.pieces, self.piece_limits, self._spell = make_describe(height, width, boxes, vocabulary, observation)
+        self.legend = () if observation == "coord" else tuple(zip(vocabulary, text.MEANINGS))
+        described = text.make_describe(height, width, boxes, vocabulary, observation)
+        self.pieces, self.piece_limits, self._describe = described
 
     @property
     def default_params(self) -> SokobanParams:
@@ -127,23 +94,17 @@ class Sokoban(GridEnvironment):
             levels=jnp.zeros((0, self.height, self.width), jnp.int8),
         )
 
-    def generate_level(self, key: jax.Array, params: SokobanParams) -> jax.Array:
-        """Generates a level, i8[H, W].
-
-        Raises:
-            ValueError: there is no generator.
-        """
+    def generate_level(self, key: Key[Array, ""], params: SokobanParams) -> Int8[Array, "H W"]:
+        """Generates a level; raises a `ValueError` without a generator."""
         if self.generator is None:
             raise ValueError("Sokoban has neither a generator nor levels; give `generator=` or fill `params.levels`")
         return self.generator(key)
 
-    def reset_to_level(self, level: jax.Array, params: SokobanParams) -> tuple[jax.Array, SokobanState]:
-        """Starts an episode on a level, i8[H, W].
-
-        Raises:
-            ValueError: the level has another size than the board.
-        """
-        level = self.checked(level)
+    def reset_to_level(
+        self, level: Int[Array, "H W"], params: SokobanParams
+    ) -> tuple[Int8[Array, "H W"], SokobanState]:
+        """Starts an episode on a level; raises a `ValueError` if it has another size than the board."""
+        level = self.check_size(level)
         on_target = (level == TARGET) | (level == BOX_ON_TARGET) | (level == PLAYER_ON_TARGET)
         boxes = (level == BOX) | (level == BOX_ON_TARGET)
         state = SokobanState(
@@ -156,12 +117,12 @@ class Sokoban(GridEnvironment):
         return self.codes(state), state
 
     def step_env(
-        self, key: jax.Array, state: SokobanState, action: jax.Array, params: SokobanParams
-    ) -> tuple[jax.Array, SokobanState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        self, key: Key[Array, ""], state: SokobanState, action: Int[Array, ""], params: SokobanParams
+    ) -> tuple[Int8[Array, "H W"], SokobanState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
         """Takes one action; see the class for the rules."""
         active = ~self.is_done(state, params)
-        ahead = _shift(state.player, action)
-        behind = _shift(ahead, action)
+        ahead = shift(state.player, action, text.DIRECTIONS)
+        behind = shift(ahead, action, text.DIRECTIONS)
         free = (state.room != WALL) & ~state.boxes
         push = active & jnp.any(ahead & state.boxes) & jnp.any(behind & free)
         moved = push | (active & jnp.any(ahead & free))
@@ -189,30 +150,17 @@ class Sokoban(GridEnvironment):
         }
         return self.codes(state), state, jnp.where(active, reward, 0.0), state.terminated, info
 
-    def codes(self, state: SokobanState) -> jax.Array:
-        """Returns the board as cell codes, i8[H, W]."""
+    def codes(self, state: SokobanState) -> Int8[Array, "H W"]:
+        """Returns the board as cell codes."""
         on_target = state.room == TARGET
         standing = jnp.where(on_target, PLAYER_ON_TARGET, PLAYER)
         box = jnp.where(on_target, BOX_ON_TARGET, BOX)
         return jnp.where(state.player, standing, jnp.where(state.boxes, box, state.room)).astype(jnp.int8)
 
-    def describe(self, state: SokobanState, params: SokobanParams) -> jax.Array:
-        """Returns the observation as piece ids, i32[P], padded with `NO_PIECE`."""
-        return self._spell(self.codes(state))
+    def describe(self, state: SokobanState, params: SokobanParams) -> Int32[Array, " P"]:
+        """Returns the observation as piece ids, padded with `NO_PIECE`."""
+        return self._describe(self.codes(state))
 
-    def success(self, state: SokobanState, params: SokobanParams) -> jax.Array:
-        """Returns bool[]: every target is covered."""
+    def success(self, state: SokobanState, params: SokobanParams) -> Bool[Array, ""]:
+        """Returns whether every target is covered."""
         return ~jnp.any((state.room == TARGET) & ~state.boxes)
-
-
-def _shift(mask: jax.Array, action: jax.Array) -> jax.Array:
-    """Moves a mask bool[H, W] one cell in the direction of an action; cells that leave the board are dropped.
-
-    It shifts the whole mask, because shifts fuse into the rest of the step and an indexed update would not.
-    """
-    padded = jnp.pad(mask, 1)
-    moves = (padded[2:, 1:-1], padded[:-2, 1:-1], padded[1:-1, 2:], padded[1:-1, :-2])
-    shifted = jnp.zeros_like(mask)
-    for index, move in enumerate(moves):
-        shifted |= move & (action == index)
-    return shifted

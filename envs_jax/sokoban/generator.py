@@ -20,16 +20,14 @@ A failed attempt is repeated with its number folded into the key.
 level is a reachable position with the greatest displacement. The original takes the first one that a depth-first search
 finds; here ties go to the fewest moves, then to the smallest player cell, then to the smallest box cell in reading
 order. If `search_depth` is not a limit (300; hardly at 30), both search the same set, so displacements have exactly
-the original's distribution and only the choice among ties differs. On 12,000 levels of 6x6 against as many of `pack`'s:
-every bar of the optimal-length histogram within 1.2 points, mean length 4.02 against 4.12, success of ten random
-actions 17.7 % against 17.2 % (standard errors 0.2).
+the original's distribution and only the choice among ties differs. On 12,000 levels of 6x6, mean length of optimal
+plans 4.02 (the original: 4.12), success of ten random actions 17.7 % (17.2 %), standard errors 0.2.
 
-*Two boxes*: scores depend on the path, and breadth-first search would change the displacement histogram by 5 points. So
-the depth-first search runs on the device, with an explicit stack and a list of visited positions: directions up, down,
-left, right; a visited position is not expanded again. The only difference from the original is the limit on visited
-positions (`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at depth 10: mean optimal length 5.74 to 5.82, at
-most 10 for 99.3 % (the original: 5.82 and 99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
-Displacements, counted over the nearer pairing, are within 1.1 points of `pack`'s.
+*Two boxes*: scores depend on the path, and breadth-first search would change the displacements. So the depth-first
+search runs on the device, with an explicit stack and a list of visited positions: directions up, down, left, right; a
+visited position is not expanded again. The only difference from the original is the limit on visited positions
+(`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at depth 10: mean length of optimal plans 5.74 to 5.82
+(5.82), at most 10 for 99.3 % (99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
 
 Shapes: `C` cells of the interior (border removed), `n` boxes.
 """
@@ -41,11 +39,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
 
-from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
+from envs_jax.sokoban.text import BOX, DIRECTIONS, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 TURN_PROBABILITY = 0.35
-DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 STENCILS = (
     ((0, -1), (0, 0), (0, 1)),
     ((-1, 0), (0, 0), (1, 0)),
@@ -65,28 +63,21 @@ MAX_VISITED = 512
 class Placed(NamedTuple):
     """A position in a room, in flattened interior cells.
 
-    Attributes:
-        floor: bool[C] cells that are not wall.
-        targets: i32[n] cells of the targets; box i began on target i.
-        boxes: i32[n] cells of the boxes.
-        player: i32[] cell of the player.
-        displacement: i32[] sum of the Manhattan distances of boxes to their own targets; 0 for a failed attempt.
+    Box i began on target i. `displacement` is the sum of the Manhattan distances of boxes to their own targets; 0 for a
+    failed attempt.
     """
 
-    floor: jax.Array
-    targets: jax.Array
-    boxes: jax.Array
-    player: jax.Array
-    displacement: jax.Array
+    floor: Bool[Array, " C"]
+    targets: Int32[Array, " n"]
+    boxes: Int32[Array, " n"]
+    player: Int32[Array, ""]
+    displacement: Int32[Array, ""]
 
 
-def make_generator(height: int, width: int, boxes: int, search_depth: int) -> Callable[[jax.Array], jax.Array]:
-    """Checks the options and returns `generate` for them, as a function key -> level i8[H, W].
-
-    Raises:
-        ValueError: the board is smaller than 5x5 or larger than 32x32, the number of boxes is neither 1 nor 2, or the
-            depth allows fewer than `boxes` pulls or more than 1000 moves.
-    """
+def make_generator(
+    height: int, width: int, boxes: int, search_depth: int
+) -> Callable[[Key[Array, ""]], Int8[Array, "H W"]]:
+    """Returns `generate` for some options; a `ValueError` if one is out of range, see `make_sokoban`."""
     if not (5 <= height <= MAX_SIDE and 5 <= width <= MAX_SIDE):
         raise ValueError(f"a generated board is {height}x{width}; expected 5x5 to {MAX_SIDE}x{MAX_SIDE}")
     if boxes not in (1, 2):
@@ -96,19 +87,8 @@ def make_generator(height: int, width: int, boxes: int, search_depth: int) -> Ca
     return partial(generate, height=height, width=width, boxes=boxes, search_depth=search_depth)
 
 
-def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: int) -> jax.Array:
-    """Generates one solvable level; see the module for its distribution.
-
-    Args:
-        key: PRNG key.
-        height: Rows, static.
-        width: Columns, static.
-        boxes: 1 or 2, static.
-        search_depth: Depth limit of the reverse play, static; a limit of d allows d - 2 moves.
-
-    Returns:
-        Cell codes, i8[H, W].
-    """
+def generate(key: Key[Array, ""], height: int, width: int, boxes: int, search_depth: int) -> Int8[Array, "H W"]:
+    """Generates one solvable level; see the module for its distribution. A `search_depth` of d allows d - 2 moves."""
     grid = _Grid(height - 2, width - 2)
     room_draws = 3 + 3 * int(1.7 * (height + width))
     search = _search_one_box if boxes == 1 else _search_two_boxes
@@ -121,14 +101,8 @@ def generate(key: jax.Array, height: int, width: int, boxes: int, search_depth: 
         # Under vmap finished rows still run with the others; with nothing wanted, their search ends at once.
         return index + 1, search(grid, start, search_depth, enough & (last.displacement == 0))
 
-    zero = jnp.int32(0)
-    none = Placed(
-        floor=jnp.zeros(grid.size, bool),
-        targets=jnp.zeros(boxes, jnp.int32),
-        boxes=jnp.zeros(boxes, jnp.int32),
-        player=zero,
-        displacement=zero,
-    )
+    zero, zeros = jnp.int32(0), jnp.zeros(boxes, jnp.int32)
+    none = Placed(floor=jnp.zeros(grid.size, bool), targets=zeros, boxes=zeros, player=zero, displacement=zero)
     placed = jax.lax.while_loop(lambda carry: carry[1].displacement == 0, attempt, (jnp.int32(1), none))[1]
     # Attempts start at 1; key 0 is used for the walk.
     player = _walk(jax.random.fold_in(key, 0), grid, placed)
@@ -157,8 +131,8 @@ class _Grid:
         self.distance = distance.astype(np.int32)  # i32[C, C]
 
 
-def _room(draws: jax.Array, grid: _Grid) -> jax.Array:
-    """Makes the floor of a room, bool[C], from uniform draws f32[3 + 3 * steps]."""
+def _room(draws: Float[Array, " R"], grid: _Grid) -> Bool[Array, " C"]:
+    """Makes the floor of a room from R = 3 + 3 * steps uniform draws."""
     limits = jnp.array([grid.rows - 1, grid.columns - 1])
     position = _pick(draws[:2], limits + 2)
     direction = _pick(draws[2], 4)
@@ -181,12 +155,12 @@ def _room(draws: jax.Array, grid: _Grid) -> jax.Array:
 
 
 def _pick(draw: jax.Array, choices: jax.Array | int) -> jax.Array:
-    """Maps uniform draws in [0, 1) to i32 from 0 to `choices` - 1."""
+    """Maps uniform draws in [0, 1) to integers from 0 to `choices` - 1."""
     return jnp.floor(draw * choices).astype(jnp.int32)
 
 
-def _place(draws: jax.Array, floor: jax.Array, boxes: int) -> tuple[Placed, jax.Array]:
-    """Places player and boxes on distinct floor cells by uniform draws f32[C]; also whether there are enough cells."""
+def _place(draws: Float[Array, " C"], floor: Bool[Array, " C"], boxes: int) -> tuple[Placed, Bool[Array, ""]]:
+    """Places player and boxes on distinct floor cells by uniform draws; also whether there are enough cells."""
     order = jnp.where(floor, draws, -1.0)
     cells = jax.lax.top_k(order, boxes + 1)[1].astype(jnp.int32)
     start = Placed(floor=floor, targets=cells[1:], boxes=cells[1:], player=cells[0], displacement=jnp.int32(0))
@@ -281,8 +255,8 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
     return start._replace(player=best[2], boxes=best[3:5], displacement=best[1])
 
 
-def _walk(key: jax.Array, grid: _Grid, placed: Placed) -> jax.Array:
-    """Walks the player away from its cell after the reverse play; returns its new cell, i32[]."""
+def _walk(key: Key[Array, ""], grid: _Grid, placed: Placed) -> Int[Array, ""]:
+    """Walks the player away from its cell after the reverse play; returns its new cell."""
     draws = jax.random.uniform(key, (4, 4))
     cells = jnp.arange(grid.size + 1)
     free = jnp.append(placed.floor, False) & ~jnp.any(cells == placed.boxes[:, None], axis=0)

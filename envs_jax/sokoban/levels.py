@@ -4,12 +4,12 @@ XSB: `#` wall, `@` player, `+` player on target, `$` box, `*` box on target, `.`
 Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int8
 
-from envs_jax import packs
+from envs_jax.packs import LevelRules, Levels, check_cells
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_SIDE = 64
@@ -37,22 +37,28 @@ _TOGETHER = 4096  # levels whose walls are filled in one batch
 _EXPECTED = "one of # @ + $ * . or a floor (space, - or _)"
 
 
-def parse_xsb(text: str) -> list[np.ndarray]:
+def _flaws(levels: Levels) -> Iterator[tuple[Bool[np.ndarray, " N"], str]]:
+    """Not exactly one player, unequal numbers of boxes and targets, none of them, or solved already."""
+    players, boxes, targets = (np.isin(levels, kinds).sum((1, 2)) for kinds in (_PLAYERS, _BOXES, _TARGETS))
+    yield players != 1, f"has {players[0]} players; expected exactly one (@, or + on a target)"
+    message = f"has {boxes[0]} boxes and {targets[0]} targets; expected as many of each, at least one"
+    yield (boxes != targets) | (targets < 1), message
+    yield ~(levels == BOX).any((1, 2)), "is solved already; expected a box that is off target ($)"
+
+
+_RULES = LevelRules(PLAYER_ON_TARGET, _flaws)
+check_level, playable, load_pack = _RULES.check_level, _RULES.playable, _RULES.load_pack
+
+
+def parse_xsb(text: str) -> list[Int8[np.ndarray, "H W"]]:
     """Reads levels separated by blank lines.
 
     Lines that begin with `;` are comments. A line with more letters and digits than `#` is a title, and a line that
     repeats one of - _ = ~ * . is a separator; both may come before or after the rows of a level. Rows may differ in
-    length: cells outside the walls become wall.
+    length: cells outside the walls become wall. Levels may differ in size.
 
-    Args:
-        text: The content of a file.
-
-    Returns:
-        Levels as cell codes, each i8[H, W] of its own size, checked by `check_level`.
-
-    Raises:
-        ValueError: a symbol is unknown, a board is open, too large or not a playable level, or there is none. The
-            message names the line and column, counted from 1.
+    Raises a `ValueError` if a symbol is unknown, a board is open, too large or not a playable level, or there is none.
+    The message names the line and column, counted from 1.
     """
     boards: list[tuple[int, list[str]]] = []
     rows: list[str] = []
@@ -85,51 +91,17 @@ def parse_xsb(text: str) -> list[np.ndarray]:
     return _levels(boards)
 
 
-def check_level(level: np.ndarray, name: str = "level") -> None:
-    """Checks that a level, i8[H, W], can be played.
-
-    Raises:
-        ValueError: it has a code outside 0..6, not exactly one player, no target, unequal numbers of boxes and targets,
-            or is already solved. The message begins with `name`.
-    """
-    level = np.asarray(level)
-    if level.ndim != 2 or 0 in level.shape:
-        raise ValueError(f"{name} has shape {level.shape}; expected (rows, columns)")
-    if level.min() < WALL or level.max() > PLAYER_ON_TARGET:
-        raise ValueError(f"{name} holds cell codes {level.min()} to {level.max()}; expected 0 to {PLAYER_ON_TARGET}")
-    players, boxes, targets = (int(np.isin(level, kinds).sum()) for kinds in (_PLAYERS, _BOXES, _TARGETS))
-    if players != 1:
-        raise ValueError(f"{name} has {players} players; expected exactly one (@, or + on a target)")
-    if boxes != targets or targets < 1:
-        raise ValueError(f"{name} has {boxes} boxes and {targets} targets; expected as many of each, at least one")
-    if not (level == BOX).any():
-        raise ValueError(f"{name} is solved already; expected a box that is off target ($)")
+def most_boxes(levels: Levels) -> int:
+    """Returns the largest number of boxes of a level in a pack."""
+    return int(np.isin(levels, _BOXES).sum((1, 2)).max())
 
 
-def playable(levels: np.ndarray) -> np.ndarray:
-    """Whether each level of a pack, i8[N, H, W], can be played, bool[N]: `check_level`, vectorized."""
-    if 0 in levels.shape[1:]:
-        return np.zeros(len(levels), bool)
-    players, boxes, targets = (_count(levels, kinds) for kinds in (_PLAYERS, _BOXES, _TARGETS))
-    inside = (levels.min((1, 2)) >= WALL) & (levels.max((1, 2)) <= PLAYER_ON_TARGET)
-    return inside & (players == 1) & (boxes == targets) & (targets >= 1) & (levels == BOX).any((1, 2))
-
-
-def most_boxes(levels: np.ndarray) -> int:
-    """Returns the largest number of boxes of a level in a pack, i8[N, H, W]."""
-    return int(_count(levels, _BOXES).max())
-
-
-def stack_levels(levels: Sequence[np.ndarray] | np.ndarray, height: int, width: int) -> np.ndarray:
+def stack_levels(levels: Sequence[np.ndarray] | np.ndarray, height: int, width: int) -> Levels:
     """Pads levels with wall, below and to the right, to one size.
 
-    Returns:
-        A pack, i8[N, H, W].
-
-    Raises:
-        ValueError: a level does not fit or cannot be played; the message names it, counted from 1.
+    Raises a `ValueError` if a level does not fit or cannot be played; the message names it, counted from 1.
     """
-    packs.check_cells(len(levels), height, width)
+    check_cells(len(levels), height, width)
     pack = np.full((len(levels), height, width), WALL, np.int8)
     for number, level in enumerate(levels, start=1):
         if level.dtype != np.int8 or level.ndim != 2 or 0 in level.shape:
@@ -140,18 +112,8 @@ def stack_levels(levels: Sequence[np.ndarray] | np.ndarray, height: int, width: 
                 f"level {number} is {rows}x{columns}; expected at most {height}x{width}: use a larger board"
             )
         pack[number - 1, :rows, :columns] = level
-    packs.check_playable(pack, "level", playable, check_level)
+    _RULES.check_pack(pack)
     return pack
-
-
-def load_pack(path: str | Path) -> np.ndarray:
-    """Reads a pack, i8[N, H, W], from a `.npy` file; see `packs.load`."""
-    return packs.load(path, playable, check_level)
-
-
-def _count(levels: np.ndarray, kinds: Sequence[int]) -> np.ndarray:
-    """Counts i64[N] of the cells of some kinds in each level, i8[N, H, W]."""
-    return np.isin(levels, kinds).sum((1, 2))
 
 
 def _is_title(line: str) -> bool:
@@ -161,33 +123,39 @@ def _is_title(line: str) -> bool:
     return not _CODES.keys() >= symbols and sum(symbol.isalnum() for symbol in line) > line.count("#")
 
 
-def _levels(boards: Sequence[tuple[int, Sequence[str]]]) -> list[np.ndarray]:
+def _levels(boards: Sequence[tuple[int, Sequence[str]]]) -> list[Int8[np.ndarray, "H W"]]:
     """Turns (first line, rows) of levels into cell codes with wall outside; levels of one size are batched."""
     by_size: dict[tuple[int, int], list[int]] = {}
     for index, (_, rows) in enumerate(boards):
         by_size.setdefault((len(rows), max(map(len, rows))), []).append(index)
     levels: list[np.ndarray] = [np.empty(0, np.int8)] * len(boards)
-    refused: list[int] = []
+    refused: dict[int, np.ndarray] = {}  # (row, column) of the symbols outside the walls, by level
     for (height, width), indices in by_size.items():
         for start in range(0, len(indices), _TOGETHER):
             chunk = indices[start : start + _TOGETHER]
             text = "".join(row.ljust(width) for index in chunk for row in boards[index][1])
             codes = _CODE_OF_BYTE[np.frombuffer(text.encode("ascii"), np.uint8)].reshape(-1, height, width)
             outside = _outside(codes)
-            is_open = (outside & (codes != FLOOR)).any((1, 2))
+            is_open = outside & (codes != FLOOR)
             codes = np.where(outside, np.int8(WALL), codes)
-            refused += [chunk[i] for i in np.flatnonzero(is_open | ~playable(codes))[:1]]
+            for i in np.flatnonzero(is_open.any((1, 2)) | ~playable(codes))[:1]:
+                refused[chunk[i]] = np.argwhere(is_open[i])
             for index, level in zip(chunk, codes):
                 levels[index] = level
     if refused:
-        first, rows = boards[min(refused)]
-        _refuse_open(rows, first)
-        check_level(levels[min(refused)], f"the level at line {first}")
+        index = min(refused)
+        first, rows = boards[index]
+        for row, column in refused[index][:1]:
+            raise ValueError(
+                f"line {first + row}, column {column + 1}: found {rows[row][column]!r} outside the walls; expected a "
+                "board closed by # on every side"
+            )
+        check_level(levels[index], f"the level at line {first}")
     return levels
 
 
-def _outside(codes: np.ndarray) -> np.ndarray:
-    """Cells bool[N, H, W] that can be reached from outside the board; one that is not floor means an open board."""
+def _outside(codes: Levels) -> Bool[np.ndarray, "N H W"]:
+    """Cells that can be reached from outside the board; one that is not floor means an open board."""
     free = np.pad(codes, ((0, 0), (1, 1), (1, 1)), constant_values=FLOOR) != WALL
     outside = np.zeros_like(free)
     outside[:, 0, 0] = True
@@ -201,15 +169,3 @@ def _outside(codes: np.ndarray) -> np.ndarray:
         if (spread == outside).all():
             return outside[:, 1:-1, 1:-1]
         outside = spread
-
-
-def _refuse_open(rows: Sequence[str], first: int) -> None:
-    """Refuses a level, which begins at line `first`, if its walls do not enclose it."""
-    width = max(map(len, rows))
-    padded = [row.ljust(width) for row in rows]
-    codes = np.array([[_CODES[symbol] for symbol in row] for row in padded], np.int8)
-    for row, column in np.argwhere(_outside(codes[None])[0] & (codes != FLOOR))[:1]:
-        raise ValueError(
-            f"line {first + row}, column {column + 1}: found {padded[row][column]!r} outside the walls; expected a "
-            "board closed by # on every side"
-        )

@@ -1,51 +1,44 @@
 """Exact results on the host: shortest plans, and success of the optimal and of the uniform random policy.
 
 Plain Python and NumPy over the graph of reachable positions. It is independent of the environment's transition, and
-tests compare the two. Level codes are those of `text`.
+tests compare the two. Level codes are those of `text`. Shapes: `S` positions, `N` levels.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float64, Int8, Int32
 
-from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
+from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, DIRECTIONS, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_POSITIONS = 2_000_000
 """Positions after which a search gives up."""
 
 Position = tuple[int, frozenset[int]]
+"""Cell of the player and cells of the boxes."""
 
 
 @dataclass(frozen=True)
 class Graph:
     """The positions reachable from a level, in breadth-first order; the first one is the start.
 
-    Attributes:
-        next: i32[S, 4] position after each action; the position itself if it is solved or at the depth limit.
-        depth: i32[S] fewest actions from the start.
-        solved: bool[S] every target is covered; absorbing.
-        parent: i32[S] a predecessor on a shortest path (-1 for the start).
-        action: i32[S] the action from that predecessor.
+    `next` is the position after each action; the position itself if it is solved or at the depth limit. `parent` is a
+    predecessor on a shortest path (-1 for the start), and `action` the action from it.
     """
 
-    next: np.ndarray
-    depth: np.ndarray
-    solved: np.ndarray
-    parent: np.ndarray
-    action: np.ndarray
+    next: Int32[np.ndarray, "S 4"]
+    depth: Int32[np.ndarray, " S"]
+    solved: Bool[np.ndarray, " S"]
+    parent: Int32[np.ndarray, " S"]
+    action: Int32[np.ndarray, " S"]
 
 
 def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved: bool = False) -> Graph:
-    """Searches the positions of a level, i8[H, W], breadth first.
+    """Searches the positions of a level, i8[H, W], breadth first; cells outside the board count as wall.
 
-    Args:
-        level: Cell codes; cells outside the board count as wall.
-        depth_limit: Positions that need this many actions are not expanded.
-        stop_when_solved: Stop at the first solved position.
-
-    Raises:
-        ValueError: more than `MAX_POSITIONS` positions are reachable.
+    Positions that need `depth_limit` actions are not expanded. Raises a `ValueError` if there are more than
+    `MAX_POSITIONS`.
     """
     level = np.asarray(level)
     ahead = _neighbors(level)
@@ -57,9 +50,9 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
     positions: list[Position] = [(player, boxes)]
     index = {positions[0]: 0}
     following, depth, parent, action, solved = [], [0], [-1], [-1], [targets <= boxes]
-    cursor = 0
-    while cursor < len(positions) and not (stop_when_solved and solved[-1]):
-        player, boxes = positions[cursor]
+    for cursor, (player, boxes) in enumerate(positions):  # which grows meanwhile
+        if stop_when_solved and solved[-1]:
+            break
         row = [cursor] * 4
         if not solved[cursor] and (depth_limit is None or depth[cursor] < depth_limit):
             for direction in range(4):
@@ -75,13 +68,12 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
                         break
                 row[direction] = index[position]
         following.append(row)
-        cursor += 1
         if len(positions) > MAX_POSITIONS:
             raise ValueError(
                 f"the level has more than {MAX_POSITIONS} reachable positions; expected fewer: use a smaller board, "
                 "fewer boxes or a depth limit"
             )
-    following += [[i] * 4 for i in range(cursor, len(positions))]
+    following += [[i] * 4 for i in range(len(following), len(positions))]
     return Graph(
         next=np.array(following, np.int32),
         depth=np.array(depth, np.int32),
@@ -91,12 +83,8 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
     )
 
 
-def solve(level: np.ndarray) -> np.ndarray | None:
-    """Returns a shortest plan as action ids, i32[L] (empty if the level is solved), or None if there is none.
-
-    Raises:
-        ValueError: more than `MAX_POSITIONS` positions are reachable.
-    """
+def solve(level: Int8[np.ndarray, "H W"]) -> Int32[np.ndarray, " L"] | None:
+    """Returns a shortest plan as action ids (empty if the level is solved), or None; errors are those of `explore`."""
     graph = explore(level, stop_when_solved=True)
     if not graph.solved.any():
         return None
@@ -107,14 +95,14 @@ def solve(level: np.ndarray) -> np.ndarray | None:
     return np.array(plan[::-1], np.int32)
 
 
-def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np.ndarray:
-    """Returns f64[N]: 1.0 if a plan of at most `budget` actions solves the level, else 0.0."""
+def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, " N"]:
+    """Returns 1.0 where a plan of at most `budget` actions solves the level, else 0.0."""
     graphs = (explore(level, depth_limit=budget, stop_when_solved=True) for level in levels)
     return np.array([float(graph.solved.any()) for graph in graphs], np.float64)
 
 
-def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np.ndarray:
-    """Returns f64[N]: the probability that `budget` uniform random actions solve the level.
+def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, " N"]:
+    """Returns the probability that `budget` uniform random actions solve the level.
 
     Exact: the distribution over positions is propagated action by action; solved positions are absorbing.
     """
@@ -130,16 +118,11 @@ def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> np
 
 
 def _neighbors(level: np.ndarray) -> list[list[int]]:
-    """The free neighbor of each cell up, down, left and right; -1 for a wall or the border."""
+    """The free neighbor of each cell in each direction; -1 for a wall or the border."""
     height, width = level.shape
-    table = []
-    for row in range(height):
-        for column in range(width):
-            around = ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1))
-            table.append(
-                [r * width + c if 0 <= r < height and 0 <= c < width and level[r, c] != WALL else -1 for r, c in around]
-            )
-    return table
+    cells = np.pad(np.where(level == WALL, -1, np.arange(level.size).reshape(level.shape)), 1, constant_values=-1)
+    shifted = [cells[1 + down : 1 + down + height, 1 + right : 1 + right + width] for down, right in DIRECTIONS]
+    return np.stack(shifted, axis=-1).reshape(-1, 4).tolist()
 
 
 def _move(ahead: list[list[int]], player: int, boxes: frozenset[int], direction: int) -> Position:

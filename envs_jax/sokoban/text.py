@@ -8,12 +8,15 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jaxtyping import Array, Int8, Int32
 
-from envs_jax.grid import cell_lists, packed, spell_grid
+from envs_jax.grid import board_text
 
 WALL, FLOOR, TARGET, BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = range(7)
 """Cell codes of a board or level, i8[H, W]."""
+
+DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+"""Row and column step of each action: up, down, left, right."""
 
 SYMBOLS = ("#", "_", "O", "√", "X", "P", "S")
 """Default symbols, by cell code."""
@@ -27,29 +30,23 @@ INSTRUCTION = (
 )
 
 
+Describe = Callable[[Int8[Array, "H W"]], Int32[Array, " P"]]
+"""Cell codes -> piece ids, padded on the right."""
+
+
 def make_describe(
     height: int, width: int, boxes: int, symbols: tuple[str, ...], observation: str
-) -> tuple[tuple[str, ...], tuple[int, ...], Callable[[jax.Array], jax.Array]]:
-    """Builds the pieces of an environment and the function that describes a board with them.
+) -> tuple[tuple[str, ...], tuple[int, ...], Describe]:
+    """Returns the pieces, the most occurrences of each in one observation, and the function that describes a board.
 
-    Args:
-        height: Rows of the board.
-        width: Columns of the board.
-        boxes: The most boxes of a level; it determines the length of the coordinate lists.
-        symbols: Seven symbols by cell code.
-        observation: "grid" (one symbol per cell, newline between rows), "coord" (zero-based (row, column) lists
-            without the walls) or "grid_coord" (the lists, a newline, the grid).
-
-    Returns:
-        The pieces; the most occurrences of each in one observation; a function from cell codes i8[H, W] to piece ids
-        i32[P], padded on the right.
+    `symbols` are by cell code. For the observations see `grid.board_text`; the lists are targets, boxes (at most
+    `boxes`) and the player. Raises a `ValueError` if the symbols or the observation are not usable.
     """
-    pieces = [*symbols, "\n"]
-    limits = [height * width] * len(pieces)
-    newline = len(symbols)
-    if observation == "grid":
-        return tuple(pieces), tuple(limits), lambda codes: spell_grid(codes, newline)
-
+    if len(symbols) != 7 or len(set(symbols)) != 7 or any(not s or "\n" in s for s in symbols):
+        raise ValueError(
+            f"vocabulary is {symbols!r}; expected 7 different symbols without newlines, "
+            f"for {', '.join(MEANINGS)}: for example {SYMBOLS!r}"
+        )
     headings = (
         f"Board: {height} rows, {width} columns\nEmpty targets:",
         "\nBoxes off target:",
@@ -57,33 +54,11 @@ def make_describe(
         "\nYou:",
         "\nYou, on a target:",
     )
-    of_lists, cells = cell_lists(len(pieces), headings, height, width)
-    pieces += of_lists
-    limits += [*[1] * len(headings), 3, *[1] * (height * width)]
+    pieces, describe_board = board_text(symbols, headings, height, width, observation)
+    limits = [*[height * width] * (len(symbols) + 1), *[1] * len(headings), 3, *[1] * (height * width)]
 
     def describe(codes: jax.Array) -> jax.Array:
-        lists = [cells(i, codes == cell, boxes) for i, cell in enumerate((TARGET, BOX, BOX_ON_TARGET))]
-        ids = jnp.concatenate([*lists, cells(3 + jnp.any(codes == PLAYER_ON_TARGET), codes >= PLAYER, 1)])
-        if observation == "grid_coord":
-            ids = jnp.concatenate([ids, jnp.array([newline], jnp.int32), spell_grid(codes, newline)])
-        return packed(ids)
+        lists = [(i, codes == cell, boxes) for i, cell in enumerate((TARGET, BOX, BOX_ON_TARGET))]
+        return describe_board(codes, [*lists, (3 + jnp.any(codes == PLAYER_ON_TARGET), codes >= PLAYER, 1)])
 
-    return tuple(pieces), tuple(limits), describe
-
-
-def check_symbols(symbols: tuple[str, ...]) -> None:
-    """Checks a vocabulary.
-
-    Raises:
-        ValueError: it is not seven different, non-empty symbols without newlines.
-    """
-    if len(symbols) != 7 or len(set(symbols)) != 7 or any(not s or "\n" in s for s in symbols):
-        raise ValueError(
-            f"vocabulary is {symbols!r}; expected 7 different symbols without newlines, "
-            f"for {', '.join(MEANINGS)}: for example {SYMBOLS!r}"
-        )
-
-
-def render_codes(codes: np.ndarray) -> str:
-    """Returns the grid text of cell codes i8[H, W] in the default symbols, on the host."""
-    return "\n".join("".join(SYMBOLS[code] for code in row) for row in np.asarray(codes).tolist())
+    return tuple(pieces), tuple(limits[: len(pieces)]), describe
