@@ -2,8 +2,7 @@
 
 A checkpoint is written into a temporary folder, which is then renamed. Last comes `digests.json`, the SHA-256 of each
 of its files: only then is the checkpoint complete. Older checkpoints are removed afterwards, so a process killed at any
-moment leaves the last complete checkpoint in place. An incomplete checkpoint is ignored. A complete one whose files
-have changed raises an error that names it.
+moment leaves the last complete checkpoint in place. An incomplete checkpoint is ignored; a damaged one is an error.
 """
 
 import contextlib
@@ -11,6 +10,7 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,29 +37,22 @@ class CheckpointError(UserError):
 
 
 class Checkpoints:
-    """The checkpoints of a run, each stored under its iteration.
-
-    Attributes:
-        path: folder with one sub-folder per checkpoint.
-    """
+    """The checkpoints of a run in the folder `path`, each in a sub-folder named after its step."""
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int | None):
-        """Opens the folder.
+        """Opens the folder to save and keep the newest `keep` checkpoints, or to read only if `keep` is None.
 
-        Args:
-            path: folder of the checkpoints.
-            keep: number of newest checkpoints to keep; older ones are removed after a save. The folder is created if
-                needed, and unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks
-                its digests is renamed to N.unfinished. None: read only, possibly while a run writes to the folder.
+        To save, the folder is created if needed, and unfinished checkpoints are cleared: half-written ones are removed,
+        and one that only lacks its digests is renamed to N.unfinished. To read, a run may be writing to the folder.
 
         Raises:
             CheckpointError: the folder holds checkpoints of an older version, without digests.
         """
         self.path = Path(path).absolute()
         self._keep = keep
-        self._unsealed: int | None = None
+        self._without_digests: int | None = None
         self._checked: set[int] = set()
-        for step in self._folders():
+        for step in _numbered(self.path):
             folder = self.path / str(step)
             if is_complete(folder):
                 continue
@@ -73,32 +66,29 @@ class Checkpoints:
         if keep is None:
             options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         else:
-            for rest in self.path.glob(f"*{_REMOVED}"):
-                shutil.rmtree(rest)
+            for half_deleted in self.path.glob(f"*{_REMOVED}"):
+                shutil.rmtree(half_deleted)
             # With folders created asynchronously, a failure leaves other Orbax threads waiting 20 minutes for them.
-            at_once = ocp.AsyncOptions(create_directories_asynchronously=False)
-            options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True, async_options=at_once)
+            eager = ocp.AsyncOptions(create_directories_asynchronously=False)
+            options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True, async_options=eager)
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
     def latest_step(self) -> int | None:
-        """Iteration of the newest complete checkpoint, or None."""
+        """Step of the newest complete checkpoint, or None."""
         return max(self.steps(), default=None)
 
     def steps(self) -> list[int]:
-        """Iterations of the complete checkpoints, ascending."""
+        """Steps of the complete checkpoints, ascending."""
         return complete_steps(self.path)
 
     def save(self, step: int, state: Any, meta: dict[str, Any] | None = None, *, wait: bool = True) -> None:
-        """Saves a state under its iteration.
+        """Saves a state and a small JSON record, and returns once the checkpoint is complete.
 
-        Args:
-            step: the iteration.
-            state: pytree of arrays (typed PRNG keys included), each with at least one entry, and Python numbers.
-            meta: small JSON record stored beside it.
-            wait: return once the checkpoint is complete. Otherwise it is written in the background and is complete
-                after the next `wait`, `save` or `close`. The caller may donate `state` at once: it has been copied off
-                the device, or JAX keeps the buffers that are still being read.
+        `state` is a pytree of arrays (typed PRNG keys included), each with at least one entry, and Python numbers.
+        Without `wait`, it is written in the background and is complete after the next `wait`, `save` or `close`. The
+        caller may donate `state` immediately: it has been copied off the device, or JAX keeps the buffers that are
+        still being read.
 
         Raises:
             CheckpointError: the checkpoint cannot be written.
@@ -109,18 +99,15 @@ class Checkpoints:
         try:
             self._manager.save(step, args=arguments, force=True)
         except Exception as error:  # Orbax and TensorStore raise many types when a disk is full
-            raise self._unwritten(step, error) from error
-        self._unsealed = step
+            raise self._cannot_write(step, error) from error
+        self._without_digests = step
         if wait:
             self.wait()
 
     def restore(self, step: int, like: State) -> State:
-        """Reads a state back, bit for bit.
+        """Reads a state back, bit for bit, with the shardings of `like`.
 
-        Args:
-            step: iteration of the checkpoint.
-            like: state of the same structure, shapes and dtypes (values are not read; `jax.eval_shape` gives one). The
-                result has its shardings.
+        `like` has the same structure, shapes and dtypes; its values are not read, and `jax.eval_shape` gives one.
 
         Raises:
             CheckpointError: there is no such checkpoint, it is damaged, its arrays do not match `like`, or a number in
@@ -131,18 +118,16 @@ class Checkpoints:
         self.check(step)
         self._check_shapes(step, like)
         target = jax.tree.map(_abstract, _storable(like))
-        try:
+        with self._reading(step):
             restored = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))
-        except Exception as error:  # Orbax and TensorStore raise many types for damaged files
-            raise self._damaged(step, f"{type(error).__name__}: {error}") from error
-        for path, leaf in jax.tree_util.tree_flatten_with_path(restored["state"])[0]:
-            if not _is_sound(leaf):
+        for name, leaf in _leaves(restored["state"]).items():
+            if not _is_in_range(leaf):
                 raise self._damaged(
                     step,
-                    f"{_name(path)} holds numbers that are not finite or beyond {LARGEST:g}, and was written so: "
+                    f"{name} holds numbers that are not finite or beyond {LARGEST:g}, and was written so: "
                     f"rename the folder to {step}.damaged to go on from an earlier one",
                 )
-        return jax.tree.map(_as_before, like, restored["state"])
+        return jax.tree.map(_with_type_of, like, restored["state"])
 
     def meta(self, step: int) -> dict[str, Any]:
         """The JSON record of a checkpoint, with its iteration as `step`.
@@ -151,10 +136,8 @@ class Checkpoints:
             CheckpointError: the checkpoint is damaged, or its record does not belong to a checkpoint of this step.
         """
         self.check(step)
-        try:
+        with self._reading(step):
             record = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
-        except Exception as error:
-            raise self._damaged(step, f"{type(error).__name__}: {error}") from error
         if not isinstance(record, dict) or record.get("step") != step or record.get(_FORMAT) != "sha256":
             raise self._damaged(step, f"{self.path / str(step) / 'meta'} holds no record of step {step}")
         return {name: value for name, value in record.items() if name != _FORMAT}
@@ -175,37 +158,34 @@ class Checkpoints:
     def set_damaged_aside(self) -> list[str]:
         """Renames damaged checkpoints that are newer than the newest good one to N.damaged.
 
-        Returns:
-            What was damaged and where it is now, one sentence each; empty if the newest checkpoint is good.
+        Returns what was damaged and its new name, one sentence each; empty if the newest checkpoint is good.
 
         Raises:
             CheckpointError: there are checkpoints but none is good; nothing is renamed then.
         """
-        bad: list[tuple[int, CheckpointError]] = []
+        damaged: dict[int, CheckpointError] = {}
         for step in reversed(self.steps()):
             try:
                 self.meta(step)
                 break
-            except CheckpointError as damage:
-                bad.append((step, damage))
+            except CheckpointError as error:
+                damaged[step] = error
         else:
-            if bad:
-                raise bad[0][1]
-        if not bad:
+            if damaged:
+                raise next(iter(damaged.values()))
+        if not damaged:
             return []
-        said = [
-            f"{damage}; moved aside to {_move_aside(self.path / str(number), 'damaged').name}" for number, damage in bad
+        lines = [
+            f"{error}; moved aside to {_move_aside(self.path / str(step), 'damaged').name}"
+            for step, error in damaged.items()
         ]
         self._manager.reload()
-        return said
+        return lines
 
     def delete(self, step: int) -> None:
-        """Removes the checkpoint of an iteration."""
-        folder = self.path / str(step)
-        os.rename(
-            folder, rest := folder.with_name(folder.name + _REMOVED)
-        )  # so that a kill leaves no half-deleted checkpoint under its name
-        shutil.rmtree(rest)
+        """Removes the checkpoint of a step."""
+        # Renamed first, so that a kill leaves no half-deleted checkpoint under its name.
+        shutil.rmtree((self.path / str(step)).rename(self.path / f"{step}{_REMOVED}"))
         self._checked.discard(step)
         self._manager.reload()
 
@@ -215,13 +195,13 @@ class Checkpoints:
         Raises:
             CheckpointError: a checkpoint cannot be written.
         """
-        step, self._unsealed = self._unsealed, None
+        step, self._without_digests = self._without_digests, None
         try:
             self._manager.wait_until_finished()
             if step is not None:
                 write_digests(self.path / str(step))
         except Exception as error:
-            raise self._unwritten(step, error) from error
+            raise self._cannot_write(step, error) from error
         if step is not None and self._keep is not None:
             for old in self.steps()[: -self._keep]:
                 self.delete(old)
@@ -241,67 +221,65 @@ class Checkpoints:
         with contextlib.suppress(Exception):  # the exception that ended the block must be the one reported
             self.close()
 
-    def _folders(self) -> list[int]:
-        return _numbered(self.path)
-
     def _good_before(self, step: int) -> int | None:
         for earlier in reversed([known for known in self.steps() if known < step]):
-            try:
+            with contextlib.suppress(DamageError):
                 check_digests(self.path / str(earlier))
-            except DamageError:
-                continue
-            return earlier
+                return earlier
         return None
 
-    def _check_shapes(self, step: int, like: Any) -> None:
+    @contextlib.contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
         try:
-            held = self._manager.item_metadata(step)["state"].tree
-            found = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(held)[0]}
-        except Exception as error:
+            yield
+        except Exception as error:  # Orbax and TensorStore raise many types for damaged files
             raise self._damaged(step, f"{type(error).__name__}: {error}") from error
-        wanted = {_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(_storable(like))[0]}
-        for name in sorted(found.keys() ^ wanted.keys()):
-            where = "the checkpoint" if name in found else "the state"
+
+    def _check_shapes(self, step: int, like: Any) -> None:
+        with self._reading(step):
+            found = _leaves(self._manager.item_metadata(step)["state"].tree)
+        wanted = _leaves(_storable(like))
+        flaws = [
+            f"{name} is only in {'the checkpoint' if name in found else 'the state'}"
+            for name in sorted(found.keys() ^ wanted.keys())
+        ] or [
+            f"{name} is {_layout(found[name])}, expected {_layout(leaf)}"
+            for name, leaf in wanted.items()
+            if hasattr(leaf, "shape") and _layout(found[name]) != _layout(leaf)
+        ]
+        if flaws:
             raise CheckpointError(
-                f"{self.path / str(step)}: {name} is only in {where}; the checkpoint belongs to another configuration "
-                "or version: use a new run folder"
+                f"{self.path / str(step)}: {flaws[0]}; the checkpoint belongs to another configuration or version: use "
+                "a new run folder"
             )
-        for name, leaf in wanted.items():
-            if hasattr(leaf, "shape") and _layout(found[name]) != _layout(leaf):
-                raise CheckpointError(
-                    f"{self.path / str(step)}: {name} is {_layout(found[name])}, expected {_layout(leaf)}; "
-                    "the checkpoint belongs to another configuration or version: use a new run folder"
-                )
 
     def _damaged(self, step: int, reason: str) -> CheckpointError:
         good = self._good_before(step)
-        advice = (
-            "there is no earlier one that is good: put back a copy of its files, or use a new run folder"
-            if good is None
-            else f"the last good checkpoint is that of step {good}"
-        )
+        advice = f"the last good checkpoint is that of step {good}"
+        if good is None:
+            advice = "there is no earlier one that is good: put back a copy of its files, or use a new run folder"
         reason = " ".join(reason.split())[:300]
         return CheckpointError(
             f"{self.path / str(step)}: the checkpoint of step {step} cannot be used: {reason}; {advice}"
         )
 
-    def _unwritten(self, step: int | None, error: Exception) -> CheckpointError:
+    def _cannot_write(self, step: int | None, error: Exception) -> CheckpointError:
         kept = self.latest_step()
         free = shutil.disk_usage(self.path).free
         needed = sum(file.stat().st_size for file in (self.path / str(kept)).rglob("*")) if kept is not None else 0
         size = f"; the one before takes {needed / 1e6:,.1f} MB" if needed else ""
-        rest = "there is none before it" if kept is None else f"that of step {kept} is kept and nothing is lost"
+        earlier = "there is none before it" if kept is None else f"that of step {kept} is kept and nothing is lost"
         reason = " ".join(str(error).split())
         full = (isinstance(error, OSError) and error.errno in FULL) or "No space left" in reason or free < 2**20
         what = "the disk is full" if full else f"{type(error).__name__}: {reason[:200]}"
         return CheckpointError(
             f"{self.path / str(step)}: the checkpoint cannot be written ({what}; {free / 1e6:,.1f} MB are free{size}); "
-            f"{rest}: make {'room' if full else 'the folder writable'}, and the same command goes on"
+            f"{earlier}: make {'room' if full else 'the folder writable'}, and the same command goes on"
         )
 
 
 def complete_steps(path: str | os.PathLike[str]) -> list[int]:
-    """Iterations of the complete checkpoints in a folder, ascending; does not read their files."""
+    """Steps of the complete checkpoints in a folder, ascending; does not read their files."""
     return [step for step in _numbered(Path(path)) if is_complete(Path(path) / str(step))]
 
 
@@ -323,15 +301,13 @@ def _has_format(folder: Path) -> bool:
 def _move_aside(folder: Path, why: str) -> Path:
     """Renames N to N.WHY, or to N.WHY.2 and so on if that name is taken."""
     names = (folder.with_name(f"{folder.name}.{why}{f'.{n}' if n > 1 else ''}") for n in itertools.count(1))
-    target = next(name for name in names if not name.exists())
-    return folder.rename(target)
+    return folder.rename(next(name for name in names if not name.exists()))
 
 
-def _is_sound(leaf: Any) -> bool:
+def _is_in_range(leaf: Any) -> bool:
     """Whether an array or number is finite and within `LARGEST`; integers always are."""
-    if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
-        return True
-    return bool(jnp.all(jnp.abs(leaf) <= LARGEST))  # false for NaN too
+    is_float = jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)
+    return not is_float or bool(jnp.all(jnp.abs(leaf) <= LARGEST))  # false for NaN too
 
 
 def _is_key(leaf: Any) -> bool:
@@ -360,7 +336,7 @@ def _abstract(leaf: Any) -> Any:
     return leaf
 
 
-def _as_before(like: Any, leaf: Any) -> Any:
+def _with_type_of(like: Any, leaf: Any) -> Any:
     if _is_key(like):
         return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(jnp.empty((), like.dtype)))
     return like.dtype.type(leaf) if isinstance(like, np.generic) else leaf
@@ -370,7 +346,7 @@ def _layout(leaf: Any) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" if hasattr(leaf, "shape") else "one number"
 
 
-def _name(path: tuple[Any, ...]) -> str:
-    """A leaf's name, the same for dataclasses and for the dictionaries that Orbax makes of them."""
-    parts = [getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", entry))) for entry in path]
-    return ".".join(map(str, parts))
+def _leaves(tree: Any) -> dict[str, Any]:
+    """Leaves by name; names are the same for dataclasses and for the dictionaries that Orbax makes of them."""
+    paths = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}

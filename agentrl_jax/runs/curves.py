@@ -19,12 +19,11 @@ _GRAY = "#64748b"
 
 @dataclasses.dataclass(frozen=True)
 class Subplot:
-    """One subplot: a title and the metrics drawn in it, each with its name in the legend."""
+    """A title and the metrics drawn under it, each with its name in the legend; shares are drawn in percent."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
     is_share: bool = False
-    """Drawn on an axis from 0 to 1, in percent."""
 
 
 SUBPLOTS = (
@@ -56,21 +55,11 @@ def plot_curves(
 ) -> None:
     """Plots rows of metrics.jsonl into a PNG, which is replaced atomically so that a viewer never reads half a file.
 
-    Args:
-        rows: mappings with the iteration under `iteration`, or under `step` if that is missing; missing or null metrics
-            are drawn as gaps.
-        path: the PNG to write.
-        random: success of random play, drawn as a line in the first subplot.
-        optimal: success of optimal play, drawn likewise.
-        optimal_name: name of the optimal line, see `budget.optimal_label`.
-        title: heading of the figure.
-        subplots: what to draw; subplots without data are left out, except for the first.
+    Rows have their iteration under `iteration`, or under `step` if that is missing; missing or null metrics are drawn
+    as gaps. `random` and `optimal` are success rates, drawn as lines in the first subplot. Other subplots without data
+    are left out.
     """
-    shown = [
-        subplot
-        for index, subplot in enumerate(subplots)
-        if index == 0 or any(_series(rows, key) for key, _ in subplot.lines)
-    ]
+    shown = [subplots[0], *(s for s in subplots[1:] if any(_series(rows, metric) for metric, _ in s.lines))]
     columns = min(3, len(shown))
     height = -(-len(shown) // columns)
     figure = Figure(figsize=(4.6 * columns, 3.1 * height + 0.4), layout="constrained", facecolor="white")
@@ -80,7 +69,9 @@ def plot_curves(
         _draw(axis, subplot, rows)
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
-    _baselines(figure.axes[0], {"random": random, optimal_name: optimal})
+    for (name, success), style in zip({"random": random, optimal_name: optimal}.items(), (":", "--")):
+        if success is not None:
+            _draw_baseline(axes[0], name, success, style)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     with atomic_write(path, binary=True) as file:
@@ -88,8 +79,8 @@ def plot_curves(
 
 
 def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> None:
-    for color, (key, name) in zip(_COLORS, subplot.lines):
-        points = _series(rows, key)
+    for color, (metric, name) in zip(_COLORS, subplot.lines):
+        points = _series(rows, metric)
         if not points:
             continue
         x, y = np.array(points, dtype=float).T
@@ -115,29 +106,27 @@ def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> No
         axis.legend(fontsize=8, frameon=False, loc="best")
 
 
-def _baselines(axis: Axes, lines: Mapping[str, float | None]) -> None:
-    for (name, value), style in zip(lines.items(), (":", "--")):
-        if value is not None:
-            axis.axhline(value, color=_GRAY, linewidth=1.2, linestyle=style)
-            axis.annotate(
-                f"{name} {value:.1%}",
-                xy=(0.01, value),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 3 if value < 0.9 else -10),
-                textcoords="offset points",
-                fontsize=8,
-                color=_GRAY,
-            )
+def _draw_baseline(axis: Axes, name: str, success: float, style: str) -> None:
+    axis.axhline(success, color=_GRAY, linewidth=1.2, linestyle=style)
+    axis.annotate(
+        f"{name} {success:.1%}",
+        xy=(0.01, success),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3 if success < 0.9 else -10),
+        textcoords="offset points",
+        fontsize=8,
+        color=_GRAY,
+    )
 
 
-def _series(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    return [(row.get("iteration", row["step"]), row[key]) for row in rows if row.get(key) is not None]
+def _series(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float]]:
+    return [(row.get("iteration", row["step"]), row[metric]) for row in rows if row.get(metric) is not None]
 
 
 def _smooth(y: np.ndarray) -> np.ndarray:
     """Centered moving mean over about a twentieth of the points, with shorter windows at both ends."""
-    reach = max(2, len(y) // 40)
+    half = max(2, len(y) // 40)
     total = np.concatenate([[0.0], np.cumsum(y)])
-    low = np.maximum(np.arange(len(y)) - reach, 0)
-    high = np.minimum(np.arange(len(y)) + reach + 1, len(y))
+    low = np.maximum(np.arange(len(y)) - half, 0)
+    high = np.minimum(np.arange(len(y)) + half + 1, len(y))
     return (total[high] - total[low]) / (high - low)

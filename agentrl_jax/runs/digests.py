@@ -13,7 +13,7 @@ FILE = "digests.json"
 
 
 class DamageError(Exception):
-    """A file is missing or has changed; the message names it and says what was found."""
+    """A file is missing or has changed; the message names it."""
 
 
 def write_digests(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Terminal output of a run: a live view while it trains, and the table at its end."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,24 +19,16 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IterationView:
-    """The numbers of one iteration that the live view shows."""
+    """The numbers that the live view shows: means over an iteration, and the number of updates skipped so far."""
 
     iteration: int
-    """Number of iterations done."""
     success: float
-    """Share of the batch's trajectories that succeeded."""
     mean_return: float
-    """Mean return of the batch, penalties included."""
     in_group_std: float
-    """Mean over groups of the standard deviation of returns within the group."""
     entropy: float
-    """Mean entropy per sampled token, in nats."""
     logprob_gap: float
-    """Mean difference between the log-probabilities of learner and rollout, in nats."""
     tokens_per_second: float
-    """Sampled tokens per second of the iteration."""
     bad_updates: int = 0
-    """Updates skipped so far."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], tokens_per_second: float, bad_updates: int) -> "IterationView":
@@ -58,13 +51,9 @@ class LiveView:
     def __init__(
         self, total: int, *, title: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ):
-        """Prepares the view; nothing is shown before it is entered as a context manager.
+        """Prepares the view of a run of `total` iterations; nothing is shown before it is entered as a context manager.
 
-        Args:
-            total: iterations of the whole run.
-            title: name of the run.
-            console: where to print; default: standard output.
-            clock: returns seconds since a fixed moment, to estimate the time left.
+        `clock` returns seconds since a fixed moment, to estimate the time left.
         """
         self._total, self._title, self._clock = total, title, clock
         self._console = console or Console()
@@ -95,7 +84,7 @@ class LiveView:
         left = (now - self._start[0]) / done * (self._total - progress.iteration) if done else None
         self._history.append(progress.success)
         if self._live:
-            self._live.update(self._panel(progress, left), refresh=True)
+            self._live.update(self._redrawn(progress, left), refresh=True)
         else:
             self._console.print(self._line(progress, left), highlight=False, soft_wrap=True)
 
@@ -116,7 +105,7 @@ class LiveView:
         shown = "  ".join(f"{name} {value}" for name, value in self._fields(progress, left))
         return f"iteration {progress.iteration:>{width}}/{self._total}  {shown}"
 
-    def _panel(self, progress: IterationView, left: float | None) -> Group:
+    def _redrawn(self, progress: IterationView, left: float | None) -> Group:
         head = Table.grid(padding=(0, 2), expand=False)
         head.add_row(
             Text(self._title, style="bold"),
@@ -133,35 +122,27 @@ class LiveView:
 def final_table(summary: Mapping[str, Any]) -> Group:
     """The table at the end of a run: success rates on the evaluation levels, and how much RL improved them.
 
-    Args:
-        summary: as in summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high, n}` for
-            any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
-            occur in training; `levels`, what is known of each task's levels, see `seen.seen_levels`; `imitated`,
-            whether RL started from imitation; optionally `optimal_is`, see `Baselines`; `paired`, intervals of
-            differences by label; and `by_category`, the same for each category of level.
-
-    Returns:
-        A renderable for a rich console.
+    `summary` is the content of summary.json: `success` and `success_greedy`, each with an interval `{mean, low, high,
+    n}` for any of null, random, imitation (before RL), trained and optimal; `held_out`, whether no evaluation level can
+    occur in training; `levels`, see `seen.seen_levels`; `imitated`, whether RL started from imitation; optionally
+    `optimal_is`, see `Baselines`, `paired`, and `by_category`, the same for each category of level.
     """
     levels = "held-out levels" if summary["held_out"] else "levels that are not all held out"
     start = "after imitation" if summary["imitated"] else "before RL"
     best = optimal_label(summary.get("optimal_is", EXACT))
     learners = {"null": "null", "random": "random", "imitation": start, "trained": "after RL", "optimal": best}
     table = Table(title=f"Success on {levels}, with 95 % intervals", title_justify="left")
-    table.add_column("")
-    table.add_column("sampled", justify="right")
-    table.add_column("greedy", justify="right")
-    table.add_column("levels", justify="right")
-    for kind, part in {"": summary, **summary.get("by_category", {})}.items():
-        sampled, greedy = part["success"], part.get("success_greedy", {})
-        if kind:
+    for name in ("", "sampled", "greedy", "levels"):
+        table.add_column(name, justify="right" if name else "left")
+    for category, results in {"": summary, **summary.get("by_category", {})}.items():
+        sampled, greedy = results["success"], results.get("success_greedy", {})
+        if category:
             table.add_section()
-            table.add_row(f"[dim]{kind}[/dim]")
+            table.add_row(f"[dim]{category}[/dim]")
         for key, name in learners.items():
             if key in sampled:
-                style = "bold" if key == "trained" else ""
-                cells = (_rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
-                table.add_row(name, *cells, style=style)
+                cells = (name, _rate(sampled[key]), _rate(greedy.get(key)), f"{sampled[key]['n']}")
+                table.add_row(*cells, style="bold" if key == "trained" else "")
     lines = [Text(f"{label}: {_points(interval)}") for label, interval in summary.get("paired", {}).items()]
     return Group(table, *lines, *(Text(levels_line(name, known)) for name, known in summary["levels"].items()))
 
@@ -178,23 +159,19 @@ def duration(seconds: float | None) -> str:
     """Seconds as m:ss or h:mm:ss; a dash for an unknown time."""
     if seconds is None:
         return "-"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def sparkline(values: list[float], width: int) -> str:
     """Shares between 0 and 1 as a line of block characters, for the newest `width` values."""
     top = len(_SPARKS) - 1
-    return "".join(
-        _SPARKS[min(max(round(value * top), 0), top)] if value == value else " " for value in values[-width:]
-    )
+    return "".join(" " if math.isnan(x) else _SPARKS[min(max(round(x * top), 0), top)] for x in values[-width:])
 
 
 def _rate(interval: Mapping[str, Any] | None) -> str:
-    if interval is None:
-        return ""
-    return f"{interval['mean']:6.1%}  [{interval['low']:.1%}, {interval['high']:.1%}]"
+    return f"{interval['mean']:6.1%}  [{interval['low']:.1%}, {interval['high']:.1%}]" if interval else ""
 
 
 def _points(interval: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@
     metrics.jsonl        one row per step: first chunks of imitation, then iterations
     trajectories.jsonl   trajectories as text, written every few iterations
     levels.jsonl         the levels of every batch and of the evaluation, see agentrl_jax.evaluate.seen
+    failures.jsonl       episodes whose environment failed
     tensorboard/         the numbers of metrics.jsonl as TensorBoard events
     checkpoints/         see agentrl_jax.runs.checkpoint
     curves.png, summary.json
@@ -15,18 +16,14 @@ therefore finds every row up to its last checkpoint, and removes the later ones.
 """
 
 import contextlib
-import dataclasses
 import fcntl
-import itertools
 import json
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
@@ -34,46 +31,25 @@ from tensorboardX.summary import scalar
 from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
+from agentrl_jax.runs import records
+from agentrl_jax.runs.records import RECORDS, read_rows, to_plain
 
-_CONFIG = "config.yaml"
-_HISTORY = "config.history.jsonl"
-MAY_CHANGE = frozenset(
-    f"train.{name}"
-    for name in (
-        "iterations",
-        "checkpoint_every",
-        "keep",
-        "validate_every",
-        "validation_episodes",
-        "trajectories_every",
-        "trajectories",
-        "max_bad_updates",
-        "on_collapse",
-        "max_roll_backs",
-    )
+_CONFIG, _HISTORY, _LOCK = "config.yaml", "config.history.jsonl", ".lock"
+_MAY_CHANGE = (
+    "iterations checkpoint_every keep validate_every validation_episodes trajectories_every trajectories "
+    "max_bad_updates on_collapse max_roll_backs"
 )
+MAY_CHANGE = frozenset(f"train.{name}" for name in _MAY_CHANGE.split())
 """Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
 not among them, because the initial policy was evaluated with it and is compared with the final one. Neither is
 `validation_temperature`, because validations are compared with earlier ones."""
-_LOCK = ".lock"
-RECORDS = ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl")
-"""JSON-lines files in the folder of a run."""
 
 
 class RunFolder:
-    """An open run folder, locked by one process at a time.
-
-    Attributes:
-        path: the folder.
-        checkpoints: its checkpoints.
-    """
+    """An open run folder, locked by one process at a time; `path` is the folder, `checkpoints` that of checkpoints."""
 
     def __init__(self, config: Config, path: str | os.PathLike[str] | None = None):
-        """Creates the folder of a run or reopens it.
-
-        Args:
-            config: the run's configuration.
-            path: the folder; default: `config.run_dir`.
+        """Creates the folder of a run or reopens it; `path` defaults to `config.run_dir`.
 
         Raises:
             UserError: the folder holds another configuration or files that are not a run's, cannot be written, or is in
@@ -98,8 +74,8 @@ class RunFolder:
                 "folder with --run_dir"
             ) from None
         try:
-            self._refuse_unwritable()
-            self._claim(config)
+            self._check_writable()
+            self._check_config(config)
         except BaseException:
             self._lock.close()
             raise
@@ -107,7 +83,7 @@ class RunFolder:
         self._events: EventsWriter | None = None
         self._purge: int | None = None
 
-    def _refuse_unwritable(self) -> None:
+    def _check_writable(self) -> None:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
         parts = [self.checkpoints, *(self.path / name for name in ("tensorboard", "roll_backs", *RECORDS))]
         for part in [self.path, *(part for part in parts if part.exists())]:
@@ -121,26 +97,26 @@ class RunFolder:
                     "make it writable, or give another folder with --run_dir"
                 ) from error
 
-    def _claim(self, config: Config) -> None:
+    def _check_config(self, config: Config) -> None:
+        """Writes the configuration, or refuses it if the folder holds files or a run that it does not belong to."""
         file = self.path / _CONFIG
         if not file.exists():
-            strangers = sorted(
-                entry.name for entry in self.path.iterdir() if entry.name not in (_LOCK, f"{_CONFIG}.tmp")
-            )
-            if strangers:
+            others = {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.tmp"}
+            if others:
                 raise UserError(
-                    f"{self.path}: holds {strangers[0]!r} but no {_CONFIG}, so it is no run folder; give an empty or "
+                    f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; give an empty or "
                     "a new folder with --run_dir"
                 )
-            save_resolved(config, file)
-            return
-        if not (self.path / "metrics.jsonl").exists() and not any(self.checkpoints.glob("*")):
-            save_resolved(config, file)  # no earlier run has recorded anything here
-            return
-        held = read_config(self.path)
-        keys = [key for key in differences(held, config) if key != "run_dir"]
-        if not keys:
-            return
+        elif (self.path / "metrics.jsonl").exists() or any(self.checkpoints.glob("*")):
+            held = read_config(self.path)
+            keys = [key for key in differences(held, config) if key != "run_dir"]
+            if not keys:
+                return
+            self._check_changes(keys, held, config)
+        save_resolved(config, file)
+
+    def _check_changes(self, keys: Sequence[str], held: Config, config: Config) -> None:
+        """Records the changed keys of the configuration in its history, or refuses them."""
         old, new = to_dict(held), to_dict(config)
         reason = self._why_refused(keys, held, config)
         if reason:
@@ -150,15 +126,12 @@ class RunFolder:
                 f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; {reason}; "
                 "give another folder with --run_dir, or delete this one"
             )
-        step = max((row["step"] for row in read_metrics(self.path)), default=0)
+        step = max((row["step"] for row in self.metrics()), default=0)
         change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
-        with atomic_write(self.path / _HISTORY) as stream:
-            stream.write(self._history() + json.dumps(change) + "\n")
-        save_resolved(config, file)
-
-    def _history(self) -> str:
         file = self.path / _HISTORY
-        return file.read_text(encoding="utf-8") if file.exists() else ""
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        with atomic_write(file) as stream:
+            stream.write(before + json.dumps(change) + "\n")
 
     def _why_refused(self, keys: Sequence[str], held: Config, config: Config) -> str:
         """Why a run that has started cannot be resumed with these changes; empty if it can."""
@@ -171,7 +144,7 @@ class RunFolder:
                     f"the learning rates of optim.schedule {held.optim.schedule} depend on train.iterations, so that "
                     "those of the iterations done would have been others"
                 )
-            done = max((row.get("iteration", 0) for row in read_metrics(self.path)), default=0)
+            done = max((row.get("iteration", 0) for row in self.metrics()), default=0)
             if config.train.iterations < done:
                 return f"{done} iterations have been done"
         return ""
@@ -179,11 +152,9 @@ class RunFolder:
     def log(self, row: Mapping[str, Any]) -> None:
         """Appends a row to metrics.jsonl and its numbers to the TensorBoard events.
 
-        Args:
-            row: values by name, with the step number as `step`. NumPy and JAX scalars are accepted; numbers that are
-                not finite are written as null.
+        NumPy and JAX scalars are accepted; numbers that are not finite are written as null.
         """
-        plain = {key: _plain(value) for key, value in row.items()}
+        plain = to_plain(row)
         self._append("metrics.jsonl", [plain])
         with naming(self.path / "tensorboard"):
             if self._events is None:
@@ -207,7 +178,7 @@ class RunFolder:
 
     def log_trajectories(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends trajectories to trajectories.jsonl; each row has its `step`."""
-        self._append("trajectories.jsonl", [{key: _plain(value) for key, value in row.items()} for row in rows])
+        self._append("trajectories.jsonl", to_plain(rows))
 
     def log_levels(self, step: int, stage: str, levels: Sequence[str]) -> None:
         """Appends the ids of the distinct levels played in a stage, see `agentrl_jax.evaluate.seen`."""
@@ -219,7 +190,7 @@ class RunFolder:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:
-            if not _is_row(name, row):
+            if not records.is_row(name, row):
                 raise ValueError(
                     f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
                     f"{row.get('iteration')!r}, expected whole numbers and, in metrics.jsonl, the stage imitation or rl"
@@ -233,58 +204,37 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def truncate(self, step: int) -> list[str]:
-        """Rolls the records back to a checkpoint: drops later rows, which will be written again, and later events.
+        """Rolls the records back to the checkpoint of a step, or to nothing for -1; later rows will be written again.
 
-        A last line that was cut off by a kill is dropped. A file with any other invalid line is first copied to
-        NAME.before-N; its valid rows stay.
-
-        Args:
-            step: step of the checkpoint; -1 if there is none.
-
-        Returns:
-            What was copied and why, one sentence each.
+        Returns what `records.truncate` says about files with invalid lines.
 
         Raises:
             UserError: there is no checkpoint, although metrics.jsonl holds RL iterations, which would be lost.
         """
         self._close_files()
-        found = {name: read_rows(self.path / name) for name in RECORDS if (self.path / name).exists()}
-        learned = [row for row in read_metrics(self.path) if row["stage"] == "rl"]
+        learned = sum(row["stage"] == "rl" for row in self.metrics())
         if step < 0 and learned:
             raise UserError(
-                f"{self.path}: holds {len(learned)} iterations in metrics.jsonl but no complete checkpoint in "
+                f"{self.path}: holds {learned} iterations in metrics.jsonl but no complete checkpoint in "
                 "checkpoints, without which they would be lost; put the checkpoints back, or give another folder with "
                 "--run_dir"
             )
-        said = []
-        for name, records in found.items():
-            file = self.path / name
-            kept = [line for line, row in records.rows if row["step"] <= step]
-            if records.bad:
-                copy = _copy_aside(file)
-                said.append(
-                    f"{file}: line {records.bad[0]} is no row of a run"
-                    + (f", and {len(records.bad) - 1} more" if len(records.bad) > 1 else "")
-                    + f"; the run goes on without it, and {copy.name} is the file as it was"
-                )
-            elif not records.torn and len(kept) == len(records.rows):
-                continue
-            with atomic_write(file, binary=True) as rewritten:
-                rewritten.write(b"".join(kept))
+        files = [self.path / name for name in RECORDS if (self.path / name).exists()]
+        copied = [records.truncate(file, step) for file in files]
         self._purge = step + 1
-        return said
+        return [line for line in copied if line]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
-        return read_metrics(self.path)
+        return [row for _, row in read_rows(self.path / "metrics.jsonl").rows]
 
     def levels(self) -> list[dict[str, Any]]:
         """The rows of levels.jsonl so far."""
-        return read_levels(self.path)
+        return [row for _, row in read_rows(self.path / "levels.jsonl").rows]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json atomically: a reader sees the old file or the new one."""
-        text = json.dumps(_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(to_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
         with atomic_write(self.path / "summary.json") as file:
             file.write(text + "\n")
 
@@ -317,110 +267,27 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     return (Path(path) / _CONFIG).is_file()
 
 
-def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl in a run's folder so far; the run may still be going on."""
-    return [row for _, row in read_rows(Path(path) / "metrics.jsonl").rows]
-
-
-def read_levels(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The rows of levels.jsonl in a run's folder so far."""
-    return [row for _, row in read_rows(Path(path) / "levels.jsonl").rows]
-
-
 def read_config(path: str | os.PathLike[str]) -> Config:
     """The configuration of the run in a folder.
 
     Raises:
         UserError: there is no such folder, or it holds no run.
     """
-    if not is_run(path):
-        folder = Path(path)
+    folder = Path(path)
+    if not is_run(folder):
         what = (
             f"holds no {_CONFIG}" if folder.is_dir() else "that is no folder" if folder.exists() else "no such folder"
         )
         raise UserError(f"{path}: {what}; give the folder of a run that `agentrl train` made, e.g. runs/demo")
-    return load_resolved(Path(path) / _CONFIG)
+    return load_resolved(folder / _CONFIG)
 
 
-@dataclasses.dataclass(frozen=True)
-class Records:
-    """The contents of a JSON-lines file of a run.
-
-    Attributes:
-        rows: each valid line as text, with its parsed value.
-        bad: numbers of the invalid lines, from 1.
-        torn: the last line was cut off, for example by a kill during the write.
-    """
-
-    rows: list[tuple[bytes, dict[str, Any]]]
-    bad: list[int]
-    torn: bool
-
-
-def read_rows(file: Path) -> Records:
-    """Reads one of `RECORDS`; a missing file holds nothing.
-
-    A row is a JSON object in UTF-8 with an integer `step`. A row of metrics.jsonl also has its `stage`, and in RL its
-    `iteration`. A row of levels.jsonl has its `stage` and `levels`, a list of strings.
-    """
-    lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
-    rows, bad = [], []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            row = json.loads(line.decode("utf-8"))
-        except (ValueError, RecursionError):
-            row = None
-        if _is_row(file.name, row):
-            rows.append((line + b"\n", row))
-        else:
-            bad.append(number)
-    return Records(rows, bad, torn=bool(lines[-1]))
-
-
-def _is_row(name: str, row: Any) -> bool:
-    if not isinstance(row, dict) or not _is_number(row.get("step")):
-        return False
-    if name == "levels.jsonl":
-        levels = row.get("levels")
-        return isinstance(row.get("stage"), str) and isinstance(levels, list) and all(type(x) is str for x in levels)
-    if name != "metrics.jsonl":
-        return True
-    return row.get("stage") == "imitation" or (row.get("stage") == "rl" and _is_number(row.get("iteration")))
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value can number a step or an iteration."""
-    return type(value) is int and 0 <= value < 2**31
-
-
-def _copy_aside(file: Path) -> Path:
-    """Copies a file beside itself, under the first free name NAME.before-N."""
-    names = (file.with_name(f"{file.name}.before-{n}") for n in itertools.count(1))
-    copy = next(name for name in names if not name.exists())
-    with atomic_write(copy, binary=True) as stream:
-        stream.write(file.read_bytes())
-    return copy
-
-
-def _plain(value: Any) -> Any:
-    """Mappings, lists, text and Python numbers of the same value; null for numbers that are not finite."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return _plain(np.asarray(value).tolist())
-
-
-def _at(tree: Any, key: str) -> Any:
-    for step in key.split("."):
+def _at(tree: Any, key: str) -> str:
+    """The value at a dotted key of nested mappings and lists, as JSON."""
+    for name in key.split("."):
         if isinstance(tree, list):
-            tree = tree[int(step)] if int(step) < len(tree) else "absent"
-        else:
-            tree = tree.get(step, "absent") if isinstance(tree, dict) else "absent"
-        if tree == "absent":
-            break
-    return json.dumps(tree) if tree != "absent" else tree
+            tree = {str(index): entry for index, entry in enumerate(tree)}
+        if not isinstance(tree, dict) or name not in tree:
+            return "absent"
+        tree = tree[name]
+    return json.dumps(tree)

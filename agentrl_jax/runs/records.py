@@ -1,0 +1,104 @@
+"""JSON-lines files of a run folder: which rows are valid, and how files are read and rolled back."""
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.io import atomic_write
+
+RECORDS = ("metrics.jsonl", "trajectories.jsonl", "levels.jsonl", "failures.jsonl")
+"""Names of these files."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """The contents of one of `RECORDS`."""
+
+    rows: list[tuple[bytes, dict[str, Any]]]
+    """Each valid line as text, with its parsed value."""
+    bad: list[int]
+    """Numbers of the invalid lines, from 1."""
+    torn: bool
+    """Whether the last line was cut off, for example by a kill during the write."""
+
+
+def read_rows(file: Path) -> Records:
+    """Reads one of `RECORDS`; a missing file holds nothing. `is_row` says which lines are valid."""
+    lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
+    rows, bad = [], []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            row = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            row = None
+        if is_row(file.name, row):
+            rows.append((line + b"\n", row))
+        else:
+            bad.append(number)
+    return Records(rows, bad, torn=bool(lines[-1]))
+
+
+def is_row(name: str, row: Any) -> bool:
+    """Whether a value is a row of the file called `name`: a mapping with an integer `step`.
+
+    A row of metrics.jsonl also has its `stage`, and in RL its `iteration`. A row of levels.jsonl has its `stage` and
+    `levels`, a list of strings.
+    """
+    if not isinstance(row, dict) or not _is_number(row.get("step")):
+        return False
+    if name == "levels.jsonl":
+        levels = row.get("levels")
+        return isinstance(row.get("stage"), str) and isinstance(levels, list) and all(type(x) is str for x in levels)
+    if name != "metrics.jsonl":
+        return True
+    return row.get("stage") == "imitation" or (row.get("stage") == "rl" and _is_number(row.get("iteration")))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value can number a step or an iteration."""
+    return type(value) is int and 0 <= value < 2**31
+
+
+def truncate(file: Path, step: int) -> str:
+    """Drops rows after a step and a last line that was cut off.
+
+    If other lines are invalid, the file is first copied to NAME.before-N; the result says so, and is otherwise empty.
+    """
+    records, copied = read_rows(file), ""
+    kept = [line for line, row in records.rows if row["step"] <= step]
+    if records.bad:
+        names = (file.with_name(f"{file.name}.before-{n}") for n in itertools.count(1))
+        copy = next(name for name in names if not name.exists())
+        with atomic_write(copy, binary=True) as stream:
+            stream.write(file.read_bytes())
+        copied = f"{file}: {describe_bad(records)}; the run goes on without it, and {copy.name} is the file as it was"
+    elif not records.torn and len(kept) == len(records.rows):
+        return ""
+    with atomic_write(file, binary=True) as stream:
+        stream.write(b"".join(kept))
+    return copied
+
+
+def describe_bad(records: Records) -> str:
+    """Says which lines of a file are invalid; `records.bad` must not be empty."""
+    more = f", and {len(records.bad) - 1} more" if len(records.bad) > 1 else ""
+    return f"line {records.bad[0]} is no row of a run{more}"
+
+
+def to_plain(value: Any) -> Any:
+    """Mappings, lists, text and Python numbers of the same value; null for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(entry) for entry in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return to_plain(np.asarray(value).tolist())
