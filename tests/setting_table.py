@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl_jax.config import Config
-from agentrl_jax.config.load import sections_of
+from agentrl_jax.config.keys import sections_of
 
 WITH_CRITIC = ("gae", "turn_gae", "bi_level_gae")
 BASE: dict[str, Any] = {

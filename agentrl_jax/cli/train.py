@@ -9,7 +9,7 @@ import tyro
 from agentrl_jax import stopping
 from agentrl_jax.cli.checks import as_user_error
 from agentrl_jax.config import Config, load_config
-from agentrl_jax.config.listing import listing
+from agentrl_jax.config.keys import listing
 from agentrl_jax.errors import UserError
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from agentrl_jax.config.fields import TRACED, Discount, NonNegative, Section
+from agentrl_jax.config.fields import TRACED, Fraction, NonNegative, Section
 
 Normalization = Literal["identity", "mean", "mean_std", "asym_clip"]
 Placement = Literal["episode", "turn"]
@@ -49,7 +49,7 @@ class _OfRewards(_Advantage):
     """Normalization of returns within their group before advantages are computed, over the members that are kept."""
     reward_grouping: Literal["state", "task", "batch"] = "state"
     """Which returns are normalized together. state: those of a group; task: those of a task; batch: all."""
-    gamma: Annotated[Discount, TRACED] = 1.0
+    gamma: Annotated[Fraction, TRACED] = 1.0
     """Discount per trained token; per turn in turn_gae."""
     whiten: bool = True
     """Normalize the advantages of the batch to mean 0 and variance 1."""
@@ -59,7 +59,7 @@ class _OfRewards(_Advantage):
         method = self.reward_normalization
         if method != "identity" and self.reward_placement == "turn":
             raise ValueError(
-                f"algo.advantage.reward_normalization is {method}, which makes one number of an episode's return, but "
+                f"algo.advantage.reward_normalization is {method}, which normalizes returns of episodes, but "
                 "reward_placement is turn; use episode, or reward_normalization identity"
             )
         if method == "identity" and self.reward_grouping != "state":
@@ -75,7 +75,7 @@ class _Critic(_OfRewards):
 
     has_critic: ClassVar[bool] = True
 
-    lam: Annotated[Discount, TRACED] = 1.0
+    lam: Annotated[Fraction, TRACED] = 1.0
     """Lambda of GAE."""
     value_coef: Annotated[NonNegative, TRACED] = 1.0
     """Weight of the value loss."""
@@ -104,7 +104,7 @@ class BiLevelGae(_Critic):
     """Generalized advantage estimation over turns, and over the tokens inside each."""
 
     kind: Literal["bi_level_gae"] = "bi_level_gae"
-    turn_gamma: Annotated[Discount, TRACED] = 0.95
+    turn_gamma: Annotated[Fraction, TRACED] = 0.95
     """Discount per turn."""
 
 
@@ -145,7 +145,7 @@ class Gigpo(_OfEpisodes):
     kind: Literal["gigpo"] = "gigpo"
     normalize_by_std: bool = True
     """Divide by standard deviations."""
-    turn_gamma: Annotated[Discount, TRACED] = 0.95
+    turn_gamma: Annotated[Fraction, TRACED] = 0.95
     """Discount per turn."""
     step_weight: Annotated[NonNegative, TRACED] = 1.0
     """Weight of the turn advantage relative to the episode advantage."""
@@ -159,9 +159,7 @@ class Gigpo(_OfEpisodes):
     @model_validator(mode="after")
     def _check_history(self) -> Self:
         if self.history == 0 and self.history_power != 1.0:
-            raise ValueError(
-                f"algo.advantage.history_power is {self.history_power:g}, which history 0 does not read; leave it at 1"
-            )
+            raise ValueError(f"algo.advantage.history_power is {self.history_power:g}, which history 0 does not read")
         return self
 
 

@@ -1,12 +1,12 @@
-"""The learning rule. Options with different parameters are unions, discriminated by `kind`.
+"""The learning rule. Options with different parameters are unions by `kind`, so that each value that is set is read.
 
-So a parameter that nothing would read cannot be set. A file may give the kind alone (`advantage: grpo`); keys that it
-leaves out come from the preset if the preset has the same kind, else from the defaults below.
+A file may give the kind alone (`advantage: grpo`); keys that it leaves out come from the preset if the preset has the
+same kind, else from the defaults below.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from agentrl_jax.config.advantages import Advantage, Gae
 from agentrl_jax.config.fields import (
@@ -14,6 +14,7 @@ from agentrl_jax.config.fields import (
     TRACED,
     AboveZero,
     Count,
+    Fraction,
     NonNegative,
     Positive,
     Section,
@@ -32,7 +33,7 @@ class Ppo(Section):
     """PPO's clipped surrogate."""
 
     kind: Literal["ppo"] = "ppo"
-    clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 0.2
+    clip_low: Annotated[Fraction, TRACED] = 0.2
     """Lowest ratio is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
     """Highest ratio is 1 + clip_high."""
@@ -44,7 +45,7 @@ class Gspo(Section):
     """PPO's surrogate with one ratio per row (Zheng et al. 2025)."""
 
     kind: Literal["gspo"] = "gspo"
-    clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 3e-4
+    clip_low: Annotated[Fraction, TRACED] = 3e-4
     """Lowest ratio is 1 - clip_low."""
     clip_high: Annotated[NonNegative, TRACED] = 4e-4
     """Highest ratio is 1 + clip_high."""
@@ -55,7 +56,7 @@ class Cispo(Section):
     """Clipped importance weights, so that every token has a gradient (MiniMax 2025)."""
 
     kind: Literal["cispo"] = "cispo"
-    clip_low: Annotated[float, Field(ge=0.0, le=1.0), TRACED] = 1.0
+    clip_low: Annotated[Fraction, TRACED] = 1.0
     """Lowest weight is 1 - clip_low; 1: no lower bound."""
     clip_high: Annotated[NonNegative, TRACED] = 0.28
     """Highest weight is 1 + clip_high."""
@@ -75,7 +76,6 @@ Objective = Annotated[Ppo | Gspo | Cispo | PolicyGradient, Field(discriminator="
 class NoKl(Section):
     """No KL penalty."""
 
-    adaptive: ClassVar[bool] = False
     apply_to: ClassVar[None] = None
     estimator: ClassVar[None] = None
 
@@ -104,8 +104,6 @@ class _Penalty(Section):
 class FixedKl(_Penalty):
     """A constant-weight penalty on the KL divergence from the reference model (the policy at the start of learning)."""
 
-    adaptive: ClassVar[bool] = False
-
     kind: Literal["fixed"] = "fixed"
     coef: Annotated[NonNegative, TRACED] = 0.001
     """Weight of the divergence."""
@@ -113,8 +111,6 @@ class FixedKl(_Penalty):
 
 class AdaptiveKl(_Penalty):
     """A penalty whose weight is adapted to keep the divergence at a target (Ziegler et al. 2019)."""
-
-    adaptive: ClassVar[bool] = True
 
     kind: Literal["adaptive"] = "adaptive"
     coef: Annotated[AboveZero, TRACED] = 0.001
@@ -134,17 +130,12 @@ class NoFilter(Section):
     kind: Literal["none"] = "none"
 
 
-class _Filter(Section):
-    """Fields of all filters."""
+class _Ranked(Section):
+    """Fields of filters that can prefer large or small scores."""
 
     by: ScoreKind = "std"
     """Score by which groups are ranked: the standard deviation (std) or the mean of returns, the mean (entropy) or the
     standard deviation (entropy_std) of the members' entropies, estimated from sampled tokens, or the mean length."""
-
-
-class _Ranked(_Filter):
-    """Fields of filters that can prefer large or small scores."""
-
     largest: bool = True
     """Prefer groups with the largest scores; false: with the smallest."""
 
@@ -185,8 +176,8 @@ class TopPFilter(Section):
     def _check_zero(self) -> Self:
         if not self.include_zero and self.p < 1.0:
             raise ValueError(
-                "algo.filter.include_zero is false, which top_p with p below 1 does not read, since it adds up scores "
-                "above 0 alone; leave it at true"
+                "algo.filter.include_zero is false, which top_p with p below 1 does not read, since it adds up "
+                "scores above 0; leave it at true"
             )
         return self
 
@@ -272,18 +263,17 @@ class FixedHorizon(Section):
     kind: Literal["fixed"] = "fixed"
 
 
+def _check_growing(turns: tuple[int, ...]) -> tuple[int, ...]:
+    if list(turns) != sorted(set(turns)):
+        raise ValueError(f"algo.horizon.turns is {list(turns)}; expected growing numbers of turns")
+    return turns
+
+
 class _Growing(Section):
     """Training episodes get longer over training. Evaluations play prompt.max_turns."""
 
-    turns: Annotated[tuple[Size, ...], Field(min_length=1)] = (5, 8, 10)
+    turns: Annotated[tuple[Size, ...], Field(min_length=1), AfterValidator(_check_growing)] = (5, 8, 10)
     """Increasing numbers of turns, at most prompt.max_turns."""
-
-    @field_validator("turns")
-    @classmethod
-    def _check_turns(cls, turns: tuple[int, ...]) -> tuple[int, ...]:
-        if list(turns) != sorted(set(turns)):
-            raise ValueError(f"algo.horizon.turns is {list(turns)}; expected growing numbers of turns")
-        return turns
 
 
 class StepwiseHorizon(_Growing):
@@ -302,7 +292,7 @@ class AdaptiveHorizon(_Growing):
     """Length in iterations of the two windows that are compared."""
     min_gain: NonNegative = 0.02
     """The horizon grows if success rises by less than this from one window to the next."""
-    min_spread: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
+    min_spread: Fraction = 0.3
     """The horizon also grows if the spread within groups falls below this share of its initial value."""
 
 
@@ -351,16 +341,13 @@ class UpdateRule(Section):
 
 
 class AlgoConfig(UpdateRule):
-    """The learning rule; values that a file leaves out come from the preset.
+    """The learning rule. The defaults are those of starpo_s; in a file, what is left out comes from the preset."""
 
-    The constructor uses only the defaults below, which are those of starpo_s.
-    """
-
-    preset: str = "starpo_s"
+    preset: Annotated[str, AfterValidator(check_name)] = "starpo_s"
     """Preset for values that are left out; `agentrl presets` prints each preset with its sources."""
     entropy_coef: NonNegative = 0.001
     """Weight of the entropy bonus."""
-    overlong_buffer: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    overlong_buffer: Fraction = 0.0
     """Last share of prompt.max_response_tokens over which the length penalty of a response grows from 0 to
     overlong_penalty; truncated responses pay it in full (DAPO's soft overlong punishment); 0: no penalty."""
     overlong_penalty: AboveZero = 1.0
@@ -378,14 +365,3 @@ class AlgoConfig(UpdateRule):
     # engines are known to drift by 0.01 to 0.04; a larger gap means an error.
     logprob_gap_limit: AboveZero | None = 0.05
     """The run stops if training and rollout log-probabilities differ by more on average (nats); none: no limit."""
-
-    @field_validator("preset")
-    @classmethod
-    def _check_preset(cls, name: str) -> str:
-        return check_name(name)
-
-    def starts(self) -> dict[str, float]:
-        """Initial values of what this rule can schedule, by name in `schedules`."""
-        kl = {f"kl_{name}": value for name, value in self.kl.traced().items()}
-        values: dict[str, Any] = {"entropy_coef": self.entropy_coef, **kl, **self.objective.traced()}
-        return values | self.advantage.traced()

@@ -1,6 +1,6 @@
-"""Checks across several sections of a configuration, or several options of its learning rule.
+"""Checks across several sections of a configuration; what a section can check alone is checked in its class.
 
-What a section can check by itself is checked in its class. Each check below yields its error messages.
+Each private check yields its error messages.
 """
 
 import os
@@ -8,33 +8,25 @@ from collections.abc import Iterator
 
 from agentrl_jax.config.algo import AlgoConfig, NoCorrection
 from agentrl_jax.config.schema import Config, ModelConfig
-from agentrl_jax.config.sizes import check_sizes
 from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
 from agentrl_jax.service_names import TEXT_SERVICES
 
-_SHAPE = (
-    "layers",
-    "embed_dim",
-    "heads",
-    "kv_heads",
-    "mlp_width",
-    "rope_theta",
-    "norm_eps",
-    "tied_embeddings",
-    "tokenizer",
-)
-"""Keys of `model` that a pretrained model determines."""
+_SHAPE = ("layers", "embed_dim", "heads", "kv_heads", "mlp_width", "rope_theta", "norm_eps", "tied_embeddings")
+"""Keys of `model` that a pretrained model determines, with the tokenizer."""
 
 _RANGES = {"clip_low": (0.0, 1.0), "format_penalty": (float("-inf"), 0.0), "temperature": (1e-6, float("inf"))}
 """Allowed range of a schedule's final value; for other values it is at least 0."""
 
+MAX_CONTEXT = 1 << 20  # sampled tokens of one episode
+MAX_EPISODES = 1 << 18  # played or imitated at once; each takes a row of the cache, even with short responses
+MAX_TOKENS = 1 << 28  # sampled tokens of a batch; DAPO's (512 groups of 16 responses of 20,480 tokens) have 0.63 of it
+MAX_PARAMETERS = 1 << 40  # of a new decoder; the largest published ones have fewer
+MAX_CACHED = 1 << 43  # numbers in the KV cache of a rollout of a new decoder
+MAX_RANK = 1 << 14  # of an adapter
+
 
 def validate(config: Config, *, files: bool = True) -> None:
-    """Checks combinations of fields.
-
-    Args:
-        config: configuration of the run.
-        files: whether to check that its level files exist.
+    """Checks combinations of fields; with `files` also that the level files exist.
 
     Raises:
         UserError: names the keys, their values and what is allowed.
@@ -51,28 +43,53 @@ def validate(config: Config, *, files: bool = True) -> None:
             )
 
 
-def _groups(config: Config) -> int:
-    return sum(task.groups for task in config.tasks)
+def check_sizes(config: Config) -> None:
+    """Refuses sizes whose arrays would overflow 32-bit indices or any machine's memory.
+
+    Raises:
+        UserError: names the keys, their product and the limit.
+    """
+    prompt, rollout, model = config.prompt, config.rollout, config.model
+    episodes, context = config.groups * rollout.group_size, prompt.max_turns * prompt.max_response_tokens
+    of_context = "prompt.max_turns x prompt.max_response_tokens"
+    batches = {
+        "groups x rollout.group_size": episodes,
+        "train.validation_episodes": config.train.validation_episodes,
+        "imitation.batch": config.imitation.batch,
+    }
+    sizes = [(context, MAX_CONTEXT, of_context, "tokens")]
+    sizes += [(number, MAX_EPISODES, keys, "episodes") for keys, number in batches.items()]
+    batches["evaluation.episodes"] = config.evaluation.episodes  # played in several parts
+    sizes += [(number * context, MAX_TOKENS, f"{keys} x {of_context}", "tokens") for keys, number in batches.items()]
+    sizes.append((model.lora.rank, MAX_RANK, "model.lora.rank", "columns"))
+    if not model.pretrained:
+        layer = model.embed_dim * (2 * model.embed_dim + 3 * model.mlp_width)
+        keys = "model.layers x model.embed_dim x (2 x model.embed_dim + 3 x model.mlp_width)"
+        sizes.append((model.layers * layer, MAX_PARAMETERS, keys, "parameters"))
+        response = prompt.max_response_tokens if rollout.context == "single_turn" else context
+        cached = (rollout.slots or episodes) * (rollout.context_tokens or response) * model.layers * 2
+        cached *= model.kv_heads * (model.embed_dim // model.heads)
+        keys = "rows x tokens x model.layers x 2 x model.kv_heads x (model.embed_dim / model.heads)"
+        sizes.append((cached, MAX_CACHED, keys, "cached numbers"))
+    for number, limit, keys, unit in sizes:
+        if number > limit:
+            raise UserError(f"{keys} is {number} {unit}, expected at most {limit}; lower one of these keys")
 
 
 def _tasks(config: Config) -> Iterator[str]:
-    labels = [task.label for task in config.tasks]
+    labels, prompt = [task.label for task in config.tasks], config.prompt
     for index, label in enumerate(labels):
         if label in labels[:index]:
-            yield (
-                f"two tasks are called {label}, so that their metrics could not be told apart; give one of them "
-                f"another name, e.g. tasks.{index}.name {label}-2"
-            )
-    prompt = config.prompt
+            yield f"two tasks are called {label}, but need different names; give e.g. tasks.{index}.name {label}-2"
     if not config.served and prompt.max_actions_per_turn > prompt.max_actions:
         yield (
-            f"prompt.max_actions_per_turn is {prompt.max_actions_per_turn}, more than the trajectory's budget "
+            f"prompt.max_actions_per_turn is {prompt.max_actions_per_turn}, more than the episode's budget "
             f"prompt.max_actions = {prompt.max_actions}; lower the one or raise the other"
         )
 
 
 def _services(config: Config) -> Iterator[str]:
-    served, prompt = config.served, config.prompt
+    served, prompt, env = config.served, config.prompt, config.env
     if (prompt.style in ("chat", "bare")) != served:
         kind, styles = ("services", "chat or bare") if served else ("compiled", "compact or ragen")
         yield f"prompt.style is {prompt.style}, but the tasks are {kind}; use {styles}"
@@ -81,142 +98,108 @@ def _services(config: Config) -> Iterator[str]:
         for name in ("items", "held_out", "validation"):
             value = getattr(task, name)
             if value and not served:
-                yield f"{key}.{name} is {value!r}, but {task.env} is no service; leave it out"
+                yield f"{key}.{name} is {value!r}, but {task.env} is not a service; leave it out"
             if served and not value and name != "validation":
                 yield f"{key}.{name} is empty; name the items of {task.env}, e.g. 0-99, or an item file"
         if not served:
             continue
-        if bool(task.validation) != (config.train.validate_every > 0):
+        every = config.train.validate_every
+        if bool(task.validation) != (every > 0):
             yield (
-                f"{key}.validation is {task.validation!r} and train.validate_every is {config.train.validate_every}; "
-                "name items that are neither in items nor in held_out, or set train.validate_every to 0 and name none"
+                f"{key}.validation is {task.validation!r} and train.validate_every is {every}; give items that are "
+                "neither in items nor in held_out, or set train.validate_every to 0 and give none"
             )
-        if not config.env.url and task.env not in TEXT_SERVICES:
-            yield f"{key}.env is {task.env}, which is compiled, beside services; give a batch either, or env.url"
+        if not env.url and task.env not in TEXT_SERVICES:
+            yield f"{key}.env is {task.env}, which is compiled, unlike other tasks; set env.url, or split them"
         if task.levels or task.options:
-            yield f"{key} has levels or options, which services do not know; use items and held_out"
-    if config.env.token_file and config.env.url in ("", "local"):
-        yield (
-            f"env.token_file is {config.env.token_file!r}, which is for a server that is there already; the run draws "
-            "a token for a server of its own, so leave it out or give env.url"
-        )
+            yield f"{key} has levels or options, which services do not have; use items and held_out"
+    if env.token_file and env.url in ("", "local"):
+        yield f"env.token_file is {env.token_file!r}, but env.url is {env.url!r}; give the address of its server"
     if served and prompt.encoder != "pieces":
-        yield "prompt.encoder is canonical, but a text of services has the tokens of the whole text; use pieces"
+        yield f"prompt.encoder is {prompt.encoder}, but the texts of services are always tokenized whole; use pieces"
     if served and prompt.stop_at_answer:
         yield "prompt.stop_at_answer is true, but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:
-        rounds = config.algo.dynamic_sampling
-        yield f"algo.dynamic_sampling is {rounds}, but services play one round of episodes; use 1"
+        yield f"algo.dynamic_sampling is {config.algo.dynamic_sampling}, but services cannot resample groups; use 1"
 
 
 def _model(config: Config) -> Iterator[str]:
     model, usual = config.model, ModelConfig()
-    for name in _SHAPE:
+    for name in (*_SHAPE, "tokenizer") if model.pretrained else ():
         value = getattr(model, name)
-        if model.pretrained and value != getattr(usual, name):
-            yield (
-                f"model.{name} is {value!r}, but model.pretrained is {model.pretrained!r}, whose own files say what it "
-                f"is; leave model.{name} out"
-            )
+        if value != getattr(usual, name):
+            yield f"model.{name} is {value!r}, but model.pretrained {model.pretrained!r} determines it; leave it out"
     if model.online and not model.pretrained:
-        yield (
-            "model.online is true, but model.pretrained is empty, so that there is nothing to download; name a "
-            "repository of the Hugging Face Hub, or leave model.online out"
-        )
+        yield "model.online is true, but model.pretrained is empty; name a model on the Hub, or use false"
     if model.revision and not model.online:
-        yield (
-            f"model.revision is {model.revision!r}, but model.online is false, so that nothing is downloaded; set "
-            "model.online to true, or leave model.revision out"
-        )
+        yield f"model.revision is {model.revision!r}, but model.online is false; set it to true, or leave revision out"
     if model.lora.rank and not model.pretrained:
         yield (
-            f"model.lora.rank is {model.lora.rank}, which freezes the decoder, but model.pretrained is empty, so that "
-            "it is a random one; name a pretrained model, or set model.lora.rank to 0"
+            f"model.lora.rank is {model.lora.rank}, which freezes the decoder, but model.pretrained is empty and its "
+            "parameters are random; name a pretrained model, or use rank 0"
         )
     if model.precision == "bfloat16" and not (model.lora.rank or model.frozen_layers):
         yield (
-            "model.precision is bfloat16, which stores frozen parameters in bfloat16, but nothing is frozen; use "
-            "mixed, or set model.lora.rank or model.frozen_layers"
+            "model.precision is bfloat16, which is for frozen parameters, but none are frozen; use mixed, or set "
+            "model.lora.rank or model.frozen_layers"
         )
     if model.cache != "activations" and model.precision == "float32":
-        yield "model.cache is float32, but so are the activations (model.precision), so nothing changes; leave it out"
+        yield f"model.cache is {model.cache}, but the activations are float32 already; leave it out"
     if model.embed_dim % (2 * model.heads):
         yield (
-            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; every head needs an even whole "
-            "number of entries: make model.embed_dim a multiple of 2 x model.heads"
+            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; make model.embed_dim a multiple "
+            "of 2 x model.heads"
         )
     if model.heads % model.kv_heads:
         yield f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor"
 
 
 def _rollout(config: Config) -> Iterator[str]:
-    rollout, episodes = config.rollout, _groups(config) * config.rollout.group_size
+    rollout, slots, every = config.rollout, config.rollout.slots, config.train.mutual_information_every
+    episodes = config.groups * rollout.group_size
     if rollout.temperature == 0.0:
         yield "rollout.temperature is 0, which leaves nothing to learn from; use a number above 0, usually 1"
-    if rollout.slots > episodes:
-        yield (
-            f"rollout.slots is {rollout.slots}, more than the {episodes} episodes of a batch (groups x members); use 0 "
-            "for one slot per episode"
-        )
-    if rollout.slots % rollout.group_size:
-        yield (
-            f"rollout.slots is {rollout.slots}, which is not a multiple of rollout.group_size = {rollout.group_size}; "
-            "members of a group start together"
-        )
-    if config.train.mutual_information_every and _groups(config) == 1:
-        yield (
-            f"train.mutual_information_every is {config.train.mutual_information_every}, but the batch has a single "
-            "group, so that there is no other prompt to score its responses under; give the tasks more groups, or use 0"
-        )
+    if slots > episodes:
+        yield f"rollout.slots is {slots}, more than the {episodes} episodes of a batch; use 0 for one slot per episode"
+    if slots % rollout.group_size:
+        yield f"rollout.slots is {slots}, expected a multiple of rollout.group_size = {rollout.group_size}, or 0"
+    if every and config.groups == 1:
+        yield f"train.mutual_information_every is {every}, which compares groups, but there is one; use more, or 0"
     if rollout.context != "full" and config.prompt.max_turns == 1:
-        yield (
-            f"rollout.context is {rollout.context}, but prompt.max_turns is 1, so that nothing is left out of the "
-            "context; use full, or more turns"
-        )
+        yield f"rollout.context is {rollout.context}, but prompt.max_turns is 1, so nothing changes; use full"
 
 
 def _rule(config: Config) -> Iterator[str]:
     algo, group_size, turns = config.algo, config.rollout.group_size, config.prompt.max_turns
     advantage, kl, kept, horizon = algo.advantage, algo.kl, algo.filter, algo.horizon
-    this = f"algo.advantage is {advantage.kind}"
-    if advantage.per_group and group_size == 1:
-        yield (
-            f"{this}, which compares the members of a group, but rollout.group_size is 1; use at least 2 members or "
-            "algo.advantage gae"
-        )
-    method = advantage.reward_normalization
-    if method != "identity" and advantage.reward_grouping == "state" and group_size == 1:
-        yield (
-            f"algo.advantage.reward_normalization is {method}, which compares the members of a group, but "
-            "rollout.group_size is 1; use at least 2 members, or identity"
-        )
-    if advantage.spread_weighted and (group_size == 1 or algo.filter_group_size == 1):
-        yield (
-            "algo.advantage.spread_weighted is true, but groups of one have no spread; use at least 2 "
-            "rollout.group_size (and algo.filter_group_size), or false"
-        )
+    this, rounds = f"algo.advantage is {advantage.kind}", f"algo.dynamic_sampling is {algo.dynamic_sampling}"
+    method, by = advantage.reward_normalization, getattr(kept, "by", "")
+    compared = {
+        this: advantage.per_group,
+        f"algo.advantage.reward_normalization is {method}": method != "identity"
+        and advantage.reward_grouping == "state",
+        "algo.advantage.spread_weighted is true": advantage.spread_weighted,
+        f"algo.filter is {kept.kind} by {by}": by in ("std", "entropy_std"),
+        rounds: algo.dynamic_sampling > 1,
+    }
+    for setting, compares in compared.items():
+        if compares and group_size == 1:
+            yield f"{setting}, which compares members of a group, but rollout.group_size is 1; use at least 2 members"
+    if advantage.spread_weighted and algo.filter_group_size == 1:
+        yield "algo.advantage.spread_weighted is true, but algo.filter_group_size is 1; use at least 2, or 0 for all"
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
-        yield (
-            f"algo.overlong_penalty is {algo.overlong_penalty:g}, which algo.overlong_buffer 0 does not read; leave it "
-            "out"
-        )
+        yield f"algo.overlong_penalty is {algo.overlong_penalty:g}, which algo.overlong_buffer 0 does not read"
     if turns == 1 and advantage.kind == "bi_level_gae":
         yield f"{this}, which is gae where prompt.max_turns is 1; use gae, or more turns"
     for name in ("reward_placement", "turn_gamma", "history") if turns == 1 else ():
         field, value = type(advantage).model_fields.get(name), getattr(advantage, name, None)
         if field and value != field.default:
-            yield (
-                f"algo.advantage.{name} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
-            )
-    if kept.kind != "none" and group_size == 1 and kept.by in ("std", "entropy_std"):
-        yield (
-            f"algo.filter is {kept.kind} by {kept.by}, which ranks groups by the spread of their members, but "
-            "rollout.group_size is 1; use at least 2 members or algo.filter none"
-        )
+            key = f"algo.advantage.{name}"
+            yield f"{key} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
         yield (
-            f"algo.filter is {kept.kind}, which may keep nothing, and that counts as a skipped update, but "
-            "train.max_bad_updates is 1, so that the run would stop; raise it"
+            f"algo.filter is {kept.kind}, which may keep nothing and skip updates, but train.max_bad_updates is 1, so "
+            "that the run would stop; raise it"
         )
     least = 2 if advantage.per_group else 1
     if algo.filter_group_size and not least <= algo.filter_group_size < group_size:
@@ -224,17 +207,8 @@ def _rule(config: Config) -> Iterator[str]:
             f"algo.filter_group_size is {algo.filter_group_size}; expected at least {least} and fewer than "
             f"rollout.group_size = {group_size}, or 0 for all"
         )
-    rounds = f"algo.dynamic_sampling is {algo.dynamic_sampling}"
-    if algo.dynamic_sampling > 1 and group_size == 1:
-        yield (
-            f"{rounds}, which resamples groups without a spread of returns, but rollout.group_size is 1; use at least "
-            "2 members, or 1"
-        )
     if algo.dynamic_sampling > 1 and algo.mismatch.kind == "replay":
-        yield (
-            f"{rounds}, which puts groups of several rollouts side by side, but algo.mismatch replay replays one; use "
-            "1, or algo.mismatch none"
-        )
+        yield f"{rounds}, which mixes rollouts, but algo.mismatch replay replays one; use 1, or mismatch none"
     from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")
     if algo.objective.kind == "policy_gradient" and from_rollout and kl.apply_to != "reward":
         yield (
@@ -244,16 +218,10 @@ def _rule(config: Config) -> Iterator[str]:
     if kl.kind != "none" and kl.coef == 0.0 and "kl_coef" not in algo.schedules:
         yield "algo.kl.coef is 0 and stays so, so that it has no effect; set it above 0, or use algo.kl none"
     if kl.apply_to == "reward" and advantage.per_episode:
-        yield (
-            f"algo.kl.apply_to is reward, but algo.advantage {advantage.kind} compares returns and would not see it; "
-            "use loss, or algo.advantage gae or reward_to_go"
-        )
+        yield f"algo.kl.apply_to is reward, but algo.advantage {advantage.kind} compares returns without it; use loss"
     if kl.kind == "adaptive" and "kl_coef" in algo.schedules:
-        yield (
-            "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one of them "
-            "out"
-        )
-    episodes = _groups(config) * group_size
+        yield "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one out"
+    episodes = config.groups * group_size
     if kl.kind == "adaptive" and episodes >= 5 * kl.horizon:
         yield (
             f"algo.kl.horizon is {kl.horizon:g} for {episodes} episodes an iteration, so that one step could turn the "
@@ -264,22 +232,18 @@ def _rule(config: Config) -> Iterator[str]:
         if horizon.turns[-1] > turns:
             yield f"{given}; expected at most prompt.max_turns = {turns}: raise that, or lower these"
         if horizon.turns == (turns,):
-            yield f"{given}, which is prompt.max_turns from the start, as with algo.horizon fixed; use that"
+            yield f"{given}, which is prompt.max_turns from the start; use algo.horizon fixed"
 
 
 def _schedules(config: Config) -> Iterator[str]:
-    algo = config.algo
-    starts = algo.starts()
-    starts |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
+    algo, starts = config.algo, config.schedule_starts()
     for name, schedule in algo.schedules.items():
         given = f"algo.schedules.{name}.end is {schedule.end:g}"
         if name not in starts:
-            yield (
-                f"{given}, but algo.advantage {algo.advantage.kind}, algo.objective {algo.objective.kind} and algo.kl "
-                f"{algo.kl.kind} do not read {name}; leave it out"
-            )
+            rule = f"algo.advantage {algo.advantage.kind}, algo.objective {algo.objective.kind}, algo.kl {algo.kl.kind}"
+            yield f"{given}, but {rule} do not read {name}; leave it out"
         if schedule.end == starts[name]:
-            yield f"{given}, where {name} starts from, so that nothing moves; give another end, or leave it out"
+            yield f"{given}, where {name} starts from, so that nothing changes; give another end, or leave it out"
         low, high = _RANGES.get(name, (0.0, float("inf")))
         if not low <= schedule.end <= high:
             yield f"{given}; expected {low:g} to {high:g}"
@@ -287,18 +251,18 @@ def _schedules(config: Config) -> Iterator[str]:
 
 def _kept(config: Config) -> tuple[int, int]:
     """Groups and rows that are trained on, as far as their numbers are known in advance."""
-    kept, groups = config.algo.filter, _groups(config)
+    kept, groups = config.algo.filter, config.groups
     number = kept.kept(groups) if kept.kind == "fraction" else groups
     turns = config.prompt.max_turns if config.rollout.context == "single_turn" else 1
     return number, number * config.rollout.group_size * turns
 
 
 def _batch(config: Config) -> Iterator[str]:
-    algo, groups, (kept, rows) = config.algo, _groups(config), _kept(config)
+    algo, optim, train, groups, (kept, rows) = config.algo, config.optim, config.train, config.groups, _kept(config)
     if algo.filter.kind == "fraction" and not kept:
         yield (
-            f"algo.filter.ratio {algo.filter.ratio:g} of {groups} groups keeps none; raise the ratio to at least "
-            f"{1 / groups:g} or give the tasks more groups"
+            f"algo.filter.ratio {algo.filter.ratio:g} of {groups} groups keeps none; use at least {1 / groups:g} or "
+            "more groups"
         )
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % microbatches:
@@ -307,31 +271,25 @@ def _batch(config: Config) -> Iterator[str]:
             f"algo.minibatches x algo.grad_accum_steps is {microbatches}, which does not divide the {rows} rows kept "
             f"for training ({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
         )
-    none = f"but algo.advantage {algo.advantage.kind} has no critic"
-    if config.optim.critic_lr is not None and not algo.advantage.has_critic:
-        yield f"optim.critic_lr is {config.optim.critic_lr}, {none}; leave it out, or use algo.advantage gae"
-    if config.optim.decay != "matrices" and config.optim.weight_decay == 0.0:
+    if optim.decay != "matrices" and optim.weight_decay == 0.0:
+        yield f"optim.decay is {optim.decay}, but optim.weight_decay is 0; set it above 0, or leave optim.decay out"
+    no_critic = f"but algo.advantage {algo.advantage.kind} has no critic; leave it out, or use algo.advantage gae"
+    if optim.critic_lr is not None and not algo.advantage.has_critic:
+        yield f"optim.critic_lr is {optim.critic_lr}, {no_critic}"
+    if train.critic_warmup and not algo.advantage.has_critic:
+        yield f"train.critic_warmup is {train.critic_warmup}, {no_critic}"
+    if train.critic_warmup and train.critic_warmup >= train.iterations:
         yield (
-            f"optim.decay is {config.optim.decay}, but optim.weight_decay is 0, so that nothing decays; leave "
-            "optim.decay out, or set optim.weight_decay above 0"
-        )
-    warmup = config.train.critic_warmup
-    if warmup and not algo.advantage.has_critic:
-        yield f"train.critic_warmup is {warmup}, {none}; use 0, or algo.advantage gae"
-    if warmup and warmup >= config.train.iterations:
-        yield (
-            f"train.critic_warmup is {warmup} and train.iterations {config.train.iterations}, so that the policy would "
-            "never learn; use fewer than train.iterations"
+            f"train.critic_warmup is {train.critic_warmup} and train.iterations {train.iterations}, so that the policy "
+            "would never learn; use fewer than train.iterations"
         )
 
 
 def _devices(config: Config) -> Iterator[str]:
-    algo, mesh, groups, (_, rows) = config.algo, config.mesh, _groups(config), _kept(config)
-    if config.devices % (mesh.fsdp * mesh.tensor):
-        yield (
-            f"mesh.fsdp x mesh.tensor is {mesh.fsdp} x {mesh.tensor}, which does not divide devices {config.devices}; "
-            "use a divisor"
-        )
+    algo, mesh, slots, (_, rows) = config.algo, config.mesh, config.rollout.slots, _kept(config)
+    this, shared = f"devices is {config.devices}", mesh.fsdp * mesh.tensor
+    if config.devices % shared:
+        yield f"mesh.fsdp x mesh.tensor is {mesh.fsdp} x {mesh.tensor}, which does not divide {this}; use a divisor"
     if algo.mismatch.kind == "replay" and (mesh.tensor > 1 or mesh.rollout != "rows"):
         yield (
             f"algo.mismatch is replay, but mesh.tensor is {mesh.tensor} and mesh.rollout {mesh.rollout}: learner and "
@@ -340,28 +298,25 @@ def _devices(config: Config) -> Iterator[str]:
     # With `devices: 0` the number of devices is not known yet; a run checks again when it is.
     learners = max(config.devices // mesh.tensor, 1)
     replicas = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
-    this, slots, episodes = f"devices is {config.devices}", config.rollout.slots, groups * config.rollout.group_size
-    if groups % replicas:
+    if config.groups % replicas:
         yield (
-            f"{this}, and their {replicas} replicas, each with episodes of its own, do not divide the {groups} groups "
-            "of a batch; change devices, mesh, or the groups of the tasks"
+            f"{this}, with {replicas} rollout replicas, which do not divide the {config.groups} groups of a batch; "
+            "change devices, mesh, or the groups of the tasks"
         )
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % (microbatches * learners):
         yield (
-            f"{this}, and their {learners} learners do not divide the {rows // microbatches} rows of a part of a "
-            "minibatch; change devices, mesh.tensor, groups or members, algo.minibatches or algo.grad_accum_steps"
+            f"{this}, with {learners} learners, which do not divide the {rows // microbatches} rows of a microbatch; "
+            "change devices, mesh.tensor, groups or members, algo.minibatches or algo.grad_accum_steps"
         )
+    episodes = config.groups * config.rollout.group_size
     if slots * replicas > episodes:
         yield (
             f"rollout.slots is {slots} for each of {replicas} replicas, more than the {episodes} episodes of a batch; "
             "use fewer, or 0 for one slot per episode"
         )
     if config.imitation.levels and config.imitation.batch % learners:
-        yield (
-            f"{this}, and their {learners} learners do not divide imitation.batch = {config.imitation.batch}; use a "
-            "multiple"
-        )
+        yield f"{this}, with {learners} learners, which do not divide imitation.batch = {config.imitation.batch}"
 
 
 def _imitation(config: Config) -> Iterator[str]:

@@ -11,7 +11,7 @@ variants:
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -36,13 +36,10 @@ class _File(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The variants that are compared.
+    """The variants that are compared, each with `seeds` seeds: `run.seed`, `run.seed` + 1 and so on.
 
-    Attributes:
-        seeds: number of seeds of every variant: `run.seed`, `run.seed` + 1 and so on.
-        devices: number of devices that the seeds are distributed over; 0 for all available ones.
-        variants: the configuration of each variant by name, with the first seed.
-        pairs: pairs of variants (a, b) whose difference a - b is reported.
+    The seeds are distributed over `devices` devices, 0 for all available ones. `variants` have the first seed; of each
+    of the `pairs` (a, b), the difference a - b is reported.
     """
 
     seeds: int
@@ -70,64 +67,56 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
         where = shortened(".".join(map(str, first["loc"])) or "the file")
         known = ", ".join(_File.model_fields)
         raise UserError(f"{path}: {where}: {shortened(first['msg'])}; the keys are {known}") from error
-    variants = {}
-    for name, changes in file.variants.items():
-        if not name.replace("_", "").replace("-", "").isalnum() or len(name) > 100:
-            raise UserError(
-                f"{path}: the variant {shortened(repr(name))} names a file; use 1 to 100 letters, digits, _ and -"
-            )
-        other = [section for section in changes if section not in _SECTIONS]
-        if other:
-            raise UserError(
-                f"{path}: variants.{name} changes {shortened(other[0])}, but variants share everything except "
-                f"{' and '.join(_SECTIONS)}; put it under run, or compare two files"
-            )
-        data = dict(file.run)
-        for section, values in changes.items():
-            shared = data.get(section) or {}
-            if not isinstance(shared, dict):
-                raise UserError(f"{path}: run.{section} is {shortened(shared)}, expected keys with values")
-            data[section] = merged(shared, values) if section == "algo" else {**shared, **values}
-        config = decode(data, source=f"{path}: variants.{name}")
-        try:
-            validate(config)
-        except UserError as error:
-            raise UserError(f"{path}: variants.{name}: {error}") from error
-        variants[name] = config
-    for pair in file.pairs:
-        unknown = [name for name in pair if name not in variants]
-        if unknown:
-            raise UserError(
-                f"{path}: pairs names {shortened(repr(unknown[0]))}, which is no variant; the variants are "
-                f"{shortened(', '.join(variants))}"
-            )
+    variants = {name: _variant(path, file.run, name, changes) for name, changes in file.variants.items()}
+    for name in (name for pair in file.pairs for name in pair if name not in variants):
+        known = shortened(", ".join(variants))
+        raise UserError(f"{path}: pairs names {shortened(repr(name))}, but the variants are {known}; use one of them")
     comparison = Comparison(seeds=file.seeds, devices=file.devices, variants=variants, pairs=file.pairs)
-    _check_budgets(path, comparison)
+    for refusal in _refusals(comparison):
+        raise UserError(f"{path}: {refusal}")
     return comparison
 
 
-def _check_budgets(path: str | os.PathLike[str], comparison: Comparison) -> None:
-    first = comparison.shared
-    if first.devices != 1 or first.mesh != MeshConfig():
-        raise UserError(
-            f"{path}: run.devices and run.mesh are not read; every seed has one device, give devices beside run"
-        )
-    if first.train.on_collapse != "go_on":
-        raise UserError(
-            f"{path}: run.train.on_collapse is {first.train.on_collapse}, but variants have equal lengths; use go_on"
-        )
-    if first.train.mutual_information_every:
-        raise UserError(
-            f"{path}: run.train.mutual_information_every is set, but is measured by `agentrl train` alone; use 0"
-        )
-    if not first.train.iterations:
-        raise UserError(f"{path}: run.train.iterations is 0, so that nothing is learned; give at least 1")
-    steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}
-    for name, number in steps.items():
-        if number != next(iter(steps.values())):
+def _variant(path: Any, run: Mapping[str, Any], name: str, changes: Mapping[str, dict[str, Any]]) -> Config:
+    if not name.replace("_", "").replace("-", "").isalnum() or len(name) > 100:
+        given = shortened(repr(name))
+        raise UserError(f"{path}: the variant {given} names a file; use 1 to 100 letters, digits, _ and -")
+    data = dict(run)
+    for section, values in changes.items():
+        if section not in _SECTIONS:
             raise UserError(
-                f"{path}: variants.{name} takes {number} gradient steps an iteration and {next(iter(steps))} "
-                f"{next(iter(steps.values()))}; set algo.epochs and algo.minibatches alike, under run.algo"
+                f"{path}: variants.{name} changes {shortened(section)}, but variants share everything except "
+                f"{' and '.join(_SECTIONS)}; put it under run, or compare two files"
+            )
+        shared = run.get(section) or {}
+        if not isinstance(shared, dict):
+            raise UserError(f"{path}: run.{section} is {shortened(shared)}, expected keys with values")
+        data[section] = merged(shared, values) if section == "algo" else {**shared, **values}
+    config = decode(data, source=f"{path}: variants.{name}")
+    try:
+        validate(config)
+    except UserError as error:
+        raise UserError(f"{path}: variants.{name}: {error}") from error
+    return config
+
+
+def _refusals(comparison: Comparison) -> Iterator[str]:
+    first, train = comparison.shared, comparison.shared.train
+    if first.devices != 1 or first.mesh != MeshConfig():
+        yield "run.devices and run.mesh are not read, because every seed has one device; give devices next to run"
+    if train.on_collapse != "go_on":
+        yield f"run.train.on_collapse is {train.on_collapse}, but variants have equal lengths; use go_on"
+    if every := train.mutual_information_every:
+        yield f"run.train.mutual_information_every is {every}, which only `agentrl train` reads"
+    if not train.iterations:
+        yield "run.train.iterations is 0, so that nothing is learned; give at least 1"
+    steps = {name: config.algo.epochs * config.algo.minibatches for name, config in comparison.variants.items()}
+    (usual, expected), *others = steps.items()
+    for name, number in others:
+        if number != expected:
+            yield (
+                f"variants.{name} takes {number} gradient steps an iteration and {usual} {expected}; give all the same "
+                "algo.epochs and algo.minibatches, under run.algo"
             )
 
 

@@ -1,4 +1,4 @@
-"""Base class of configuration sections, and number types with ranges."""
+"""Base class of configuration sections, and types of their values."""
 
 from typing import Annotated, Any, Self
 
@@ -11,10 +11,11 @@ Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Size = Annotated[int, Field(ge=1, le=2**20)]
 NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0.0, le=LARGEST, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
-Discount = Annotated[float, Field(ge=0.0, le=1.0)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Text = Annotated[str, Field(min_length=1)]
 
 TRACED = "traced"
 """Marks a number that the compiled update takes as an argument, so that a new value does not recompile it."""
@@ -23,14 +24,10 @@ TRACED = "traced"
 class Section(BaseModel):
     """A section of the configuration: frozen, without unknown keys. The string below a field is its help text."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with other values, which are not checked.
-
-        Raises:
-            TypeError: there is no field of that name.
-        """
+        """Returns a copy with other values, which are not checked; raises TypeError if there is no such field."""
         unknown = changes.keys() - type(self).model_fields.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no {sorted(unknown)[0]}")
@@ -43,5 +40,5 @@ class Section(BaseModel):
         }
 
     def static(self) -> Self:
-        """The static settings: a copy with None for the traced numbers, so that nothing reads them by mistake."""
+        """A copy with None for the traced numbers, so that nothing reads them by mistake."""
         return self.model_copy(update=dict.fromkeys(self.traced()))

@@ -4,14 +4,11 @@ The YAML is read with safe types only and decoded strictly: an unknown key, a wr
 `UserError` that names the key.
 """
 
-import difflib
 import json
 import os
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -21,6 +18,7 @@ from agentrl_jax.config import presets
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
 from agentrl_jax.config.fields import Section
+from agentrl_jax.config.keys import child_type, quoted, sections_of, unknown_key
 from agentrl_jax.config.rates import with_rates
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import UserError, shortened, text_flaw
@@ -44,15 +42,19 @@ _EXPECTED = {
     "less_than": "a number below {lt:.10g}",
     "less_than_equal": "a number of at most {le:.10g}",
 }
+_KINDS = {
+    name: field.default.model_dump(include={"kind"})
+    for name, field in AlgoConfig.model_fields.items()
+    if isinstance(field.default, Section)
+}
+"""Fields of `algo` that have a kind, and their default kinds."""
 
 
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """Reads a YAML file, applies overrides and checks the result.
 
-    Args:
-        path: the YAML file.
-        overrides: command line words, `--algo.objective.clip_high 0.28` or `--algo.objective.clip_high=0.28`; entries
-            of lists by their index (`--tasks.0.groups 4`), values as in YAML.
+    `overrides` are words of the command line, `--algo.objective.clip_high 0.28` or `--algo.objective.clip_high=0.28`;
+    entries of lists are given by their index (`--tasks.0.groups 4`), values as in YAML.
 
     Raises:
         UserError: the file cannot be read, or a key or a value is not what was expected.
@@ -77,8 +79,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     missing = [name for name in Config.model_fields if name not in data]
     if missing:
         raise UserError(
-            f"{path}: lacks {missing[0]}, but the file of a run holds every key; put back the whole file or use a new "
-            "run folder"
+            f"{path}: lacks {missing[0]}, but a run's file has every key; restore it or use a new run folder"
         )
     try:
         config = decode(data, source=f"{path}")
@@ -86,22 +87,16 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     except UserError as error:
         text = str(error).removeprefix(f"{path}: ")
         if "unknown key" in text:
-            text += (
-                f"; if {Path(path).parent} was written by another version of agentrl, use that version, or a new run "
-                "folder"
-            )
+            folder = Path(path).parent
+            text += f"; if {folder} was written by another version of agentrl, use that version, or a new run folder"
         raise UserError(f"{path}: {text}") from error
     return config
 
 
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
-    """Turns plain data into a `Config`; values missing in `algo` come from the preset.
+    """Turns nested mappings and lists into a `Config`; `source` is named in error messages.
 
-    Learning rates that are not given are filled in, see `rates`.
-
-    Args:
-        data: nested mappings and lists, as read from YAML.
-        source: name of the data, at the start of an error message.
+    Values missing in `algo` come from the preset, learning rates that are not given from `rates`.
 
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
@@ -115,33 +110,25 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     try:
         return with_rates(Config.model_validate_json(json.dumps(data, default=str)))
     except ValidationError as error:
-        raise UserError(f"{source}: {_explain(error)}") from error
+        raise UserError(f"{source}: {_explain(error, data)}") from error
     except (ValueError, RecursionError) as error:  # from json.dumps
         raise UserError(f"{source}: holds a part of itself; write its values out") from error
 
 
-_KINDS = {
-    name: field.default.model_dump(include={"kind"})
-    for name, field in AlgoConfig.model_fields.items()
-    if isinstance(field.default, Section)
-}
-"""Fields of `algo` that have a kind, and their default kinds."""
-
-
 def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides keys of `algo`. A field with a kind is merged key by key if the kind is the same, else replaced."""
-    result = {key: _written_out(value) if key in _KINDS else value for key, value in base.items()}
+    result = {key: _with_kind(value) if key in _KINDS else value for key, value in base.items()}
     for key, value in given.items():
         if key in _KINDS:
-            value, below = _written_out(value), result.get(key)
+            value, below = _with_kind(value), result.get(key)
             if isinstance(value, dict) and isinstance(below, dict):
-                kinds = [part["kind"] for part in (value, below) if "kind" in part]
-                value = value if kinds[1:] and kinds[0] != kinds[1] else {**below, **value}
+                same = value.get("kind", below.get("kind")) == below.get("kind", value.get("kind"))
+                value = {**below, **value} if same else value
         result[key] = value
     return result
 
 
-def _written_out(value: Any) -> Any:
+def _with_kind(value: Any) -> Any:
     """Expands a field with a kind that was given by its kind alone; null means the kind none."""
     return {"kind": value or "none"} if value is None or isinstance(value, str) else value
 
@@ -165,24 +152,31 @@ def differences(a: Config, b: Config) -> list[str]:
     return [key for key in {**left, **right} if left.get(key, missing) != right.get(key, missing)]
 
 
+def leaves(node: Any, prefix: str = "", *, lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """Values of nested mappings by their dotted keys; with `lists` also the entries of lists, else lists are values."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if lists and isinstance(node, list) else ()
+    if node and items:
+        for key, value in items:
+            yield from leaves(value, f"{prefix}.{key}" if prefix else key, lists=lists)
+    else:
+        yield prefix, node
+
+
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads the keys and values of a YAML file, with safe types only.
 
     Raises:
         UserError: the file cannot be read, or is not a mapping.
     """
+    name = shortened(path)
     try:
         with open(path, "rb") as file:
             content = file.read(safe_yaml.MAX_BYTES + 1)
         text = content.decode()
     except FileNotFoundError:
-        raise UserError(
-            f"{shortened(path)}: there is no such file; give the path of a YAML file, e.g. one of experiments/"
-        ) from None
+        raise UserError(f"{name}: no such file; give the path of a YAML file, e.g. one of experiments/") from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{shortened(path)}: cannot be read as UTF-8 text ({shortened(error)}); give the path of a YAML file"
-        ) from error
+        raise UserError(f"{name}: cannot be read as UTF-8 text ({shortened(error)}); give a YAML file") from error
     if len(content) > safe_yaml.MAX_BYTES:
         raise UserError(f"{path}: has more than {safe_yaml.MAX_BYTES} bytes; a configuration takes far fewer")
     try:
@@ -192,11 +186,9 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = shortened(getattr(error, "problem", None) or error)
         raise UserError(f"{path}{where}: not valid YAML: {problem}; expected `key: value` lines") from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
+    if data is not None and not isinstance(data, dict):
         raise UserError(f"{path}: holds {type(data).__name__}, expected `key: value` lines such as `seed: 0`")
-    return data
+    return data or {}
 
 
 def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -204,9 +196,9 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or len(word) == 2:
+            given = shortened(repr(word))
             raise UserError(
-                f"{shortened(repr(word))}: expected an option such as `--algo.objective.clip_high 0.28`; `--help` "
-                "lists them"
+                f"{given}: expected an option such as `--algo.objective.clip_high 0.28`; `--help` lists them"
             )
         name, equals, value = word[2:].partition("=")
         if not equals:
@@ -221,163 +213,70 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _put(data: dict[str, Any], name: str, text: str) -> None:
     """Sets the value at a dotted key, through mappings and lists."""
-    option = shortened(name)
-    path = name.replace("-", "_").split(".") if ".options." not in name else name.split(".")
+    path = (name if ".options." in name else name.replace("-", "_")).split(".")
+    option = f"--{shortened(name)}"
     node: Any = data
     kind: Any = Config
-    for depth, step in enumerate(path):
-        here = ".".join(path[:depth]) or "configuration"
-        kind = _child_type(kind, step)
+    for depth, step in enumerate(path, 1):
+        kind, key, above = child_type(kind, step), step, shortened(".".join(path[: depth - 1]))
         if kind is None:
-            raise UserError(f"--{option}: {_unknown_key(path[: depth + 1])}")
+            raise UserError(f"{option}: {unknown_key(path[:depth])}")
         if isinstance(node, list):
-            if not (step.isascii() and step.isdigit() and len(step) < 10) or int(step) >= len(node):
-                raise UserError(
-                    f"--{option}: {shortened(here)} has {len(node)} entries; use an index from 0 to {len(node) - 1}"
-                )
-            index: Any = int(step)
-        else:
-            index = step
-        if depth == len(path) - 1:
-            node[index] = text if kind is str else _scalar(name, text, kind)
+            if not (step.isascii() and step.isdigit() and len(step) < 10 and int(step) < len(node)):
+                raise UserError(f"{option}: {above} has {len(node)} entries; use an index from 0 to {len(node) - 1}")
+            key = int(step)  # type: ignore[assignment]
+        elif not isinstance(node, dict):
+            raise UserError(f"{option}: {above} is {quoted(node)}, expected keys with values")
+        if depth == len(path):
+            node[key] = text if kind is str else _scalar(option, text, kind)
             return
         if isinstance(node, dict):
-            below = node.get(step)
-            if step in node and len(sections_of(kind)) > 1:
-                node[step] = _written_out(below)
-            elif not isinstance(below, dict | list):
-                node[step] = [task.model_dump() for task in Config().tasks] if step == "tasks" else {}
-        node = node[index]
-        if not isinstance(node, dict | list):
-            above = shortened(".".join(path[: depth + 1]))
-            raise UserError(f"--{option}: {above} is {_quoted(node)}, expected keys with values")
+            if key in node and len(sections_of(kind)) > 1:
+                node[key] = _with_kind(node[key])
+            elif not isinstance(node.get(key), dict | list):
+                node[key] = to_dict(Config())["tasks"] if key == "tasks" else {}
+        node = node[key]
 
 
-def _scalar(name: str, text: str, kind: Any) -> Any:
+def _scalar(option: str, text: str, kind: Any) -> Any:
     if text.lower() == "none":
         return "none" if "none" in get_args(kind) else None
     try:
         return safe_yaml.parse(text)
     except yaml.YAMLError:
-        raise UserError(
-            f"--{shortened(name)}: {shortened(repr(text))} is not a value; write it as in YAML, e.g. 0.28, true or "
-            "[1, 2]"
-        ) from None
+        given = shortened(repr(text))
+        raise UserError(f"{option}: {given} is not a value; write it as in YAML: 0.28, true or [1, 2]") from None
 
 
-def sections_of(kind: Any) -> list[type[Section]]:
-    """The section classes of a type: itself, or the members of a union."""
-    parts = get_args(kind) or (kind,)
-    return [part for part in parts if isinstance(part, type) and issubclass(part, Section)]
-
-
-def _child_type(kind: Any, step: str) -> Any:
-    """The annotated type below a key; None where the tree has no such key."""
-    kind = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
-    if get_origin(kind) is tuple:
-        return get_args(kind)[0]
-    if get_origin(kind) is dict:
-        return get_args(kind)[1]
-    found = [part.model_fields[step].annotation for part in sections_of(kind) if step in part.model_fields]
-    if len(found) > 1 and all(get_origin(each) is Literal for each in found):
-        return Literal[tuple(name for each in found for name in get_args(each))]
-    return found[0] if found else None
-
-
-def every_key(kind: Any = Config, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of the tree, its sections included, for all kinds, but not inside lists."""
-    for name in dict.fromkeys(name for part in sections_of(kind) for name in part.model_fields):
-        key = f"{prefix}.{name}" if prefix else name
-        yield key
-        below = _child_type(kind, name)
-        if get_origin(below) not in (tuple, dict):
-            yield from every_key(below, key)
-
-
-def _unknown_key(path: Sequence[Any], value: Any = None, kind: str = "") -> str:
-    """Error message for an unknown key, with the key that may have been meant: a sibling, or one elsewhere.
-
-    Args:
-        path: path to the key.
-        value: value of the key.
-        kind: kind of the field that the key is in; empty if the field has no kinds.
-    """
-    parent: Any = Config
-    for step in path[:-1]:
-        parent = _child_type(parent, str(step))
-    key, prefix = str(path[-1]), ".".join(map(str, path[:-1]))
-    parts = sections_of(parent) if get_origin(parent) not in (tuple, dict) else []
-    if kind:
-        others = [get_args(part.model_fields["kind"].annotation)[0] for part in parts if key in part.model_fields]
-        if others:
-            return (
-                f"{prefix}.{key} is {_quoted(value)}, which {prefix}.kind {kind} does not have; leave it out, or use "
-                f"kind {' or '.join(others)}"
-            )
-        parts = [part for part in parts if part.model_fields["kind"].default == kind]
-    siblings = list(dict.fromkeys(name for part in parts for name in part.model_fields))
-    every = list(every_key())
-    ends = [end for end in every if key in (end.rpartition(".")[2], "_".join(end.split(".")[-2:]))]
-    near = difflib.get_close_matches(key, siblings, n=1)
-    last = {end.rpartition(".")[2]: end for end in every}
-    if ends:
-        hint = f"did you mean {' or '.join(ends)}?"
-    elif near:
-        hint = f"did you mean {'.'.join(filter(None, (prefix, near[0])))}?"
-    elif siblings and (far := difflib.get_close_matches(key, last, n=1)):
-        hint = f"did you mean {last[far[0]]}?"
-    else:
-        hint = f"known keys here: {', '.join(siblings)}" if siblings else "there are no keys below this one"
-    return f"unknown key {shortened('.'.join(map(str, path)))}; {hint}"
-
-
-def _explain(error: ValidationError) -> str:
-    """Error message in one line for the first problem that pydantic found."""
+def _explain(error: ValidationError, data: Mapping[str, Any]) -> str:
+    """Error message in one line for the first problem that pydantic found in the data."""
     problem = error.errors()[0]
+    code, given = problem["type"], problem["input"]
     path: list[Any] = []
-    kind: Any = Config
-    chosen, of_union = "", False
-    for step in problem["loc"]:  # has the names of union members too, which are not keys
-        kinds = sections_of(kind)
-        if len(kinds) > 1:
-            chosen = str(step)
-            kind = next(part for part in kinds if part.model_fields["kind"].default == chosen)
-            continue
-        of_union = get_origin(kind) in (types.UnionType, typing.Union) and not kinds
-        if of_union or kind is None:
-            break
-        path.append(step)
-        kind = _child_type(kind, str(step))
-    key = ".".join(map(str, path)) or "the file"
-    if problem["type"] == "value_error":
+    node: Any = data
+    section: Any = data
+    for step in problem["loc"]:  # also has the kinds and types of unions, which are no keys
+        is_key = isinstance(node, Mapping) and (step in node or code == "missing")
+        if is_key or (isinstance(node, list | tuple) and isinstance(step, int)):
+            path.append(step)
+            section, node = node, node.get(step) if isinstance(node, Mapping) else node[step]
+    key = shortened(".".join(map(str, path)))
+    if code == "value_error":
         return str(problem["ctx"]["error"])
-    if problem["type"] == "extra_forbidden":
-        return _unknown_key(path, problem["input"], chosen)
-    if problem["type"] == "missing":
+    if code == "extra_forbidden":
+        return unknown_key(path, given, section.get("kind"))
+    if code == "missing":
         return f"the key {key} is missing; give it a value"
-    if problem["type"] == "union_tag_invalid":
-        return f"{shortened(key)}.kind is {_quoted(problem['ctx']['tag'])}, expected {problem['ctx']['expected_tags']}"
-    if len(sections_of(kind)) > 1:
-        expected = "a kind, or keys with values"
-    elif of_union:
-        expected = " or ".join(argument.__name__ for argument in get_args(kind))
-    else:
-        known = _EXPECTED.get(problem["type"])
-        expected = known.format(**problem.get("ctx", {})) if known else shortened(problem["msg"])
-    return f"{shortened(key)} is {_quoted(problem['input'])}, expected {expected}"
+    if code == "union_tag_invalid":
+        return f"{key}.kind is {quoted(problem['ctx']['tag'])}, expected {problem['ctx']['expected_tags']}"
+    if code == "dict_type" and path[0] == "algo" and path[-1] in _KINDS:
+        return f"{key} is {quoted(given)}, expected a kind, or keys with values"
+    same = [problem]
+    if path[-1] != problem["loc"][-1]:  # a value of several types, with a problem for each
+        same = [each for each in error.errors() if each["loc"][:-1] == problem["loc"][:-1]]
+    return f"{key} is {quoted(given)}, expected {' or '.join(map(_expected, same))}"
 
 
-def _quoted(value: Any) -> str:
-    return shortened(json.dumps(value, default=str))
-
-
-def leaves(node: Any, prefix: str = "", *, lists: bool = True) -> Iterator[tuple[str, Any]]:
-    """Values of nested mappings by their dotted keys; with `lists` also the entries of lists, else lists are values."""
-    if isinstance(node, dict) and node:
-        for key, value in node.items():
-            yield from leaves(value, f"{prefix}.{key}" if prefix else key, lists=lists)
-    elif isinstance(node, list) and node and lists:
-        for index, value in enumerate(node):
-            yield from leaves(value, f"{prefix}.{index}")
-    else:
-        yield prefix, node
+def _expected(problem: Mapping[str, Any]) -> str:
+    known = _EXPECTED.get(problem["type"])
+    return known.format(**problem.get("ctx", {})) if known else shortened(problem["msg"])

@@ -1,10 +1,8 @@
 """Default learning rates, depending on what a run trains."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from agentrl_jax.config.schema import Config
-
-Trained = Literal["scratch", "adapters", "pretrained"]
 
 
 class Rates(NamedTuple):
@@ -14,24 +12,18 @@ class Rates(NamedTuple):
     critic: float
 
 
-DEFAULTS: dict[Trained, tuple[Rates, str]] = {
-    "scratch": (Rates(3e-4, 1e-3), "a small decoder from scratch (ours)"),
-    "adapters": (Rates(1e-5, 1e-4), "low-rank adapters (RAGEN, base-lora.yaml: ten times those of the whole model)"),
-    "pretrained": (Rates(1e-6, 1e-5), "the weights of a pretrained model (RAGEN, base.yaml; verl's examples)"),
-}
-"""Learning rates by what is trained, each with a description and its source."""
-
-
-def trained(config: Config) -> Trained:
-    """What a run trains."""
+def _defaults(config: Config) -> tuple[Rates, str]:
+    """The default learning rates of a run, and what they are for, with their source."""
     if config.model.lora.rank:
-        return "adapters"
-    return "pretrained" if config.model.pretrained else "scratch"
+        return Rates(1e-5, 1e-4), "low-rank adapters (RAGEN, base-lora.yaml: ten times those of the whole model)"
+    if config.model.pretrained:
+        return Rates(1e-6, 1e-5), "the weights of a pretrained model (RAGEN, base.yaml; verl's examples)"
+    return Rates(3e-4, 1e-3), "a small decoder from scratch (ours)"
 
 
 def rates(config: Config) -> Rates:
     """The learning rates of a run: those given, else the defaults; 0 for the critic if there is none."""
-    default, _ = DEFAULTS[trained(config)]
+    default, _ = _defaults(config)
     lr, critic_lr = config.optim.lr, config.optim.critic_lr
     critic = default.critic if critic_lr is None else critic_lr
     return Rates(default.policy if lr is None else lr, critic if config.algo.advantage.has_critic else 0.0)
@@ -39,20 +31,18 @@ def rates(config: Config) -> Rates:
 
 def with_rates(config: Config) -> Config:
     """The configuration with its learning rates filled in; that of the critic stays None if there is no critic."""
-    chosen = rates(config)
-    critic_lr = config.optim.critic_lr
-    if critic_lr is None and config.algo.advantage.has_critic:
+    chosen, critic_lr = rates(config), config.optim.critic_lr
+    if config.algo.advantage.has_critic:
         critic_lr = chosen.critic
     return config.replace(optim=config.optim.replace(lr=chosen.policy, critic_lr=critic_lr))
 
 
 def note(config: Config) -> str:
     """One line for the start of a run: its learning rates, and whether they are the defaults."""
-    chosen, (default, why) = rates(config), DEFAULTS[trained(config)]
+    chosen, (default, why) = rates(config), _defaults(config)
     keys = ["lr", "critic_lr"] if config.algo.advantage.has_critic else ["lr"]
-    parts = []
-    for key, value, usual in zip(keys, chosen, default):
-        parts.append(
-            f"optim.{key} {value:g} ({'the default' if value == usual else f'given; the default is {usual:g}'})"
-        )
+    parts = [
+        f"optim.{key} {value:g} ({'the default' if value == usual else f'given; the default is {usual:g}'})"
+        for key, value, usual in zip(keys, chosen, default)
+    ]
     return f"{', '.join(parts)} for {why}"

@@ -8,14 +8,26 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from agentrl_jax.config.algo import AlgoConfig
-from agentrl_jax.config.fields import AboveZero, Count, Decay, NonNegative, Positive, Section, Seed, Share, Size
+from agentrl_jax.config.fields import (
+    AboveZero,
+    Count,
+    Decay,
+    Fraction,
+    NonNegative,
+    Positive,
+    Section,
+    Seed,
+    Share,
+    Size,
+    Text,
+)
 from agentrl_jax.service_names import TEXT_SERVICES
 
 
 class TaskConfig(Section):
     """One task of the batch: an environment and its number of groups."""
 
-    env: Annotated[str, Field(min_length=1)]
+    env: Text
     """Registered name of the environment, e.g. SimpleSokoban (`agentrl envs` lists them), or a service: textcraft,
     sciworld, maze, wordle."""
     groups: Size
@@ -57,7 +69,7 @@ class PromptConfig(Section):
     """Insert the opening tag of the response instead of leaving it to the model."""
     stop_at_answer: bool = False
     """End a turn when the answer tag closes; otherwise the model must sample the end of the turn."""
-    separator: Annotated[str, Field(min_length=1)] = "||"
+    separator: Text = "||"
     """Text between two actions of one answer."""
     max_turns: Size = 5
     """Maximum turns of an episode."""
@@ -95,7 +107,7 @@ class ServiceConfig(Section):
     """Environments that are called at once."""
     retries: Count = 3
     """Instances that an episode may lose in a turn; each time its past turns are replayed on a fresh instance."""
-    max_failed: Annotated[float, Field(ge=0.0, le=1.0)] = 0.25
+    max_failed: Fraction = 0.25
     """The run stops if the share of failed episodes in an iteration is above this."""
 
 
@@ -190,7 +202,7 @@ class OptimConfig(Section):
 
     lr: NonNegative | None = None
     """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for the weights of a
-    pretrained model (agentrl_jax.config.rates)."""
+    pretrained model."""
     critic_lr: NonNegative | None = None
     """Learning rate of the critic (of the value head if the critic shares the decoder); none: 1e-3, 1e-4 or 1e-5 in the
     same cases."""
@@ -254,7 +266,7 @@ class TrainConfig(Section):
     always written to metrics.jsonl and the terminal). roll_back: continue from the last checkpoint before the collapse,
     with lower learning rates and other random numbers. More checkpoints are kept for it; discarded iterations stay in
     roll_backs/."""
-    roll_back_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    roll_back_factor: Share = 0.5
     """Factor on the learning rates at each roll-back."""
     max_roll_backs: Count = 3
     """Maximum roll-backs after which training continues; the next one ends the run at that checkpoint."""
@@ -328,3 +340,15 @@ class Config(Section):
     def served(self) -> bool:
         """Whether the tasks are services."""
         return bool(self.env.url) or any(task.env in TEXT_SERVICES for task in self.tasks)
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of a batch."""
+        return sum(task.groups for task in self.tasks)
+
+    def schedule_starts(self) -> dict[str, float]:
+        """Initial value of everything that `algo.schedules` can change in this run, by name."""
+        algo = self.algo
+        values = {"temperature": self.rollout.temperature, "format_penalty": self.prompt.format_penalty}
+        values |= {"entropy_coef": algo.entropy_coef, **algo.objective.traced(), **algo.advantage.traced()}
+        return values | {f"kl_{name}": value for name, value in algo.kl.traced().items()}

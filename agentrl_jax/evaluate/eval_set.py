@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.config.sizes import check_sizes
+from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.lines import episode_budget, null_success
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels

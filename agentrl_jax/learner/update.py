@@ -68,7 +68,7 @@ def update(
     metrics |= of_steps
     if config.kl.kind != "none":
         metrics["actor/kl_coef"] = settings.kl_coef
-    if config.kl.adaptive:
+    if config.kl.kind == "adaptive":
         seen = metrics["actor/kl" if config.kl.apply_to == "loss" else "actor/reward_kl_penalty"]
         seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # NaN leaves the coefficient unchanged
         episodes = trajectory.num_turns.shape[0]

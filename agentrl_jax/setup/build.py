@@ -336,8 +336,7 @@ def learning_rates(config: Config) -> optax.Schedule:
 
 def schedules(config: Config) -> dict[str, optax.Schedule]:
     """Returns the schedules of `algo.schedules`, by name: each value by iteration, without the learning rates."""
-    start = config.algo.starts()
-    start |= {"temperature": config.rollout.temperature, "format_penalty": config.prompt.format_penalty}
+    start = config.schedule_starts()
     schedules: dict[str, optax.Schedule] = {name: optax.constant_schedule(value) for name, value in start.items()}
     for name, change in config.algo.schedules.items():
         if change.shape == "linear":
@@ -358,7 +357,7 @@ def update_settings(config: Config, factor: float, iteration: int = 0) -> Update
         "lr": chosen.policy * factor,
         "critic_lr": chosen.critic * factor,
         "max_grad_norm": config.optim.max_grad_norm,
-        "hold_policy": iteration < config.train.critic_warmup,
+        "freeze_policy": iteration < config.train.critic_warmup,
         "overlong_buffer": algo.overlong_buffer,
         "overlong_penalty": algo.overlong_penalty,
     }

@@ -1,6 +1,6 @@
 """Checks that a compiled program fits in free memory, before its first execution.
 
-The size limits in `config.sizes` refuse what no machine can hold. Whether this machine can hold a program is known once
+The size limits in `config.checks` refuse what no machine can hold. Whether this machine can hold a program is known once
 it is compiled. Without this check, an accelerator's allocator would raise an error in the middle of a run, and on a CPU
 the kernel would kill the process without a message.
 """

@@ -16,7 +16,8 @@ from two_updates import SMALLEST, Judge, difference, read
 
 from agentrl_jax.config import Config
 from agentrl_jax.config.algo import Moving
-from agentrl_jax.config.load import every_key, leaves
+from agentrl_jax.config.keys import every_key
+from agentrl_jax.config.load import leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information as dependence
@@ -74,7 +75,7 @@ def built(config: Config) -> list:
     """All that is made of a configuration before anything is compiled, as plain data."""
     tokenizer = load_small()
     batched_env = build.build_compiled_env(config, tokenizer)
-    horizon = Horizon(config)
+    horizon = Horizon(config.algo.horizon, config.prompt.max_turns)
     slots = config.rollout.slots
     texts = [(task.prompt, task.grammar) for task in batched_env.tasks]
     arrays = [texts, build.rollout_settings(config, batched_env, 2, 1.0)]
@@ -87,7 +88,7 @@ def built(config: Config) -> list:
         [horizon.turns(iteration) for iteration in range(4)],
         horizon.plan,
         kept_checkpoints(config.train),
-        dependence.for_run(config, tokenizer).pairs,
+        dependence.build_config(config.prompt, config.rollout, config.train.mutual_information_pairs, tokenizer).pairs,
     ]
 
 
