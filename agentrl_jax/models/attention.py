@@ -4,11 +4,11 @@ Shapes: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `H` qu
 head dimension. The softmax is computed in f32.
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.models.matmul import attention_scores, float32_product
 
@@ -19,19 +19,14 @@ LARGE_CACHE = 2**24
 CACHED_AT_ONCE = 2**20
 """Largest number of keys and values that it then reads at a time: 4 MiB, which fit in a CPU's cache."""
 
+Query = Float[Array, "B C H Dh"]
+Keys = Float[Array, "B K S Dh"]
+Visible = Bool[Array, "#B C S"]
+"""The positions that each query sees, at least one."""
 
-def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
-    """Grouped-query attention (Ainslie et al. 2023) with an f32 softmax.
 
-    Args:
-        query: [B, C, H, Dh]
-        key: [B, K, S, Dh]; query head h reads key-value head h // (H / K).
-        value: [B, K, S, Dh]
-        visible: bool[B or 1, C, S]; every query sees at least one position.
-
-    Returns:
-        [B, C, H, Dh]
-    """
+def attend(query: Query, key: Keys, value: Keys, visible: Visible) -> Query:
+    """Grouped-query attention (Ainslie et al. 2023): query head h reads key-value head h // (H / K)."""
     batch, chunk, heads, head_dim = query.shape
     kv_heads, shared = key.shape[1], heads // key.shape[1]
     # Queries that share a key-value head become rows of one matrix product.
@@ -47,12 +42,10 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Arra
     return mixed.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
 
 
-def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array) -> jax.Array:
-    """Like `attend`, but for a few rows at a time, at most `SCORES_AT_ONCE` scores.
+def attend_by_rows(query: Query, key: Keys, value: Keys, visible: Visible) -> Query:
+    """Like `attend`, but for a few rows at a time, at most `SCORES_AT_ONCE` scores; the backward pass recomputes them.
 
-    The scores of all rows of a chunk over a long cache would not fit in memory, and scores that do not fit in a CPU's
-    cache take three times as long. The backward pass recomputes them. With a single query per row there are few scores,
-    so all rows are computed at once.
+    More might not fit in memory, and scores that do not fit in a CPU's cache take three times as long.
     """
     batch, chunk, heads, _ = query.shape
     most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
@@ -61,18 +54,16 @@ def attend_by_rows(query: jax.Array, key: jax.Array, value: jax.Array, visible: 
     return _by_rows(most, jax.checkpoint(attend), query, key, value, visible)
 
 
-def attend_cached(
-    query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array, filled: jax.Array
-) -> jax.Array:
-    """Like `attend`, over a cache of which real queries see only the first `filled` i32[] positions.
+def attend_cached(query: Query, key: Keys, value: Keys, visible: Visible, filled: Int[Array, ""]) -> Query:
+    """Like `attend`, over a cache of which real queries see only the first `filled` positions.
 
     From `LARGE_CACHE` numbers on, a CPU reads only these positions, rounded up to the next quarter of the cache. For a
     smaller cache the copies would cost more than they save.
     """
     if key.size + value.size < LARGE_CACHE:
         return attend_by_rows(query, key, value, visible)
-    quarters = functools.partial(_attend_quarters, filled)
-    return jax.lax.platform_dependent(query, key, value, visible, cpu=quarters, default=attend_by_rows)
+    arrays = (query, key, value, visible)
+    return jax.lax.platform_dependent(*arrays, cpu=lambda *x: _attend_quarters(filled, *x), default=attend_by_rows)
 
 
 def _attend_quarters(filled, query, key, value, visible):
@@ -101,11 +92,11 @@ def _by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *a
     return jax.lax.map(lambda part: function(*part), parts).reshape(query.shape)
 
 
-def visible(positions: jax.Array, length: int) -> jax.Array:
-    """Causal mask bool[B, C, S] over `length` positions for queries at `positions` i32[B, C]."""
+def visible(positions: Int[Array, "B C"], length: int) -> Bool[Array, "B C S"]:
+    """Causal mask over `length` positions for queries at `positions`."""
     return jnp.arange(length) <= positions[:, :, None]
 
 
-def within(window: jax.Array, positions: jax.Array, length: int) -> jax.Array:
-    """Sliding-window mask bool[B, C, S]: the latest `window` i32[] positions of a query; all if `window` is 0."""
+def within(window: Int[Array, ""], positions: Int[Array, "B C"], length: int) -> Bool[Array, "B C S"]:
+    """Sliding-window mask: the latest `window` positions of a query; all if `window` is 0."""
     return (window == 0) | (jnp.arange(length) > positions[:, :, None] - window)

@@ -5,6 +5,7 @@ Shapes: `N` responses of at most `L` tokens, `S` tokens of the context, `D` embe
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
@@ -14,27 +15,16 @@ from agentrl_jax.models.token_scores import logprob_and_entropy
 def logprobs_after(
     params: decoder.Params,
     config: DecoderConfig,
-    context: jax.Array,
-    context_length: jax.Array,
-    responses: jax.Array,
-    length: jax.Array,
-    temperature: jax.Array,
-) -> jax.Array:
-    """Log-probability of every token of N responses, each following the same context.
+    context: Int[Array, " S"],
+    context_length: Int[Array, ""],
+    responses: Int[Array, "N L"],
+    length: Int[Array, " N"],
+    temperature: Float[Array, " N"],
+) -> Float[Array, "N L"]:
+    """Log-probability of every token of N responses, each following the same context; 0 beyond a response's length.
 
-    Needs the memory of a cache of N rows with S + L positions.
-
-    Args:
-        params: parameters from `decoder.prepare_for_decode`.
-        config: shape of the decoder.
-        context: i32[S], padded on the right.
-        context_length: i32[] number of tokens of the context, at least 1.
-        responses: i32[N, L], padded on the right.
-        length: i32[N] number of tokens of each response.
-        temperature: f32[N]; 0 is treated as 1.
-
-    Returns:
-        f32[N, L]; 0 beyond the length.
+    Needs the memory of a cache of N rows with S + L positions. `params` are from `decoder.prepare_for_decode`; context
+    (at least one token) and responses are padded on the right; a temperature of 0 is treated as 1.
     """
     rows, size = responses.shape
     cache = decoder.init_cache(config, 1, context.shape[0] + size)

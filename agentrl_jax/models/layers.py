@@ -1,7 +1,7 @@
 """The mathematics of a decoder layer as functions of arrays.
 
 Shapes: `B` rows, `C` tokens of a chunk, `D` embedding dimension, `H` query heads, `K` key-value heads, `Dh` head
-dimension. Norms and rotary angles are computed in f32.
+dimension, `half` Dh / 2. Norms and rotary angles are computed in f32.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models.matmul import matmul, rotate_half
 from agentrl_jax.models.shape import DecoderConfig
@@ -16,43 +17,46 @@ from agentrl_jax.models.shape import DecoderConfig
 Weights = Mapping[str, Any]
 """The parameters of one layer by name, in the activations' dtype: arrays; matrices may be `matmul.Transposed`."""
 
+Angles = tuple[Float[Array, "... 1 half"], Float[Array, "... 1 half"]]
+"""Cosine and sine of the rotary embedding."""
 
-def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
-    """Root-mean-square norm (Zhang and Sennrich 2019) over the last axis of `x` [..., D]; `scale` is [D]."""
+
+def rms_norm(x: Float[Array, "... D"], scale: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
+    """Root-mean-square norm (Zhang and Sennrich 2019) over the last axis."""
     x32 = x.astype(jnp.float32)
     normed = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + eps)
     return (normed * scale).astype(x.dtype)
 
 
-def rotary_frequencies(config: DecoderConfig) -> jax.Array:
-    """Frequencies f32[Dh/2] of the rotary embedding (Su et al. 2021), scaled if `rope_scaling` is set."""
+def rotary_frequencies(config: DecoderConfig) -> Float[Array, " half"]:
+    """Frequencies of the rotary embedding (Su et al. 2021), scaled if `rope_scaling` is set."""
     frequencies = config.rope_theta ** (-jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim)
     scaling = config.rope_scaling
     if scaling is None:
         return frequencies
     turns = scaling.original_positions * frequencies / (2 * jnp.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = jnp.clip(kept, 0.0, 1.0)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
     return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
 
 
-def rotary_angles(positions: jax.Array, config: DecoderConfig) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine of the rotary embedding, each f32[..., 1, Dh/2], for i32[...] positions."""
+def rotary_angles(positions: Int[Array, "..."], config: DecoderConfig) -> Angles:
+    """Cosine and sine of the rotary embedding of positions."""
     angles = positions[..., None, None].astype(jnp.float32) * rotary_frequencies(config)
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(x: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Applies rotary angles to `x` [..., H, Dh], pairing dimension i with i + Dh/2."""
+def rotate(x: Float[Array, "... H Dh"], angles: Angles) -> Float[Array, "... H Dh"]:
+    """Applies rotary angles, pairing dimension i with i + Dh/2."""
     cos, sin = (jnp.concatenate([part, part], axis=-1) for part in angles)
     x32 = x.astype(jnp.float32)
     return (x32 * cos + rotate_half(x32) * sin).astype(x.dtype)
 
 
 def project(
-    weights: Weights, config: DecoderConfig, x: jax.Array, angles: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries [B, C, H, Dh], keys and values [B, C, K, Dh] of a layer's input `x` [B, C, D]."""
+    weights: Weights, config: DecoderConfig, x: Float[Array, "B C D"], angles: Angles
+) -> tuple[Float[Array, "B C H Dh"], Float[Array, "B C K Dh"], Float[Array, "B C K Dh"]]:
+    """Queries, keys and values of a layer's input."""
     normed = rms_norm(x, weights["attention_norm"], config.norm_eps)
     query, key, value = (
         _linear(weights, name, normed).reshape(*x.shape[:-1], -1, config.head_dim) for name in ("query", "key", "value")
@@ -63,16 +67,18 @@ def project(
     return rotate(query, angles), rotate(key, angles), value
 
 
-def finish(weights: Weights, config: DecoderConfig, x: jax.Array, mixed: jax.Array) -> jax.Array:
-    """Adds attention `mixed` [B, C, H, Dh] and the gated feed-forward layer (Shazeer 2020) to `x` [B, C, D]."""
+def finish(
+    weights: Weights, config: DecoderConfig, x: Float[Array, "B C D"], mixed: Float[Array, "B C H Dh"]
+) -> Float[Array, "B C D"]:
+    """Adds the output of attention and the gated feed-forward layer (Shazeer 2020) to `x`."""
     x = x + _linear(weights, "output", mixed.reshape(*x.shape[:-1], -1))
     normed = rms_norm(x, weights["mlp_norm"], config.norm_eps)
     gated = jax.nn.silu(_linear(weights, "gate", normed)) * _linear(weights, "up", normed)
     return x + _linear(weights, "down", gated)
 
 
-def _linear(weights: Weights, name: str, x: jax.Array) -> jax.Array:
-    """`x` [..., In] times the matrix `name` [In, Out], plus its bias and its low-rank adapter if there are any."""
+def _linear(weights: Weights, name: str, x: Float[Array, "... In"]) -> Float[Array, "... Out"]:
+    """`x` times the matrix `name`, plus its bias and its low-rank adapter if there are any."""
     product = matmul(x, weights[name])
     if f"{name}_bias" in weights:
         product += weights[f"{name}_bias"]

@@ -1,8 +1,6 @@
 """Low-rank adapters (Hu et al. 2021): a second tree of parameters for a frozen decoder.
 
-An adapter is {name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} for the targeted matrices of
-`DecoderConfig.layer_shapes`. N is the number of all layers of the decoder, or of those under "layers" if the first
-layers are separate (see `decoder.Params`). The adapted product is x W + (alpha / r) (x a) b; W itself is unchanged.
+The adapted product is x W + (alpha / r) (x a) b; W itself is unchanged.
 """
 
 import dataclasses
@@ -10,22 +8,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
 
 from agentrl_jax.config.schema import TARGETS
 from agentrl_jax.models.shape import DecoderConfig
 
-Adapter = dict[str, dict[str, jax.Array]]
+Adapter = dict[str, dict[str, Float[Array, "N _ _"]]]
+"""{name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} for some matrices of `DecoderConfig.layer_shapes`; N layers are all
+of the decoder, or those under "layers" if the first ones are separate (see `decoder.Params`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Rank, scale and targets of an adapter.
-
-    Attributes:
-        rank: r.
-        alpha: numerator of the scale alpha / r.
-        targets: names of the adapted matrices, a subset of `TARGETS`.
-    """
+    """Rank r, numerator of the scale alpha / r, and names of the adapted matrices."""
 
     rank: int
     alpha: float
@@ -44,14 +39,10 @@ class LoraConfig:
         return self.alpha / self.rank
 
 
-def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers: int | None = None) -> Adapter:
+def init_adapter(key: Key[Array, ""], config: DecoderConfig, lora: LoraConfig, layers: int | None = None) -> Adapter:
     """An initial adapter, which changes nothing yet: a uniform in +-In**-0.5, b zero (PEFT's initialization).
 
-    Args:
-        key: random key for sampling a.
-        config: shape of the decoder.
-        lora: rank, scale and targets.
-        layers: N; None: all layers of the decoder.
+    `layers` is N; None: all layers of the decoder.
     """
     shapes = config.layer_shapes()
     layers = config.num_layers if layers is None else layers
@@ -59,9 +50,8 @@ def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers
     for name, part in zip(lora.targets, jax.random.split(key, len(lora.targets))):
         inputs, outputs = shapes[name]
         bound = inputs**-0.5
-        shape = (layers, inputs, lora.rank)
         adapter[name] = {
-            "a": jax.random.uniform(part, shape, jnp.float32, -bound, bound),
+            "a": jax.random.uniform(part, (layers, inputs, lora.rank), jnp.float32, -bound, bound),
             "b": jnp.zeros((layers, lora.rank, outputs), jnp.float32),
         }
     return adapter
@@ -69,11 +59,7 @@ def init_adapter(key: jax.Array, config: DecoderConfig, lora: LoraConfig, layers
 
 def on_all_layers(adapter: Adapter, first: int) -> Adapter:
     """Extends an adapter without the `first` layers to all layers, with zeros, which change nothing."""
-
-    def lengthen(x):
-        return jnp.concatenate([jnp.zeros((first, *x.shape[1:]), x.dtype), x])
-
-    return jax.tree.map(lengthen, adapter)
+    return jax.tree.map(lambda x: jnp.concatenate([jnp.zeros((first, *x.shape[1:]), x.dtype), x]), adapter)
 
 
 def attach(params: Any, adapter: Adapter, lora: LoraConfig) -> Any:

@@ -8,45 +8,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import Array, Float
 
 FEW_ROWS = 8
 """Below this number of rows, a bfloat16 product with a transposed matrix is faster without a transposed copy of it."""
 
 
 class Transposed(struct.PyTreeNode):
-    """A matrix [In, Out] stored as [Out, In], so that a product with few rows copies the rows instead of the matrix."""
+    """A matrix stored transposed, so that a product with few rows copies the rows instead of the matrix."""
 
-    matrix: jax.Array
+    matrix: Float[Array, "Out In"]
 
-    def __rmatmul__(self, x: jax.Array) -> jax.Array:
-        """`x` [M, In] times the matrix: [M, Out]."""
+    def __rmatmul__(self, x: Float[Array, "M In"]) -> Float[Array, "M Out"]:
+        """`x` times the matrix."""
         many = 8 * len(x) > min(self.matrix.shape)
         return x @ self.matrix.T if many else (self.matrix @ x.T).T
 
 
-Matrix = jax.Array | Transposed
+Matrix = Float[Array, "In Out"] | Transposed
 
 
-def for_few_rows(matrix: jax.Array) -> Matrix:
-    """A matrix [In, Out] in the form in which `matmul` is fastest for few rows; convert once, before a loop."""
+def for_few_rows(matrix: Float[Array, "In Out"]) -> Matrix:
+    """A matrix in the form in which `matmul` is fastest for few rows; convert once, before a loop."""
     return matrix if matrix.dtype == jnp.bfloat16 else Transposed(matrix.T)
 
 
-def transposed_table(embedding: jax.Array) -> jax.Array | None:
-    """The transpose [D, V] of an embedding [V, D] for `unembed`, or None if not needed; make once, before a loop."""
+def transposed_table(embedding: Float[Array, "V D"]) -> Float[Array, "D V"] | None:
+    """The transpose of an embedding for `unembed`, or None if not needed; compute it once, before a loop."""
     return embedding.T if embedding.dtype == jnp.bfloat16 else None
 
 
-def matmul(x: jax.Array, matrix: Matrix) -> jax.Array:
-    """`x` [..., In] times `matrix` [In, Out]: [..., Out]."""
+def matmul(x: Float[Array, "... In"], matrix: Matrix) -> Float[Array, "... Out"]:
+    """`x` times `matrix`, both of the same dtype."""
     # Flatten to one matrix: in a gradient that contracts two axes a CPU would copy the operands.
     rows = x.reshape(-1, x.shape[-1])
     product = _bfloat16_product(rows, matrix) if x.dtype == jnp.bfloat16 else rows @ matrix
     return product.reshape(*x.shape[:-1], -1)
 
 
-def unembed(x: jax.Array, embedding: jax.Array, transposed: jax.Array | None = None) -> jax.Array:
-    """`x` [..., D] times the transpose of `embedding` [V, D], f32[..., V]; `transposed` as from `transposed_table`."""
+def unembed(
+    x: Float[Array, "... D"], embedding: Float[Array, "V D"], transposed: Float[Array, "D V"] | None = None
+) -> Float[Array, "... V"]:
+    """`x` times the transpose of `embedding`, f32; `transposed` as from `transposed_table`."""
     table = embedding.T if transposed is None or x.size < FEW_ROWS * x.shape[-1] else transposed
     return float32_product(x, table.astype(x.dtype))
 
@@ -56,8 +59,10 @@ def float32_product(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.matmul(x, y, preferred_element_type=jnp.float32)
 
 
-def attention_scores(queries: jax.Array, keys: jax.Array, *, few: bool) -> jax.Array:
-    """Products f32[B, K, M, S] of M queries [B, K, M, Dh] with S keys [B, K, S, Dh]; set `few` if M is small."""
+def attention_scores(
+    queries: Float[Array, "B K M Dh"], keys: Float[Array, "B K S Dh"], *, few: bool
+) -> Float[Array, "B K M S"]:
+    """Products, f32, of M queries with S keys; set `few` if M is small."""
     if not few:
         return float32_product(queries, keys.swapaxes(2, 3))
     # The keys come first, for the same reason as `Transposed`; without the barrier XLA would swap the operands back.
@@ -78,19 +83,12 @@ def rotate_half(x: jax.Array) -> jax.Array:
 def _bfloat16_product(x: jax.Array, matrix: jax.Array) -> jax.Array:
     """`x` [M, In] times `matrix` [In, Out], both bfloat16.
 
-    A CPU has bfloat16 instructions for products that accumulate in f32, of operands that are not transposed. It
-    converts all others to f32 first, which takes three to four times as long. So the backward pass copies transposed
-    operands.
+    A CPU has bfloat16 instructions for products that accumulate in f32, of operands that are not transposed. All others
+    take three to four times as long, so the backward pass copies transposed operands.
     """
-
-    def rounded(x, matrix):
-        return float32_product(x, matrix).astype(x.dtype)
-
-    return jax.lax.platform_dependent(x, matrix, cpu=rounded, default=jnp.matmul)
-
-
-def _bfloat16_product_forward(x, matrix):
-    return _bfloat16_product(x, matrix), (x, matrix)
+    return jax.lax.platform_dependent(
+        x, matrix, cpu=lambda x, matrix: float32_product(x, matrix).astype(x.dtype), default=jnp.matmul
+    )
 
 
 def _bfloat16_product_backward(operands, cotangent):
@@ -98,7 +96,7 @@ def _bfloat16_product_backward(operands, cotangent):
     return _bfloat16_product(cotangent, matrix), _bfloat16_product(x, cotangent)
 
 
-_bfloat16_product.defvjp(_bfloat16_product_forward, _bfloat16_product_backward)
+_bfloat16_product.defvjp(lambda *operands: (_bfloat16_product(*operands), operands), _bfloat16_product_backward)
 
 
 def _laid_out_transposed(matrix: jax.Array) -> jax.Array:

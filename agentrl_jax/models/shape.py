@@ -17,10 +17,9 @@ class Llama3Scaling:
     original_positions: int
 
     def __post_init__(self):
-        if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(
-                f"low_freq_factor {self.low_freq_factor} must be below high_freq_factor {self.high_freq_factor}"
-            )
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if low >= high:
+            raise ValueError(f"low_freq_factor {low} must be below high_freq_factor {high}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,16 +27,9 @@ class DecoderConfig:
     """Shape of a decoder (pre-norm, rotary positions, grouped-query attention, SwiGLU).
 
     Attributes:
-        vocab_size: V, rows of the embedding.
-        num_layers: N.
-        embed_dim: D, size of the residual stream.
-        num_heads: number of query heads H.
-        num_kv_heads: number of key and value heads K; divides H.
-        mlp_width: F, inner size of the feed-forward layer.
-        head_dim: Dh, often but not always embed_dim / num_heads; even.
+        num_kv_heads: number of key and value heads; divides `num_heads`, the number of query heads.
+        head_dim: often but not always embed_dim / num_heads; even.
         rope_theta: base of the rotary frequencies.
-        rope_scaling: scaling of the rotary frequencies; None: not scaled.
-        norm_eps: added to the mean square inside RMSNorm.
         tied_embeddings: the embedding is also the output matrix.
         qkv_bias: the query, key and value products have a bias (Qwen2).
         output_bias: the attention's output product has a bias (Llama with attention_bias).

@@ -8,62 +8,50 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models import decoder
 
-Measure = Callable[[jax.Array, jax.Array], jax.Array]
-"""Maps logits f32[M, V] of a policy and of a reference to distances f32[M]."""
+Measure = Callable[[Float[Array, "M V"], Float[Array, "M V"]], Float[Array, " M"]]
+"""Maps logits of a policy and of a reference to distances."""
 
 LOGITS_AT_ONCE = 2**24
 """Largest number of vocabulary logits in memory at a time (64 MiB); more are computed in equal chunks of tokens."""
 
 
 def logprob_and_entropy(
-    policy: decoder.Params, hidden: jax.Array, token: jax.Array, temperature: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Log-probability of a token and entropy of the distribution that it was sampled from, each f32[N, K].
+    policy: decoder.Params,
+    hidden: Float[Array, "N K D"],
+    token: Int[Array, "N K"],
+    temperature: Float[Array, " N"],
+) -> tuple[Float[Array, "N K"], Float[Array, "N K"]]:
+    """Log-probability of a token and entropy of the distribution that it was sampled from.
 
-    Args:
-        policy: parameters of a decoder.
-        hidden: [N, K, D] hidden states before the tokens.
-        token: i32[N, K].
-        temperature: f32[N], above 0.
+    `hidden` are the hidden states before the tokens; temperatures are above 0.
     """
 
     def score(hidden, token, temperature):
         return _of_logits(decoder.logits(policy, hidden) / temperature[:, None], token)
 
-    return _in_chunks(score, policy, (hidden, token, _spread(temperature, token.shape)))
+    return _in_chunks(score, policy, (hidden, token, jnp.broadcast_to(temperature[:, None], token.shape)))
 
 
 def compare(
     policy: decoder.Params,
-    hidden: jax.Array,
+    hidden: Float[Array, "N K D"],
     reference: decoder.Params,
-    ref_hidden: jax.Array,
-    temperature: jax.Array,
+    ref_hidden: Float[Array, "N K D"],
+    temperature: Float[Array, " N"],
     measure: Measure,
-) -> jax.Array:
-    """Distance f32[N, K] between two distributions over the vocabulary, before each token.
-
-    Args:
-        policy: parameters of a decoder.
-        hidden: [N, K, D] hidden states of the policy before the tokens.
-        reference: parameters of another decoder.
-        ref_hidden: [N, K, D] hidden states of the reference before the tokens.
-        temperature: f32[N], above 0, for both.
-        measure: computes the distance from the logits of both.
-    """
+) -> Float[Array, "N K"]:
+    """Distance between the distributions of two decoders over the vocabulary; arguments as `logprob_and_entropy`."""
 
     def score(hidden, ref_hidden, temperature):
         logits = (decoder.logits(p, h) / temperature[:, None] for p, h in ((policy, hidden), (reference, ref_hidden)))
         return measure(*logits)
 
-    return _in_chunks(score, policy, (hidden, ref_hidden, _spread(temperature, hidden.shape[:2])))
-
-
-def _spread(temperature: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.broadcast_to(temperature[:, None], shape)
+    temperature = jnp.broadcast_to(temperature[:, None], hidden.shape[:2])
+    return _in_chunks(score, policy, (hidden, ref_hidden, temperature))
 
 
 def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[jax.Array, ...]) -> Any:
@@ -90,8 +78,8 @@ def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[
 
 
 @jax.custom_vjp
-def _of_logits(logits: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Log-probability f32[M] of tokens i32[M] under softmax(`logits` [M, V]), and its entropy f32[M].
+def _of_logits(logits: Float[Array, "M V"], token: Int[Array, " M"]) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
+    """Log-probability of tokens under softmax(`logits`), and its entropy.
 
     The gradient is explicit because that of `log_softmax` would pass over the vocabulary several more times.
     """
@@ -108,8 +96,8 @@ def _forward(logits, token):
     return (logprob, jnp.log(total) - mean), (logits, token, highest[:, 0] + jnp.log(total), highest[:, 0] + mean)
 
 
-def _backward(kept, cotangents):
-    logits, token, normalizer, mean = kept
+def _backward(residuals, cotangents):
+    logits, token, normalizer, mean = residuals
     of_logprob, of_entropy = (x[:, None] for x in cotangents)
     probability = jnp.exp(logits - normalizer[:, None])
     # d logprob = 1[token] - p, d entropy = -p (logit - E[logit])
