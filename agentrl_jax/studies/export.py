@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentrl_jax.config import Config
+from agentrl_jax.config import Config, ModelConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models.actor_critic import plain_decoder
-from agentrl_jax.models.io import peft_files, safetensors_out
+from agentrl_jax.models.io import peft_files, safetensors_files
 from agentrl_jax.models.io.hf_config import PretrainedConfig
 from agentrl_jax.models.io.hf_config_out import describe
 from agentrl_jax.models.io.load import load_pretrained, save_pretrained
@@ -30,23 +30,17 @@ def export(
 ) -> str:
     """Writes the policy of a run's newest checkpoint, or a pretrained model, with its tokenizer and chat template.
 
-    Args:
-        model: folder of a run, or a pretrained model as `load_pretrained` takes it.
-        folder: output folder; must not exist, or be empty. It is written atomically.
-        adapter: write only the adapter of a run, in float32; otherwise it is merged into the weights, in float32.
-        dtype: dtype of the weights: float32 (also for None), bfloat16 or float16.
-        online: as `load_pretrained` takes it; a run's configuration sets it for the run's model.
-        revision: as `online`.
-
-    Returns:
-        A description of what was written.
+    `model` is the folder of a run, or a pretrained model that `load_pretrained` takes with `online` and `revision`,
+    which for a run come from its configuration. The folder is written atomically. With `adapter`, only the adapter of a
+    run is written, in float32; otherwise it is merged into the weights, in float32, and stored as `dtype`: float32
+    (also for None), bfloat16 or float16. Returns a description of what was written.
 
     Raises:
         UserError: the folder is not empty, or there is nothing of this kind to write.
     """
     target = Path(folder)
     with refusals():
-        safetensors_out.refuse_taken(target)
+        safetensors_files.refuse_nonempty(target)
         if not is_run(model):
             if adapter:
                 raise UserError(f"{model}: is no run, so that it has no adapter; give the folder of a run")
@@ -54,13 +48,15 @@ def export(
             save_pretrained(target, found.params, found.config, files=found.files, dtype=dtype or "float32")
             return f"{folder}: {model}, {dtype or 'float32'}"
         config = read_config(model)
-        if adapter:
-            _check_adapter(model, config, dtype)
+        if adapter and not config.model.lora.rank:
+            raise UserError(f"{model}: was trained without an adapter (model.lora.rank is 0); leave out --adapter")
+        if adapter and dtype not in (None, "float32"):
+            raise UserError(f"--dtype is {dtype}, but an adapter is written in float32; leave out --dtype")
         policy = load_policy(model, config)
         files = _tokenizer_files(policy)
         what = f"{folder}: policy of {model} after {policy.iteration} iterations"
         if adapter:
-            _save_adapter(target, config, policy, files)
+            _save_adapter(target, config.model, policy, files)
             return f"{what}, adapter of {config.model.pretrained}"
         described = policy.pretrained or _described(config, policy)
         params = plain_decoder(policy.params, policy.model)
@@ -68,23 +64,16 @@ def export(
         return f"{what}, {dtype or 'float32'}"
 
 
-def _check_adapter(model: str | Path, config: Config, dtype: str | None) -> None:
-    if not config.model.lora.rank:
-        raise UserError(f"{model}: was trained without an adapter (model.lora.rank is 0); leave out --adapter")
-    if dtype not in (None, "float32"):
-        raise UserError(f"--dtype is {dtype}, but an adapter is written in float32; leave out --dtype")
-
-
-def _save_adapter(folder: Path, config: Config, policy: RunPolicy, files: Mapping[str, bytes]) -> None:
+def _save_adapter(folder: Path, config: ModelConfig, policy: RunPolicy, files: Mapping[str, bytes]) -> None:
     assert policy.model.lora is not None
-    base = config.model.pretrained
+    base = config.pretrained
     peft_files.save_adapter(
         folder,
         on_all_layers(policy.params["policy"], policy.model.frozen_layers),
         policy.model.lora,
         policy.model.decoder,
         base_model=str(Path(base).absolute()) if Path(base).exists() else base,
-        revision=config.model.revision or None,
+        revision=config.revision or None,
         files=files,
     )
 
@@ -103,7 +92,7 @@ def _described(config: Config, policy: RunPolicy) -> PretrainedConfig:
 
 
 def _tokenizer_files(policy: RunPolicy) -> dict[str, bytes]:
-    """The tokenizer's files, and what transformers needs beside a `tokenizer.json` without others."""
+    """The tokenizer's files, and the one that transformers needs if there is only a `tokenizer.json`."""
     tokenizer = policy.tokenizer
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

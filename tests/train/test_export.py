@@ -80,7 +80,7 @@ def test_what_is_read_again_is_the_policy(kind, run, tmp_path):
         assert raw["eos_token_id"] == words.end_of_turn_id
         assert raw["max_position_embeddings"] > 2 * 6  # the length of a conversation of the run
     before = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
-    assert "new: already holds something; give a new folder" in refused(run(kind), tmp_path / "new")
+    assert "new: exists and is not an empty folder; give a new folder" in refused(run(kind), tmp_path / "new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == before
 
 

@@ -1,4 +1,4 @@
-"""Loads models from GGUF files, the format of llama.cpp, which hold weights, shape and tokenizer."""
+"""Loads models from GGUF files, the format of llama.cpp, which contain weights, shape and tokenizer."""
 
 import dataclasses
 from pathlib import Path
@@ -9,99 +9,82 @@ import numpy as np
 
 from agentrl_jax.models import layers
 from agentrl_jax.models.io.config_fields import Fields
-from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.errors import WeightsError, naming
 from agentrl_jax.models.io.gguf_format import GgufFile, open_gguf
 from agentrl_jax.models.io.gguf_tokenizer import tokenizer_files
-from agentrl_jax.models.io.hf_config import MOST, PretrainedConfig
+from agentrl_jax.models.io.hf_config import MAX_SIZES, PretrainedConfig
 from agentrl_jax.models.io.hf_config_out import describe
-from agentrl_jax.models.io.names import check_shapes, leaves
+from agentrl_jax.models.io.names import check_shapes, file_shapes, leaves
 from agentrl_jax.models.io.stacked import Placement, load_leaves, numpy_dtype
 from agentrl_jax.models.shape import DecoderConfig, Llama3Scaling
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 _ROPE_FACTORS = "rope_freqs.weight"
-_HARMLESS = (
+_IGNORED = (
     *("tokenizer.ggml.scores", "tokenizer.ggml.seperator_token_id", "tokenizer.ggml.cls_token_id"),
     *("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id", "tokenizer.ggml.mask_token_id"),
     *("tokenizer.chat_templates", "tokenizer.huggingface.json"),
 )
-_HARMLESS_PREFIXES = ("general.", "quantize.", "tokenizer.chat_template.", "tokenizer.ggml.fim_")
+_IGNORED_PREFIXES = ("general.", "quantize.", "tokenizer.chat_template.", "tokenizer.ggml.fim_")
 """Settings about the origin of the model, and tokens for uses that this project does not have."""
 
 
 def load_gguf(
     path: Path, *, dtype: Any, placement: Placement
 ) -> tuple[PretrainedConfig, dict[str, Any], dict[str, bytes]]:
-    """Reads a model from a GGUF file; quantized weights are dequantized, one layer at a time.
+    """Reads a model from a GGUF file: configuration, parameters, and the files of the tokenizer by name.
 
-    Args:
-        path: the file.
-        dtype: dtype of the parameters: float32, bfloat16 or float16.
-        placement: sharding of the parameters, see `stacked.Placement`.
-
-    Returns:
-        Configuration, parameters in the form of `decoder.init_params`, and the files of the tokenizer by name.
-
-    Raises:
-        WeightsError: the file is damaged or not supported, or the package `gguf` is missing.
+    Quantized weights are dequantized, one layer at a time.
     """
     file = open_gguf(path)
-    fields = Fields(file.metadata, str(path))
+    fields = Fields(file.metadata, file.where)
     architecture = fields.take("general.architecture")
     if architecture not in ARCHITECTURES:
-        raise fields.refuse("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
+        raise fields.error("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
     fields.only({"general.type": ("model",), "split.count": (0, 1), "split.no": (0,)})
     fields.take("split.tensors.count")
     files = tokenizer_files(fields)
     config = _config(fields, architecture, file)
-    tensors = _GgufTensors(file, config.decoder if architecture == "llama" else None)
-    fields.finish(_HARMLESS, _HARMLESS_PREFIXES)
+    file.reordered = config.decoder if architecture == "llama" else None
+    fields.finish(_IGNORED, _IGNORED_PREFIXES)
     wanted = leaves(config.decoder, "gguf")
-    expected = {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
-    check_shapes(expected, tensors.shapes, str(path), {_ROPE_FACTORS})
-    return config, load_leaves(tensors, wanted, numpy_dtype(dtype), placement, config.decoder), files
+    check_shapes(file_shapes(wanted), file.shapes, file.where, {_ROPE_FACTORS})
+    return config, load_leaves(file, wanted, numpy_dtype(dtype), placement, config.decoder), files
 
 
 def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConfig:
     def key(name: str) -> str:
         return f"{architecture}.{name}"
 
-    def whole(name: str, most: int, default: int | None = None) -> int:
-        absent = default is not None and fields.take(key(name)) is None
-        return default if absent and default is not None else fields.whole(key(name), most)
+    def integer(name: str, kind: str, default: int | None = None) -> int:
+        return fields.integer(key(name), MAX_SIZES[kind], default=default)
 
-    fields.only(
-        {
-            key("rope.scaling.type"): ("none",),
-            key("rope.scaling.factor"): (1, 0),
-            key("rope.scale_linear"): (1,),
-            key("attention.sliding_window"): (0,),
-            key("attention.causal"): (True,),
-            key("expert_count"): (0,),
-            key("expert_used_count"): (0,),
-            key("pooling_type"): (0,),
-        }
-    )
-    heads, embed_dim = whole("attention.head_count", MOST["heads"]), whole("embedding_length", MOST["embed_dim"])
-    head_dim = whole("attention.key_length", MOST["heads"], max(1, embed_dim // heads))
+    only: dict[str, tuple[Any, ...]] = {
+        "rope.scaling.type": ("none",),
+        "rope.scaling.factor": (1, 0),
+        "rope.scale_linear": (1,),
+        "attention.causal": (True,),
+        **dict.fromkeys(("attention.sliding_window", "expert_count", "expert_used_count", "pooling_type"), (0,)),
+    }
+    fields.only({key(name): values for name, values in only.items()})
+    heads, embed_dim = integer("attention.head_count", "heads"), integer("embedding_length", "embed_dim")
+    head_dim = integer("attention.key_length", "heads", max(1, embed_dim // heads))
     for other in ("attention.value_length", "rope.dimension_count"):
-        if whole(other, MOST["heads"], head_dim) != head_dim:
-            raise fields.refuse(key(other), f"{head_dim}, as the keys have")
+        if integer(other, "heads", head_dim) != head_dim:
+            raise fields.error(key(other), f"{head_dim}, the size of the keys")
     embedding = file.tensors.get("token_embd.weight")
-    vocab_size = whole("vocab_size", MOST["vocab"], int(embedding.shape[-1]) if embedding is not None else 1)
-    theta = 10_000.0 if fields.take(key("rope.freq_base")) is None else fields.number(key("rope.freq_base"))
-    positions = whole("context_length", MOST["positions"])
-    try:
+    positions = integer("context_length", "positions")
+    with naming(file.where):
         decoder = DecoderConfig(
-            vocab_size=vocab_size,
-            num_layers=whole("block_count", MOST["layers"]),
+            vocab_size=integer("vocab_size", "vocab", int(embedding.shape[-1]) if embedding is not None else 1),
+            num_layers=integer("block_count", "layers"),
             embed_dim=embed_dim,
             num_heads=heads,
-            num_kv_heads=whole("attention.head_count_kv", MOST["heads"], heads),
-            mlp_width=whole("feed_forward_length", MOST["mlp"]),
+            num_kv_heads=integer("attention.head_count_kv", "heads", heads),
+            mlp_width=integer("feed_forward_length", "mlp"),
             head_dim=head_dim,
-            rope_theta=_short(theta),
+            rope_theta=_short(fields.number(key("rope.freq_base"), default=10_000.0)),
             norm_eps=_short(fields.number(key("attention.layer_norm_rms_epsilon"))),
             tied_embeddings="output.weight" not in file.tensors,
             qkv_bias="blk.0.attn_q.bias" in file.tensors,
@@ -115,10 +98,6 @@ def _config(fields: Fields, architecture: str, file: GgufFile) -> PretrainedConf
             for name, kind in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"))
         }
         return describe(decoder, max_positions=positions, **tokens)
-    except WeightsError:
-        raise
-    except ValueError as error:
-        raise WeightsError(f"{file.path}: {error}") from error
 
 
 def _short(value: float) -> float:
@@ -127,51 +106,23 @@ def _short(value: float) -> float:
 
 
 def _rope_scaling(decoder: DecoderConfig, file: GgufFile) -> Llama3Scaling | None:
-    """Scaling of the rotary frequencies, derived from the divisors f32[Dh/2] in the file.
+    """Scaling of the rotary frequencies, derived from their divisors, which are all that the file stores.
 
-    Of Llama 3.1's rule the file stores only the divisors. The other numbers are the same in all published models.
+    The other numbers of Llama 3.1's rule are the same in all published models.
     """
     if _ROPE_FACTORS not in file.tensors:
         return None
-    tensors = _GgufTensors(file, None)
-    if tensors.shapes[_ROPE_FACTORS] != (decoder.head_dim // 2,):
-        raise WeightsError(f"{file.path}: {_ROPE_FACTORS} is {list(tensors.shapes[_ROPE_FACTORS])}; expected Dh / 2")
-    divisors = tensors.read(_ROPE_FACTORS, (slice(None),))
+    shape, half = file.shapes[_ROPE_FACTORS], decoder.head_dim // 2
+    if shape != (half,):
+        raise WeightsError(f"{file.where}: {_ROPE_FACTORS} has shape {list(shape)}; expected [{half}]")
+    divisors = file.read(_ROPE_FACTORS, (slice(None),))
     scaling = Llama3Scaling(
         factor=_short(float(divisors.max())), low_freq_factor=1.0, high_freq_factor=4.0, original_positions=8192
     )
     stretched = layers.rotary_frequencies(dataclasses.replace(decoder, rope_scaling=scaling))
     if not np.allclose(stretched * jnp.asarray(divisors), layers.rotary_frequencies(decoder), rtol=1e-4, atol=0.0):
         raise WeightsError(
-            f"{file.path}: {_ROPE_FACTORS} holds divisors that are not those of Llama 3.1 for any factor; "
+            f"{file.where}: {_ROPE_FACTORS} contains divisors that are not those of Llama 3.1 for any factor; "
             "use the safetensors files of this model"
         )
     return scaling
-
-
-class _GgufTensors:
-    """Tensors of a GGUF file in the layout of Hugging Face; see `stacked.Tensors`."""
-
-    def __init__(self, file: GgufFile, permuted: DecoderConfig | None):
-        """Tensors of `file`; if `permuted` is given, its file has the rows of query and key in another order."""
-        self._tensors, self._permuted = file.tensors, permuted
-        self.where = str(file.path)
-        self.shapes = {name: tuple(tensor.shape.tolist()[::-1]) for name, tensor in file.tensors.items()}
-
-    def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
-        """The slice `index` of tensor `key`, f32."""
-        import gguf
-
-        tensor = self._tensors[key]
-        rows = self._order(key, self.shapes[key][0])[index[0]]
-        with np.errstate(all="ignore"):  # a damaged file may hold any number
-            if len(self.shapes[key]) == 1:  # only a whole row can be dequantized
-                return gguf.dequantize(np.ascontiguousarray(tensor.data), tensor.tensor_type)[rows]
-            return gguf.dequantize(np.ascontiguousarray(tensor.data[rows]), tensor.tensor_type)[:, index[1]]
-
-    def _order(self, key: str, count: int) -> np.ndarray:
-        """Row in the file for each of our rows: llama.cpp pairs dimensions 2i and 2i + 1, we pair i and i + Dh/2."""
-        if self._permuted is None or key.split(".")[-2] not in ("attn_q", "attn_k"):
-            return np.arange(count)
-        heads = self._permuted.num_heads if key.split(".")[-2] == "attn_q" else self._permuted.num_kv_heads
-        return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)

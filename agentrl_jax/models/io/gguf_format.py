@@ -1,4 +1,4 @@
-"""Reads the container of a GGUF file with the package `gguf`, with added bounds checks.
+"""Reads GGUF files, the settings and tensors in them, with the package `gguf` and added bounds checks.
 
 `gguf.GGUFReader` trusts every count in the file: past the end of a truncated file it reads empty data without end. All
 its reads go through `_get`, which checks each of them against the size of the file.
@@ -11,37 +11,52 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.models.io.config_fields import shown
+from agentrl_jax.errors import shortened
 from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.shape import DecoderConfig
 
-KINDS = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16")
+TENSOR_TYPES = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16")
 """Supported tensor types."""
 
 _MOST_READS = 2**21
 """Largest number of values in a header, twice that of the largest known vocabulary; each takes memory and time."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class GgufFile:
-    """An open GGUF file.
+    """An open GGUF file; its tensors have the layout of Hugging Face, see `stacked.Tensors`."""
 
-    Attributes:
-        path: the file.
-        metadata: its settings by name.
-        tensors: `gguf.ReaderTensor` by name. Their memory-mapped `data` has the slowest axis first.
-    """
-
-    path: Path
+    where: str
+    """Path of the file."""
     metadata: dict[str, Any]
     tensors: dict[str, Any]
+    """`gguf.ReaderTensor` by name. Their memory-mapped `data` has the slowest axis first."""
+    reordered: DecoderConfig | None = None
+    """The decoder, if its query and key rows have llama.cpp's order, which pairs 2i and 2i + 1, not i and i + Dh/2."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor by name."""
+        return {name: tuple(tensor.shape.tolist()[::-1]) for name, tensor in self.tensors.items()}
+
+    def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
+        """The slice `index` of tensor `key`, f32."""
+        import gguf
+
+        tensor = self.tensors[key]
+        rows, kind = np.arange(int(tensor.shape[-1])), key.split(".")[-2]
+        if self.reordered and kind in ("attn_q", "attn_k"):
+            heads = self.reordered.num_heads if kind == "attn_q" else self.reordered.num_kv_heads
+            rows = rows.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        rows = rows[index[0]]
+        with np.errstate(all="ignore"):  # a damaged file may contain any number
+            if len(tensor.shape) == 1:  # only a complete row can be dequantized
+                return gguf.dequantize(np.ascontiguousarray(tensor.data), tensor.tensor_type)[rows]
+            return gguf.dequantize(np.ascontiguousarray(tensor.data[rows]), tensor.tensor_type)[:, index[1]]
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Reads everything except the values of the tensors.
-
-    Raises:
-        WeightsError: the file cannot be read, is truncated or not supported, or the package `gguf` is missing.
-    """
+    """Reads everything except the values of the tensors."""
     try:
         import gguf
     except ImportError as error:
@@ -54,7 +69,7 @@ def open_gguf(path: Path) -> GgufFile:
             self.reads += 1
             end = int(offset) + np.dtype(dtype).itemsize * int(count)
             if end > len(self.data):
-                raise ValueError("it is shorter than it says")
+                raise ValueError("it is shorter than its header says")
             if self.reads > _MOST_READS:
                 raise ValueError(f"its header has more than {_MOST_READS} parts")
             part = self.data.view(np.ndarray)[int(offset) : end].view(dtype)  # slices of a memmap are slow
@@ -75,7 +90,7 @@ def open_gguf(path: Path) -> GgufFile:
             shape = field.parts[3].tolist()
             # The library multiplies without checking for overflow; no type has more than 8 numbers per byte.
             if not 1 <= len(shape) <= 4 or not 1 <= math.prod(shape) <= 8 * len(self.data):
-                raise ValueError(f"the tensor {shown(field.name)} is of shape {shape[::-1][:4]}")
+                raise ValueError(f"tensor {shortened(repr(field.name))} has shape {shape[::-1][:4]}")
             return field
 
     if not path.is_file():
@@ -88,20 +103,19 @@ def open_gguf(path: Path) -> GgufFile:
         raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise WeightsError(f"{path}: no whole GGUF file of version 2 or 3 ({reason}); download it again") from error
+        raise WeightsError(f"{path}: not a complete GGUF file, version 2 or 3 ({reason}); download it again") from error
     if reader.endianess != gguf.GGUFEndian.LITTLE:
         raise WeightsError(f"{path}: is in big-endian order; convert it again in little-endian order")
-    nested = [name for name, field in reader.fields.items() if len(field.types) > 2]
-    if nested:
-        raise WeightsError(f"{path}: the setting {shown(nested[0])} is a list of lists; expected numbers or text")
+    if nested := [name for name, field in reader.fields.items() if len(field.types) > 2]:
+        raise WeightsError(f"{path}: setting {shortened(repr(nested[0]))} is a list of lists; expected numbers or text")
     end = reader.data_offset
     for tensor in sorted(reader.tensors, key=lambda tensor: tensor.data_offset):
-        if tensor.tensor_type.name not in KINDS:
+        if tensor.tensor_type.name not in TENSOR_TYPES:
             raise WeightsError(
-                f"{path}: tensor {shown(tensor.name)} is of kind {tensor.tensor_type.name}; expected "
-                f"{', '.join(KINDS)}; use another quantization"
+                f"{path}: tensor {shortened(repr(tensor.name))} has type {tensor.tensor_type.name}; expected "
+                f"{', '.join(TENSOR_TYPES)}; use another quantization"
             )
         if tensor.data_offset < end or tensor.data_offset % reader.alignment:
-            raise WeightsError(f"{path}: tensor {shown(tensor.name)} overlaps another one; download it again")
+            raise WeightsError(f"{path}: tensor {shortened(repr(tensor.name))} overlaps another one; download it again")
         end = tensor.data_offset + tensor.n_bytes
-    return GgufFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})
+    return GgufFile(str(path), metadata, {tensor.name: tensor for tensor in reader.tensors})

@@ -5,7 +5,8 @@ import json
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from agentrl_jax.models.io.config_fields import Fields, shown
+from agentrl_jax.errors import shortened
+from agentrl_jax.models.io.config_fields import Fields
 from agentrl_jax.models.io.errors import WeightsError
 
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
@@ -17,13 +18,8 @@ _QWEN2 = _CONTRACTIONS + r"\p{N}" + _REST
 """Patterns by which the tokenizers of Llama 3 and Qwen 2 split text into words, from their `tokenizer.json`."""
 
 _SPLITTERS = {
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "smollm": "digits",
-    "gpt-2": "gpt-2",
-    "gpt2": "gpt-2",
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA3),
+    **{"qwen2": _QWEN2, "smollm": "digits", "gpt-2": "gpt-2", "gpt2": "gpt-2"},
 }
 
 _TOKENS = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
@@ -34,18 +30,12 @@ def tokenizer_files(fields: Fields) -> dict[str, bytes]:
 
     Token ids equal those of the original tokenizer. Two things that the file does not record may differ: a token is
     special if its type is control, and rows that only pad the vocabulary have no token.
-
-    Args:
-        fields: the settings of the file; those of the tokenizer are read from it.
-
-    Raises:
-        WeightsError: the tokenizer is of an unsupported kind, or damaged.
     """
     kind, splitter = fields.take(_key("model")), fields.take(_key("pre"))
     if kind != "gpt2":
-        raise fields.refuse(_key("model"), "gpt2, a byte-level BPE; SentencePiece tokenizers (llama) are not supported")
+        raise fields.error(_key("model"), "gpt2, a byte-level BPE; SentencePiece tokenizers (llama) are not supported")
     if not isinstance(splitter, str) or splitter not in _SPLITTERS:
-        raise fields.refuse(_key("pre"), f"one of {', '.join(_SPLITTERS)}")
+        raise fields.error(_key("pre"), f"one of {', '.join(_SPLITTERS)}")
     fields.only({_key("add_space_prefix"): (False,), _key("add_eos_token"): (False,)})
     names, kinds = _vocabulary(fields)
     backend = tokenizers.Tokenizer(_model(fields, names, kinds, splitter))
@@ -53,13 +43,8 @@ def tokenizer_files(fields: Fields) -> dict[str, bytes]:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _pre_tokenizer(_SPLITTERS[splitter])
     backend.decoder = decoders.ByteLevel()
-    backend.add_tokens(
-        [
-            AddedToken(name, special=kind == _CONTROL, normalized=False)
-            for name, kind in zip(names, kinds)
-            if kind in (_CONTROL, _USER_DEFINED)
-        ]
-    )
+    added = [(name, kind == _CONTROL) for name, kind in zip(names, kinds) if kind in (_CONTROL, _USER_DEFINED)]
+    backend.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
     marks = {mark: _named(fields, key, names, kinds) for mark, key in _TOKENS.items()}
     default = _SPLITTERS[splitter] == _LLAMA3  # such files need not say that texts begin with a BOS token
     if fields.flag(_key("add_bos_token")) or (default and _key("add_bos_token") not in fields.raw):
@@ -69,7 +54,7 @@ def tokenizer_files(fields: Fields) -> dict[str, bytes]:
     template = fields.take("tokenizer.chat_template")
     if template is not None:
         if not isinstance(template, str):
-            raise fields.refuse("tokenizer.chat_template", "text")
+            raise fields.error("tokenizer.chat_template", "text")
         files["chat_template.jinja"] = template
     return {name: text.encode() for name, text in files.items()}
 
@@ -84,7 +69,7 @@ def _begins_with(fields: Fields, backend: tokenizers.Tokenizer, bos: str | None)
             special_tokens=[(bos, backend.token_to_id(bos))],
         )
     except ValueError as error:
-        raise fields.refuse(_key("bos_token_id"), "a special token, which the text shall begin with") from error
+        raise fields.error(_key("bos_token_id"), "a special token for the beginning of a text") from error
 
 
 def _key(name: str) -> str:
@@ -94,7 +79,7 @@ def _key(name: str) -> str:
 def _strings(fields: Fields, name: str) -> list[str]:
     values = fields.take(_key(name))
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise fields.refuse(_key(name), "a list of texts")
+        raise fields.error(_key(name), "a list of texts")
     return values
 
 
@@ -102,27 +87,30 @@ def _vocabulary(fields: Fields) -> tuple[list[str], list[int]]:
     """Name and type of every token, by id."""
     names, kinds = _strings(fields, "tokens"), fields.take(_key("token_type"))
     if not isinstance(kinds, list) or len(kinds) != len(names):
-        raise fields.refuse(_key("token_type"), f"a type for each of {len(names)} tokens")
-    odd = sorted({str(kind) for kind in kinds if kind not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)})
-    if odd:
-        raise WeightsError(f"{fields.where}: tokens of type {odd[0]}; expected normal, control, user-defined or unused")
+        raise fields.error(_key("token_type"), f"a type for each of {len(names)} tokens")
+    if others := sorted({str(kind) for kind in kinds if kind not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)}):
+        raise WeightsError(
+            f"{fields.where}: tokens of type {others[0]}; expected normal, control, user-defined or unused"
+        )
     return names, kinds
 
 
 def _model(fields: Fields, names: list[str], kinds: list[int], splitter: str) -> models.BPE:
     vocabulary = {name: i for i, name in enumerate(names) if kinds[i] != _UNUSED}
     if len(vocabulary) + kinds.count(_UNUSED) != len(names):
-        twice = next(name for i, name in enumerate(names) if kinds[i] != _UNUSED and vocabulary[name] != i)
-        raise WeightsError(f"{fields.where}: the token {shown(twice)} stands twice; download it again")
+        repeated = next(name for i, name in enumerate(names) if kinds[i] != _UNUSED and vocabulary[name] != i)
+        raise WeightsError(f"{fields.where}: the token {shortened(repr(repeated))} occurs twice; download it again")
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     for name, i in vocabulary.items():
         if not name or (kinds[i] == _NORMAL and not alphabet.issuperset(name)):
-            raise WeightsError(f"{fields.where}: the token {shown(name)} is not spelled in bytes; download it again")
+            text = shortened(repr(name))
+            raise WeightsError(f"{fields.where}: the token {text} is not in byte-level characters; download it again")
     merges = []
     for merge in _strings(fields, "merges"):
         left, _, right = merge.partition(" ")
         if any(part not in vocabulary for part in (left, right, left + right)):
-            raise WeightsError(f"{fields.where}: the merge {shown(merge)} is not of two tokens to a third")
+            text = shortened(repr(merge))
+            raise WeightsError(f"{fields.where}: the merge {text} does not join two tokens; download it again")
         merges.append((left, right))
     unknown = _named(fields, "unknown_token_id", names, kinds)
     # Llama 3's vocabulary has words that its merges cannot produce.
@@ -132,7 +120,7 @@ def _model(fields: Fields, names: list[str], kinds: list[int], splitter: str) ->
 def _named(fields: Fields, key: str, names: list[str], kinds: list[int]) -> str | None:
     if fields.take(_key(key)) is None:
         return None
-    i = fields.whole(_key(key), len(names) - 1, least=0)
+    i = fields.integer(_key(key), len(names) - 1, least=0)
     return None if kinds[i] == _UNUSED else names[i]
 
 

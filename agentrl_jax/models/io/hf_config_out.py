@@ -7,8 +7,6 @@ from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.io.hf_config import ARCHITECTURES, PretrainedConfig, parse_config
 from agentrl_jax.models.shape import DecoderConfig
 
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
 
 def describe(
     decoder: DecoderConfig,
@@ -20,15 +18,8 @@ def describe(
 ) -> PretrainedConfig:
     """A `PretrainedConfig` for any decoder, as a `llama`, `qwen2`, `qwen3` or `mistral` model.
 
-    Args:
-        decoder: the shape.
-        max_positions: number of positions that it is trained for.
-        bos_token_id: token at the beginning of a text.
-        eos_token_id: token at the end of a text.
-        pad_token_id: token for padding.
-
-    Raises:
-        WeightsError: no model type of Hugging Face has this combination of biases, norms and windows.
+    Combinations of biases, norms and windows that none of them has are refused. `max_positions` is the number of
+    positions that the decoder is trained for.
     """
     model_type = _model_type(decoder)
     raw: dict[str, Any] = {
@@ -57,24 +48,20 @@ def describe(
         raw["mlp_bias"] = decoder.mlp_bias
     else:
         raw |= _windows(decoder, model_type)
-    made = parse_config(raw, f"{model_type} configuration")
-    if made.decoder != _plain(decoder):
-        raise WeightsError(f"{decoder}: comes back from a {model_type} configuration as {made.decoder}")
-    return made
+    config = parse_config(raw, f"{model_type} configuration")
+    if config.decoder != _plain(decoder):
+        raise WeightsError(f"{decoder}: is read back from a {model_type} configuration as {config.decoder}")
+    return config
 
 
 def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
-    """The content of `config.json` for weights of dtype `dtype`.
-
-    This is the original content, unless the decoder has changed since it was read: then it is newly generated.
-    """
+    """The content of `config.json` for weights of `dtype`: the original, or a new one if the decoder has changed."""
     raw = dict(config.raw)
-    if parse_config(raw, "the configuration that the model came with").decoder != _plain(config.decoder):
-        tokens = {key: raw.get(key) for key in _TOKENS}
+    if parse_config(raw, "the model's original configuration").decoder != _plain(config.decoder):
+        tokens = {key: raw.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         raw = dict(describe(config.decoder, max_positions=config.max_positions).raw) | tokens
-    raw.pop("torch_dtype", None)
-    raw.pop("dtype", None)
-    return raw | {"torch_dtype": dtype}  # transformers 4 reads only this name, 5 reads it too
+    # transformers 4 reads only this name, 5 reads it too
+    return {key: value for key, value in raw.items() if key not in ("dtype", "torch_dtype")} | {"torch_dtype": dtype}
 
 
 def _plain(decoder: DecoderConfig) -> DecoderConfig:
@@ -85,7 +72,7 @@ def _plain(decoder: DecoderConfig) -> DecoderConfig:
 def _model_type(decoder: DecoderConfig) -> str:
     windowed = any(decoder.windows)
     if decoder.mlp_bias and (decoder.qk_norm or windowed):
-        raise WeightsError(f"{decoder}: no model type has mlp_bias beside qk_norm or windows")
+        raise WeightsError(f"{decoder}: no model type has mlp_bias together with qk_norm or windows")
     if decoder.qk_norm and decoder.qkv_bias == decoder.output_bias:
         return "qwen3"
     if decoder.qkv_bias and not (decoder.output_bias or decoder.mlp_bias or decoder.qk_norm):
@@ -98,16 +85,11 @@ def _model_type(decoder: DecoderConfig) -> str:
 
 
 def _rope_scaling(decoder: DecoderConfig) -> dict[str, Any] | None:
-    scaling = decoder.rope_scaling
-    if scaling is None:
+    if decoder.rope_scaling is None:
         return None
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_positions,
-    }
+    values = dataclasses.asdict(decoder.rope_scaling)
+    positions = values.pop("original_positions")
+    return {"rope_type": "llama3", **values, "original_max_position_embeddings": positions}
 
 
 def _windows(decoder: DecoderConfig, model_type: str) -> dict[str, Any]:

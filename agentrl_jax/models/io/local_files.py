@@ -1,25 +1,21 @@
 """Reads files of a model's folder as plain data, and never from outside the folder."""
 
-import os
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.models.io.errors import WeightsError
+from agentrl_jax.models.io.errors import WeightsError, naming
 from agentrl_jax.strict_json import parse_object
 
 JSON_BYTES = 64 * 2**20
 """Largest JSON or text file that is read; the largest tokenizers in use take 35 MB."""
 
 
-def member(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """Path of the file called `name` in `folder`; it need not exist.
 
     A symbolic link is followed if its target is inside the folder or, for a snapshot in Hugging Face's cache, among the
     blobs of the same repository. Other links are refused: a downloaded folder could link to a private file, whose
     content would then be copied to every place where the model is saved.
-
-    Raises:
-        WeightsError: `name` is not a plain file name, or the file is a link that leads out of the folder.
     """
     if not name or name in (".", "..") or any(character in name for character in "/\\\0") or len(name) > 255:
         raise WeightsError(f"{folder}: names the file {name[:300]!r}; expected a file of this folder, without any path")
@@ -28,35 +24,24 @@ def member(folder: Path, name: str) -> Path:
         home, target = folder.resolve(), path.resolve()
     except (OSError, RuntimeError) as error:
         raise WeightsError(f"{path}: cannot be followed ({error}); replace the link by the file") from error
-    homes = [home] + ([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])
-    if not any(target.is_relative_to(place) for place in homes):
+    allowed = [home] + ([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])
+    if not any(target.is_relative_to(parent) for parent in allowed):
         raise WeightsError(f"{path}: is a link to {target}, outside of the folder; replace the link by the file")
     return path
 
 
 def read_bytes(path: Path, limit: int = JSON_BYTES) -> bytes:
-    """The content of a file of at most `limit` bytes.
-
-    Raises:
-        WeightsError: it does not exist, cannot be read, or is larger.
-    """
-    try:
+    """The content of a file of at most `limit` bytes."""
+    with naming(path):
         if not path.is_file():
             raise WeightsError(f"{path}: no such file; give the folder that `save_pretrained` wrote")
-        size = os.path.getsize(path)
-        if size > limit:
+        if (size := path.stat().st_size) > limit:
             raise WeightsError(f"{path}: {size} bytes; expected at most {limit} for a file of this kind")
         return path.read_bytes()
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; strict JSON, without repeated keys.
-
-    Raises:
-        WeightsError: the file cannot be read or does not contain such an object.
-    """
+    """The object in a JSON file; strict JSON, without repeated keys."""
     return parse_json(read_bytes(path), str(path))
 
 

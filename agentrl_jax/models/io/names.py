@@ -11,8 +11,6 @@ from typing import Literal
 from agentrl_jax.models.io.errors import WeightsError
 from agentrl_jax.models.shape import DecoderConfig
 
-Style = Literal["hf", "gguf"]
-
 PROJECTIONS = {
     "query": ("self_attn.q_proj", "attn_q"),
     "key": ("self_attn.k_proj", "attn_k"),
@@ -35,28 +33,22 @@ _OUTER = {
     "final_norm": ("model.norm.weight", "output_norm.weight"),
     "lm_head": ("lm_head.weight", "output.weight"),
 }
-HF_LAYER = "model.layers.{}."
-_GGUF_LAYER = "blk.{}."
-
+HF_LAYER, _GGUF_LAYER = "model.layers.{}.", "blk.{}."
 TIED_HEAD = _OUTER["lm_head"][0]
 """Key of the output matrix, which some files contain even if embeddings are tied."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One of our arrays and where a file stores it.
-
-    Attributes:
-        shape: shape of our array.
-        keys: names in the file: one per layer if the array is stacked, otherwise a single one.
-        stacked: the first axis is the layer.
-        transposed: the file stores the last two axes in the opposite order.
-    """
+    """One of our arrays, of the given shape, and where a file stores it."""
 
     shape: tuple[int, ...]
     keys: tuple[str, ...]
+    """Names in the file: one per layer if the array is stacked, otherwise a single one."""
     stacked: bool
+    """The first axis is the layer."""
     transposed: bool
+    """The file stores the last two axes in the opposite order."""
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -65,16 +57,13 @@ class Leaf:
         return inner[::-1] if self.transposed else inner
 
 
-def leaves(config: DecoderConfig, style: Style) -> dict[str, Leaf]:
+def leaves(config: DecoderConfig, file_format: Literal["hf", "gguf"]) -> dict[str, Leaf]:
     """Every array of a decoder by path, such as `layers/query`, in the order of the files."""
-    column = 0 if style == "hf" else 1
-    outer = {
-        "embedding": (config.vocab_size, config.embed_dim),
-        "final_norm": (config.embed_dim,),
-        "lm_head": (config.embed_dim, config.vocab_size),
-    }
-    if config.tied_embeddings:
-        del outer["lm_head"]
+    column = 0 if file_format == "hf" else 1
+    vocab_size, embed_dim = config.vocab_size, config.embed_dim
+    outer: dict[str, tuple[int, ...]] = {"embedding": (vocab_size, embed_dim), "final_norm": (embed_dim,)}
+    if not config.tied_embeddings:
+        outer["lm_head"] = (embed_dim, vocab_size)
     layered = {}
     for name, shape in config.layer_shapes().items():
         keys = tuple(_layer_key(name, column, i) for i in range(config.num_layers))
@@ -91,34 +80,31 @@ def _layer_key(name: str, column: int, layer: int) -> str:
     return f"{prefix}{PROJECTIONS[name.removesuffix('_bias')][column]}.{kind}"
 
 
+def file_shapes(wanted: Mapping[str, Leaf]) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor in the file, by name."""
+    return {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
+
+
 def check_shapes(
-    wanted: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
     found: Mapping[str, tuple[int, ...]],
     where: str,
-    harmless: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> None:
-    """Refuses tensors that are missing, unexpected or of the wrong shape, all in one message.
-
-    Args:
-        wanted: shape of each expected tensor, by name.
-        found: shape of each tensor in the file, by name.
-        where: file name for the message.
-        harmless: tensors that may be present but are not needed.
-
-    Raises:
-        WeightsError: the two differ.
-    """
-    missing = [key for key in wanted if key not in found]
-    unexpected = [key for key in found if key not in wanted and key not in harmless]
-    odd = [
-        f"{key} is {list(found[key])}, expected {list(shape)}"
-        for key, shape in wanted.items()
-        if key in found and tuple(found[key]) != shape
-    ]
-    parts = [
-        f"{kind} {'; '.join(items[:6])}" + (f" and {len(items) - 6} more" if len(items) > 6 else "")
-        for kind, items in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", odd))
-        if items
-    ]
-    if parts:
+    """Refuses tensors that are missing, unexpected or of the wrong shape, all in one message; some may be `ignored`."""
+    faults = {
+        "missing": [key for key in expected if key not in found],
+        "unexpected": [key for key in found if key not in expected and key not in ignored],
+        "wrong shape:": [
+            f"{key} is {list(found[key])}, expected {list(shape)}"
+            for key, shape in expected.items()
+            if key in found and tuple(found[key]) != shape
+        ],
+    }
+    if parts := [f"{kind} {some_of(items)}" for kind, items in faults.items() if items]:
         raise WeightsError(f"{where}: does not fit its configuration: {' | '.join(parts)}; use the files of one model")
+
+
+def some_of(items: list[str]) -> str:
+    """The first few items of a list, for a message."""
+    return "; ".join(items[:6]) + (f" and {len(items) - 6} more" if len(items) > 6 else "")

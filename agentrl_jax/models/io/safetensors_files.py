@@ -1,18 +1,24 @@
-"""Reads a folder of safetensors files piece by piece directly into sharded arrays. `safetensors_out` writes it."""
+"""Reads and writes folders of safetensors files as Hugging Face's libraries do, from and to sharded arrays."""
 
 import contextlib
+import json
+import math
 import re
+import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from agentrl_jax.models.io.config_fields import shown
-from agentrl_jax.models.io.errors import WeightsError
-from agentrl_jax.models.io.local_files import member, parse_json, read_json
-from agentrl_jax.models.io.names import TIED_HEAD, check_shapes, leaves
+from agentrl_jax.errors import shortened
+from agentrl_jax.models.io.errors import WeightsError, naming
+from agentrl_jax.models.io.local_files import parse_json, path_inside, read_json
+from agentrl_jax.models.io.names import TIED_HEAD, Leaf, check_shapes, file_shapes, leaves, some_of
 from agentrl_jax.models.io.stacked import Placement, load_leaves, numpy_dtype
 from agentrl_jax.models.shape import DecoderConfig
 
@@ -32,12 +38,9 @@ class SafetensorsFiles:
         self.where = where
         self._slices = {key: handle.get_slice(key) for key, handle in handles.items()}
         self.shapes = {key: tuple(part.get_shape()) for key, part in self._slices.items()}
-        odd = [f"{key} is {part.get_dtype()}" for key, part in self._slices.items() if part.get_dtype() not in _FLOATS]
-        if odd:
-            listed = "; ".join(odd[:6]) + (f" and {len(odd) - 6} more" if len(odd) > 6 else "")
-            raise WeightsError(
-                f"{where}: {listed}; expected {', '.join(_FLOATS)}; use the weights before they were quantized"
-            )
+        dtypes = {key: part.get_dtype() for key, part in self._slices.items()}
+        if others := [f"{key} is {dtype}" for key, dtype in dtypes.items() if dtype not in _FLOATS]:
+            raise WeightsError(f"{where}: {some_of(others)}; expected {', '.join(_FLOATS)}; use unquantized weights")
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
         """The slice `index` of tensor `key`."""
@@ -51,79 +54,48 @@ class SafetensorsFiles:
 def open_files(
     folder: Path, files: Iterable[str], index: Mapping[str, str] | None = None
 ) -> Iterator[SafetensorsFiles]:
-    """Opens files of a folder.
-
-    Args:
-        folder: the folder.
-        files: names of the files.
-        index: file name of each tensor, if there is an index: then the files must contain exactly these tensors.
-
-    Raises:
-        WeightsError: a file is damaged, or disagrees with the index.
-    """
-    names = sorted(files)
+    """Opens files of a folder by name; with an `index` (file names by tensor) they contain exactly its tensors."""
+    paths = [path_inside(folder, name) for name in sorted(files)]
     handles: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        for name, path in [(name, member(folder, name)) for name in names]:  # check all names before reading any file
+        for path in paths:
             if not path.is_file():
-                raise WeightsError(
-                    f"{path}: no such file, although the model has a part of this name; download it again"
-                )
+                raise WeightsError(f"{path}: no such file, although it is a part of the model; download it again")
             _refuse_repeated_keys(path)
             try:
                 handle = stack.enter_context(safe_open(path, framework="numpy"))
-                held = sorted(handle.keys())
+                keys = sorted(handle.keys())
             except (SafetensorError, OSError, ValueError) as error:
-                raise WeightsError(
-                    f"{path}: no whole safetensors file ({str(error)[:200]}); download it again"
-                ) from error
-            listed = held if index is None else [key for key, place in index.items() if place == name]
-            differ = set(held).symmetric_difference(listed)
-            if differ:
+                reason = str(error)[:200]
+                raise WeightsError(f"{path}: not a complete safetensors file ({reason}); download it again") from error
+            listed = keys if index is None else [key for key, name in index.items() if name == path.name]
+            if differ := set(keys).symmetric_difference(listed):
                 some = ", ".join(sorted(differ)[:6])
                 raise WeightsError(f"{path}: differs from the index in {some}; use the files of one download")
-            handles |= dict.fromkeys(held, handle)
-        yield SafetensorsFiles(str(folder / names[0]) if len(names) == 1 else str(folder), handles)
+            handles |= dict.fromkeys(keys, handle)
+        yield SafetensorsFiles(str(paths[0] if len(paths) == 1 else folder), handles)
 
 
 def _refuse_repeated_keys(path: Path) -> None:
     """Checks for the one header fault that the library accepts: two tensors with the same name."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(_HEADER_BYTES, path.stat().st_size - 8):
-                raise WeightsError(f"{path}: no whole safetensors file (its header would be of {length} bytes)")
-            parse_json(file.read(length), f"{path}, its header")
-    except OSError as error:
-        raise WeightsError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    with naming(path), path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(_HEADER_BYTES, path.stat().st_size - 8):
+            raise WeightsError(f"{path}: not a complete safetensors file (length of its header: {length} bytes)")
+        parse_json(file.read(length), f"{path}, its header")
 
 
 def load_folder(folder: Path, config: DecoderConfig, *, dtype: Any, placement: Placement) -> dict[str, Any]:
-    """The decoder's parameters from `model.safetensors`, or from the files in `model.safetensors.index.json`.
+    """The decoder's parameters, in the form of `decoder.init_params`, from `model.safetensors` or the indexed files.
 
     Every tensor is used exactly once. Two others are accepted: `lm_head.weight` with tied embeddings, which must equal
     the embedding, and `rotary_emb.inv_freq` in old files, which is not read.
-
-    Args:
-        folder: the folder.
-        config: shape of the decoder.
-        dtype: dtype of the parameters: float32, bfloat16 or float16.
-        placement: sharding of the parameters, see `stacked.Placement`.
-
-    Returns:
-        Parameters in the form of `decoder.init_params`.
-
-    Raises:
-        WeightsError: a file is missing, damaged, or does not fit the configuration.
     """
     wanted = leaves(config, "hf")
     with open_files(folder, *_parts(folder)) as tensors:
-        expected = {key: leaf.file_shape for leaf in wanted.values() for key in leaf.keys}
-        harmless = {key for key in tensors.shapes if _BUFFER.fullmatch(key)}
         tied = config.tied_embeddings and TIED_HEAD in tensors.shapes
-        if tied:
-            expected[TIED_HEAD] = wanted["embedding"].file_shape
-        check_shapes(expected, tensors.shapes, tensors.where, harmless)
+        expected = file_shapes(wanted) | ({TIED_HEAD: wanted["embedding"].file_shape} if tied else {})
+        check_shapes(expected, tensors.shapes, tensors.where, set(filter(_BUFFER.fullmatch, tensors.shapes)))
         if tied:
             _refuse_unless_equal(tensors, wanted["embedding"].keys[0], TIED_HEAD)
         return load_leaves(tensors, wanted, numpy_dtype(dtype), placement, config)
@@ -131,26 +103,105 @@ def load_folder(folder: Path, config: DecoderConfig, *, dtype: Any, placement: P
 
 def _parts(folder: Path) -> tuple[list[str], dict[str, str] | None]:
     """Names of the files with the weights, and the index if there is one."""
-    single, index = member(folder, SINGLE), member(folder, INDEX)
-    if single.is_file():
+    index = path_inside(folder, INDEX)
+    if path_inside(folder, SINGLE).is_file():
         return [SINGLE], None
     if not index.is_file():
-        pickled = sorted(path.name for path in folder.glob("*.bin"))
-        hint = f"{pickled[0]} is a pickle, which is never read: save it as safetensors" if pickled else "give another"
-        raise WeightsError(f"{folder}: holds neither {SINGLE} nor {INDEX}; {hint}")
+        pickles = sorted(path.name for path in folder.glob("*.bin"))
+        hint = f"{pickles[0]} is a pickle, which is never read: save it as safetensors" if pickles else "give another"
+        raise WeightsError(f"{folder}: contains neither {SINGLE} nor {INDEX}; {hint}")
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
-        raise WeightsError(f"{index}: weight_map is {shown(files)}; expected file names by tensor")
+        raise WeightsError(f"{index}: weight_map is {shortened(repr(files))}; expected file names by tensor")
     return list({*files.values()}), files
 
 
 def _refuse_unless_equal(tensors: SafetensorsFiles, key: str, other: str) -> None:
-    rows, width = tensors.shapes[key]
-    step = max(1, 2**24 // width)
+    rows, columns = tensors.shapes[key]
+    step = max(1, 2**24 // columns)
     for start in range(0, rows, step):
-        part = (slice(start, min(start + step, rows)), slice(0, width))
+        part = (slice(start, min(start + step, rows)), slice(0, columns))
         if not np.array_equal(tensors.read(key, part), tensors.read(other, part)):
             raise WeightsError(
                 f"{tensors.where}: {other} differs from {key} although the configuration ties them; set "
                 "tie_word_embeddings to false in config.json, or remove the wrong one of the two"
             )
+
+
+def refuse_nonempty(folder: Path) -> None:
+    """Refuses a path that exists, unless it is an empty folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WeightsError(f"{folder}: exists and is not an empty folder; give a new folder")
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: Path, files: Mapping[str, bytes], settings: Mapping[str, Any]) -> Iterator[Path]:
+    """A temporary folder, which is renamed to `folder` on success and deleted otherwise.
+
+    Files are added to it: `files` by name, such as the tokenizer's, and `settings` by the name of a JSON file.
+    """
+    temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.unfinished"
+    try:
+        refuse_nonempty(folder)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for name, content in files.items():
+            path_inside(temporary, name).write_bytes(content)
+        for name, values in settings.items():
+            write_json(temporary / name, values)
+        temporary.replace(folder)
+    except OSError as error:
+        raise WeightsError(f"{folder}: cannot be written ({error.strerror}); give another path") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON file."""
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def checked_arrays(params: dict[str, Any], wanted: Mapping[str, Leaf], where: str) -> dict[str, Any]:
+    """Arrays of nested dictionaries by path, such as `layers/query`, with the paths and shapes of `wanted`."""
+    arrays = flatten_dict(params, sep="/")
+    expected = {path: leaf.shape for path, leaf in wanted.items()}
+    check_shapes(expected, {path: array.shape for path, array in arrays.items()}, where)
+    return arrays
+
+
+def file_tensor(leaf: Leaf, array: Any, number: int, dtype: np.dtype) -> np.ndarray:
+    """The tensor that a file stores under `leaf.keys[number]`, on the host."""
+    values = np.asarray(array[number] if leaf.stacked else array)
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray((values.T if leaf.transposed else values).astype(dtype))
+    if dtype == np.float16 and not np.isfinite(cast).all():
+        raise WeightsError(f"{leaf.keys[number]} has values beyond float16; save it as float32 or bfloat16")
+    return cast
+
+
+def write_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes a safetensors file in a new folder."""
+    save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses files without it
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library makes files readable by their owner only
+
+
+def write_weights(
+    folder: Path, arrays: Mapping[str, Any], wanted: Mapping[str, Leaf], dtype: np.dtype, shard_bytes: int
+) -> None:
+    """Writes the arrays of a decoder as one safetensors file, or as several of at most `shard_bytes` with an index."""
+    from huggingface_hub import split_state_dict_into_shards_factory  # only needed here
+
+    single = [(path, 0) for path, leaf in wanted.items() if not leaf.stacked]
+    stacked = [(i, path) for path, leaf in wanted.items() if leaf.stacked for i in range(len(leaf.keys))]
+    by_layer = [*single[:1], *((path, i) for i, path in sorted(stacked)), *single[1:]]
+    tensors = {wanted[path].keys[i]: (wanted[path], arrays[path], i) for path, i in by_layer}
+    split = split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda tensor: math.prod(tensor[0].file_shape) * dtype.itemsize,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for name, keys in split.filename_to_tensors.items():
+        write_tensors(folder / name, {key: file_tensor(*tensors[key], dtype) for key in keys})
+    if split.is_sharded:
+        write_json(folder / INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename})

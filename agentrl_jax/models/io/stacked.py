@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from flax.traverse_util import unflatten_dict
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from agentrl_jax.models.io.errors import WeightsError
@@ -22,10 +23,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 class Tensors(Protocol):
     """Tensors of one or several files."""
 
-    @property
-    def where(self) -> str:
-        """Name of the source for error messages."""
-        ...
+    where: str
+    """Name of the source for error messages."""
 
     def read(self, key: str, index: tuple[slice, ...]) -> np.ndarray:
         """The slice `index` of tensor `key`, in any floating dtype."""
@@ -33,49 +32,29 @@ class Tensors(Protocol):
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
-    """One of `DTYPES` as a NumPy dtype.
-
-    Raises:
-        ValueError: `dtype` is none of them.
-    """
-    made = np.dtype(dtype)  # JAX registers bfloat16 with NumPy
-    if made.name not in DTYPES:
-        raise ValueError(f"dtype is {made.name}; expected one of {', '.join(DTYPES)}")
-    return made
+    """One of `DTYPES` as a NumPy dtype; raises a `ValueError` for others."""
+    result = np.dtype(dtype)  # JAX registers bfloat16 with NumPy
+    if result.name not in DTYPES:
+        raise ValueError(f"dtype is {result.name}; expected one of {', '.join(DTYPES)}")
+    return result
 
 
 def load_leaves(
     tensors: Tensors, wanted: Mapping[str, Leaf], dtype: np.dtype, placement: Placement, config: DecoderConfig
 ) -> dict[str, Any]:
-    """Loads nested arrays with the paths of `wanted`.
+    """Loads nested arrays with the paths of `wanted`; their shapes must have been checked.
 
     Each device's shard is read separately, so the host holds at most one array besides those already placed. (Pages of
     a memory-mapped file that were read count as resident too until the system reclaims them.)
-
-    Args:
-        tensors: the source; shapes must have been checked.
-        wanted: the arrays to load, by path.
-        dtype: dtype of the result.
-        placement: sharding of the result.
-        config: shape of the decoder, for `placement`.
-
-    Raises:
-        WeightsError: a value is too large for `dtype`.
     """
-    made: dict[str, Any] = {}
-    for path, leaf in wanted.items():
-        place = made
-        *parents, name = path.split("/")
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[name] = _load_leaf(tensors, leaf, dtype, _sharding(placement, config, path, leaf.shape))
-    return made
 
+    def sharding(path: str, leaf: Leaf) -> Sharding:
+        if placement is None:
+            return SingleDeviceSharding(jax.local_devices()[0])
+        return placement if isinstance(placement, Sharding) else placement(config, path, leaf.shape)
 
-def _sharding(placement: Placement, config: DecoderConfig, path: str, shape: tuple[int, ...]) -> Sharding:
-    if placement is None:
-        return SingleDeviceSharding(jax.local_devices()[0])
-    return placement if isinstance(placement, Sharding) else placement(config, path, shape)
+    loaded = {path: _load_leaf(tensors, leaf, dtype, sharding(path, leaf)) for path, leaf in wanted.items()}
+    return unflatten_dict(loaded, sep="/")
 
 
 def _load_leaf(tensors: Tensors, leaf: Leaf, dtype: np.dtype, sharding: Sharding) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentrl_jax.models.io.local_files import member, read_bytes
+from agentrl_jax.models.io.local_files import path_inside, read_bytes
 
 NAMES = (
     "tokenizer.json",
@@ -20,10 +20,6 @@ NAMES = (
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Contents of the files in `NAMES` that the folder contains.
-
-    Raises:
-        WeightsError: a file cannot be read, is too large, or is outside the folder.
-    """
-    paths = {name: member(folder, name) for name in NAMES}
+    """Contents of the files in `NAMES` that the folder contains."""
+    paths = {name: path_inside(folder, name) for name in NAMES}
     return {name: read_bytes(path) for name, path in paths.items() if path.is_file()}

@@ -50,20 +50,20 @@ def tensor(start, end, shape=(1,), dtype="F32"):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no whole safetensors file"),
-        (b"\x10\0\0", "no whole safetensors file"),
-        (struct.pack("<Q", 2**63) + b"{}", "its header would be of 9223372036854775808 bytes"),
-        (struct.pack("<Q", 3) + b"{}", "its header would be of 3 bytes"),
+        (b"", "not a complete safetensors file"),
+        (b"\x10\0\0", "not a complete safetensors file"),
+        (struct.pack("<Q", 2**63) + b"{}", "length of its header: 9223372036854775808 bytes"),
+        (struct.pack("<Q", 3) + b"{}", "length of its header: 3 bytes"),
         (header_of("{]"), "its header: not valid JSON"),
         (header_of(b"\xff\xfe{}"), "its header: not valid JSON"),
         (header_of("[" * 100_000), "its header: not valid JSON"),
-        (header_of('{"a": 1, "a": 2}'), "'a' stands twice"),
-        (header_of({"a": tensor(0, 4)}), "no whole safetensors file"),
-        (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), "no whole safetensors file"),
-        (header_of({"a": tensor(4, 8)}, b"0" * 8), "no whole safetensors file"),
-        (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), "no whole safetensors file"),
-        (header_of({"a": tensor(0, 4, (-1,))}, b"0000"), "no whole safetensors file"),
-        (header_of({"a": tensor(0, 4, dtype="F31")}, b"0000"), "no whole safetensors file"),
+        (header_of('{"a": 1, "a": 2}'), "'a' is given twice"),
+        (header_of({"a": tensor(0, 4)}), "not a complete safetensors file"),
+        (header_of({"a": tensor(0, 4), "b": tensor(2, 6)}, b"0" * 6), "not a complete safetensors file"),
+        (header_of({"a": tensor(4, 8)}, b"0" * 8), "not a complete safetensors file"),
+        (header_of({"a": tensor(0, 4, (2**40, 2**40))}, b"0000"), "not a complete safetensors file"),
+        (header_of({"a": tensor(0, 4, (-1,))}, b"0000"), "not a complete safetensors file"),
+        (header_of({"a": tensor(0, 4, dtype="F31")}, b"0000"), "not a complete safetensors file"),
         (header_of({"a": tensor(0, 8, dtype="F64")}, b"0" * 8), "a is F64; expected F32, F16, BF16"),
         (header_of({"a": tensor(0, 1, dtype="I8")}, b"0"), "a is I8; expected F32, F16, BF16"),
         (header_of({"a": tensor(0, 4)}, b"0000"), "unexpected a"),
@@ -78,7 +78,7 @@ def test_broken_safetensors(content, words, folder):
 def test_a_torn_file_is_refused(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    assert "no whole safetensors file" in refusal(folder)
+    assert "not a complete safetensors file" in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/b", "..", ".", "", "x\0y", "a" * 300])
@@ -139,7 +139,7 @@ def test_links_of_hugging_faces_cache_are_followed(folder, tmp_path):
 def test_what_is_no_file_is_not_opened(folder):
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")
-    assert "holds neither model.safetensors nor" in refusal(folder)
+    assert "contains neither model.safetensors nor" in refusal(folder)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
     assert "config.json: no such file" in refusal(folder)
@@ -152,7 +152,7 @@ def test_what_is_no_file_is_not_opened(folder):
         (b"[]", "holds a JSON list"),
         (b"\xff", "not valid JSON"),
         (b"[" * 10**6, "not valid JSON"),
-        (b'{"model_type": "llama", "model_type": "qwen2"}', "'model_type' stands twice"),
+        (b'{"model_type": "llama", "model_type": "qwen2"}', "'model_type' is given twice"),
         (b'{"model_type": "llama", "rms_norm_eps": NaN}', "NaN is no JSON number"),
         (b'{"model_type": "llama", "vocab_size": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b" " * (64 * 2**20 + 1), "expected at most"),
@@ -174,7 +174,7 @@ def test_broken_configurations(content, words, folder):
         ({"tokenizer_config.json": b"{"}, "tokenizer_config.json: not valid JSON"),
         (
             {"tokenizer_config.json": b'{"a": 1, "a": 2}'},
-            "tokenizer_config.json: not valid JSON (key 'a' stands twice)",
+            "tokenizer_config.json: not valid JSON (key 'a' is given twice)",
         ),
         ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: not UTF-8"),
         ({"tokenizer.json": b"\xff"}, "tokenizer.json: not UTF-8"),
@@ -191,16 +191,16 @@ def test_broken_tokenizer_files(changes, words, folder):
 
 
 def test_folders_of_another_kind(tmp_path):
-    assert "holds no config.json; expected the folder of a model" in refusal(tmp_path)
+    assert "contains no config.json; expected the folder of a model" in refusal(tmp_path)
     (tmp_path / "m.gguf").write_bytes(b"")
     assert "give the file m.gguf itself" in refusal(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert "holds an adapter; load its base model here" in refusal(tmp_path)
+    assert "contains an adapter; load its base model here" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     assert "pytorch_model.bin is a pickle, which is never read" in refusal(tmp_path)
     (tmp_path / "x.txt").write_text("")
-    assert "is no folder and no .gguf file" in refusal(tmp_path / "x.txt")
+    assert "is neither a folder nor a .gguf file" in refusal(tmp_path / "x.txt")
 
 
 def test_names_are_downloaded_only_when_asked(monkeypatch, folder):
@@ -245,15 +245,18 @@ def tensor_info(name=b"t", shape=(1,), kind=0, offset=0) -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no whole GGUF file of version 2 or 3"),
-        (b"GGU", "it is shorter than it says"),
+        (b"", "not a complete GGUF file, version 2 or 3"),
+        (b"GGU", "it is shorter than its header says"),
         (b"GGML" + b"\0" * 40, "GGUF magic invalid"),
         (gguf_header(version=1), "version 1 which we cannot handle"),
         (gguf_header(version=3 << 24), "convert it again in little-endian order"),
-        (gguf_header(tensors=2**63), "it is shorter than it says"),
-        (gguf_header(fields=2**40), "it is shorter than it says"),
-        (gguf_header(fields=1, rest=struct.pack("<Q", 2**50) + b"a" * 8), "it is shorter than it says"),
-        (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 8, 2**50))), "it is shorter than it says"),
+        (gguf_header(tensors=2**63), "it is shorter than its header says"),
+        (gguf_header(fields=2**40), "it is shorter than its header says"),
+        (gguf_header(fields=1, rest=struct.pack("<Q", 2**50) + b"a" * 8), "it is shorter than its header says"),
+        (
+            gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 8, 2**50))),
+            "it is shorter than its header says",
+        ),
         (
             gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 8, 2**20)) + bytes(2**23)),
             "more than 2097152 parts",
@@ -267,16 +270,16 @@ def tensor_info(name=b"t", shape=(1,), kind=0, offset=0) -> bytes:
         (gguf_header(fields=2, rest=field(b"a", 4, b"0000") * 2), "Duplicate a already in list"),
         (gguf_header(fields=1, rest=field(b"general.alignment", 4, b"\x03\0\0\0")), "Invalid alignment"),
         (gguf_header(fields=1, rest=field(b"general.alignment", 4, b"\0\0\0\0")), "Invalid alignment"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(1,) * 9) + b"0" * 99), "'t' is of shape [1, 1, 1, 1]"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(2**62, 2**62)) + b"0" * 99), "is of shape"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(0,)) + b"0" * 99), "is of shape [0]"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(1,) * 9) + b"0" * 99), "'t' has shape [1, 1, 1, 1]"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(2**62, 2**62)) + b"0" * 99), "has shape"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(0,)) + b"0" * 99), "has shape [0]"),
         (gguf_header(tensors=1, rest=tensor_info(kind=5) + b"0" * 99), "(5) is not a valid GGMLQuantizationType"),
         (gguf_header(tensors=1, rest=tensor_info(kind=2) + b"0" * 99), "is not a multiple of Q4_0 block size"),
         (gguf_header(tensors=1, rest=tensor_info(offset=1) + b"0" * 99), "overlaps another one"),
-        (gguf_header(tensors=1, rest=tensor_info(offset=2**63) + b"0" * 99), "it is shorter than it says"),
+        (gguf_header(tensors=1, rest=tensor_info(offset=2**63) + b"0" * 99), "it is shorter than its header says"),
         (gguf_header(tensors=2, rest=tensor_info() * 2 + b"0" * 99), "duplicated tensor with name t"),
         (gguf_header(tensors=1, rest=tensor_info(offset=2**64 - 32) + b"0" * 99), "overflow"),
-        (gguf_header(tensors=1, rest=tensor_info(shape=(2**32 + 1, 0xFFFFFFFF00000001)) + b"0" * 99), "is of shape"),
+        (gguf_header(tensors=1, rest=tensor_info(shape=(2**32 + 1, 0xFFFFFFFF00000001)) + b"0" * 99), "has shape"),
         (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQIQIQ", 9, 1, 9, 1, 4, 0))), "is a list of lists"),
         (gguf_header(fields=1, rest=field(b"a", 9, struct.pack("<IQ", 9, 1) * 2000)), "recursion"),
         (gguf_header(tensors=2, rest=tensor_info() + tensor_info(b"u") + b"0" * 99), "overlaps another one"),

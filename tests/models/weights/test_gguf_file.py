@@ -44,7 +44,7 @@ def test_weights_equal_those_of_safetensors(family, changes, tmp_path):
     chex.assert_trees_all_equal(loaded.params, expected.params)
 
 
-@pytest.mark.parametrize("name", gguf_format.KINDS)
+@pytest.mark.parametrize("name", gguf_format.TENSOR_TYPES)
 def test_every_kind_of_numbers(name, tmp_path):
     """The numbers that the package `gguf` gives for random blocks, in rows that are read in parts."""
     kind = Kind[name]
@@ -74,7 +74,7 @@ def test_llama_3_frequencies_are_recognized(factor, tmp_path):
     assert load.load_pretrained(path).config.decoder.rope_scaling == scaling
     divisors[40] *= 1.01
     path = write_gguf(tmp_path / "n.gguf", config, tensors_of(config), divisors=divisors)
-    with pytest.raises(WeightsError, match=r"rope_freqs\.weight holds divisors that are not those of Llama 3\.1"):
+    with pytest.raises(WeightsError, match=r"rope_freqs\.weight contains divisors that are not those of Llama 3\.1"):
         load.load_pretrained(path)
 
 
@@ -106,18 +106,18 @@ def _llama3_divisors(size, theta, factor):
         ({"llama.attention.value_length": 4}, "llama.attention.value_length is 4; expected 2"),
         ({"llama.block_count": 0}, "llama.block_count is 0"),
         ({"llama.block_count": 1}, "unexpected blk.1.attn_norm.weight"),
-        ({"llama.vocab_size": 12}, "mis-shaped token_embd.weight is [11, 8], expected [12, 8]"),
+        ({"llama.vocab_size": 12}, "wrong shape: token_embd.weight is [11, 8], expected [12, 8]"),
         ({"llama.attention.head_count": [4, 4]}, "llama.attention.head_count is [4, 4]"),
         ({"llama.attention.head_count_kv": 3}, "4 heads cannot be shared evenly by 3"),
         ({"llama.logit_scale": 0.5}, "settings that are not supported: 'llama.logit_scale': 0.5"),
         ({"tokenizer.ggml.model": "llama"}, "SentencePiece tokenizers (llama) are not supported"),
         ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; expected one of llama-bpe"),
         ({"tokenizer.ggml.tokens": "abc"}, "tokenizer.ggml.tokens is 'abc'"),
-        ({"tokenizer.ggml.tokens": ["a"] * 11}, "the token 'a' stands twice"),
-        ({"tokenizer.ggml.tokens": [*"abcdefghij", "a b"]}, "the token 'a b' is not spelled in bytes"),
+        ({"tokenizer.ggml.tokens": ["a"] * 11}, "the token 'a' occurs twice"),
+        ({"tokenizer.ggml.tokens": [*"abcdefghij", "a b"]}, "the token 'a b' is not in byte-level characters"),
         ({"tokenizer.ggml.token_type": [1]}, "a type for each of 11 tokens"),
         ({"tokenizer.ggml.token_type": [6] * 11}, "tokens of type 6"),
-        ({"tokenizer.ggml.merges": ["a z"]}, "the merge 'a z' is not of two tokens"),
+        ({"tokenizer.ggml.merges": ["a z"]}, "the merge 'a z' does not join two tokens"),
         ({"tokenizer.ggml.eos_token_id": 11}, "tokenizer.ggml.eos_token_id is 11"),
         ({"tokenizer.ggml.add_eos_token": True}, "tokenizer.ggml.add_eos_token is True"),
         ({"tokenizer.ggml.precompiled_charsmap": "x"}, "'tokenizer.ggml.precompiled_charsmap': 'x'"),
@@ -138,7 +138,7 @@ def test_quantizations_that_are_not_supported_are_refused(tmp_path):
     raw = np.zeros((256, 66), np.uint8)
     at = "model.layers.0.mlp.up_proj.weight"
     path = write_gguf(tmp_path / "m.gguf", config, tensors_of(config), raw={at: (raw, Kind.IQ2_XXS)})
-    with pytest.raises(WeightsError, match=r"'blk\.0\.ffn_up\.weight' is of kind IQ2_XXS; expected F32, F16, Q4_0"):
+    with pytest.raises(WeightsError, match=r"'blk\.0\.ffn_up\.weight' has type IQ2_XXS; expected F32, F16, Q4_0"):
         load.load_pretrained(path)
 
 

@@ -114,5 +114,5 @@ def test_a_pickle_is_never_read(tmp_path):
 def test_an_adapter_that_does_not_fit_is_not_saved(tmp_path):
     size = lora.LoraConfig(rank=2, alpha=3.0, targets=("query",))
     wrong = {"query": {"a": jnp.zeros((2, 8, 2)), "b": jnp.zeros((2, 3, 8))}}
-    with pytest.raises(WeightsError, match=r"mis-shaped query/b is \[2, 3, 8\], expected \[2, 2, 8\]"):
+    with pytest.raises(WeightsError, match=r"wrong shape: query/b is \[2, 3, 8\], expected \[2, 2, 8\]"):
         peft_files.save_adapter(tmp_path / "new", wrong, size, DECODER)

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from agentrl_jax.models import decoder
 from agentrl_jax.models.io import hf_config, load
 from agentrl_jax.models.io.errors import WeightsError
-from agentrl_jax.text import model_folder
+from agentrl_jax.text.tokenizer_settings import read_settings
 
 
 def assert_holds(params, tensors, dtype=np.float32):
@@ -187,11 +187,11 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(path, *args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("agentrl_jax.models.io.safetensors_out.save_file", full)
+    monkeypatch.setattr("agentrl_jax.models.io.safetensors_files.save_file", full)
     with pytest.raises(WeightsError, match=r"new: cannot be written \(No space left on device\)"):
         load.save_pretrained(tmp_path / "new", loaded.params, loaded.config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
-    with pytest.raises(WeightsError, match="old: already holds something"):
+    with pytest.raises(WeightsError, match="old: exists and is not an empty folder"):
         load.save_pretrained(tmp_path / "old", loaded.params, loaded.config)
 
 
@@ -217,14 +217,14 @@ def test_tokenizer_files_go_with_the_model(tmp_path):
     (tmp_path / "old" / "modeling.py").write_text("code")
     loaded = load.load_pretrained(tmp_path / "old")
     assert loaded.files == {name: text.encode() for name, text in contents.items()}
-    assert model_folder.read_files(loaded.files, "old").template.source == "b"
+    assert read_settings(loaded.files, "old").template.source == "b"
     load.save_pretrained(tmp_path / "new", loaded.params, loaded.config, files=loaded.files)
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert names == {*contents, "config.json", "model.safetensors"}
     for name, text in (("chat_template.json", '{"chat_template": "c"}'), ("chat_template.jinja", "d")):
         (tmp_path / "new" / name).write_text(text)
         files = load.load_pretrained(tmp_path / "new").files
-        assert model_folder.read_files(files, "new").template.source == ("d" if name.endswith("jinja") else "c")
+        assert read_settings(files, "new").template.source == ("d" if name.endswith("jinja") else "c")
 
 
 def test_old_buffers_and_an_equal_tied_head_are_let_pass(tmp_path):
@@ -252,7 +252,7 @@ def test_all_that_does_not_fit_is_listed_at_once(tmp_path):
         load.load_pretrained(write_folder(tmp_path, config, tensors))
     assert (
         "missing model.norm.weight | unexpected model.layers.0.self_attn.q_proj.bias | "
-        "mis-shaped lm_head.weight is [10, 8], expected [11, 8]"
+        "wrong shape: lm_head.weight is [10, 8], expected [11, 8]"
     ) in str(caught.value)
 
 
@@ -263,7 +263,7 @@ def test_a_config_of_a_larger_model_allocates_nothing(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(large))
     tracemalloc.start()
     try:
-        with pytest.raises(WeightsError, match=r"missing .* and \d+ more \| mis-shaped"):
+        with pytest.raises(WeightsError, match=r"missing .* and \d+ more \| wrong shape"):
             load.load_pretrained(tmp_path)
         assert tracemalloc.get_traced_memory()[1] < 20e6
     finally:
