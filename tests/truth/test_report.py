@@ -23,7 +23,7 @@ def test_off_policy_it_says_how_far_the_policies_are_apart(capsys):
     told = []
     run(**OPTIONS, format="json", report=told.append)
     apart = "mean |log ratio| 0.076, KL 0.0046 a token, 4% outside 0.8 to 1.28"
-    assert told[0] == f"groups are drawn by another policy: {apart}"
+    assert told[0] == f"groups are sampled by another policy: {apart}"
     assert told[1:] == ["1/2 2 members, reinforce, drift ignored", "2/2 2 members, rloo, drift ignored"]
     first, second = json.loads(capsys.readouterr().out)
     assert first["name"] == "reinforce, drift ignored"

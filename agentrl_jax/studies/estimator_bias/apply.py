@@ -1,6 +1,6 @@
 """Applies an estimator to trajectories as a learner does (`algos.estimate`, `algos.losses`), compiled.
 
-Shapes: `N` rows are trajectories of a level, in contiguous groups of `M`; otherwise as in `task`.
+Dimensions: `N` rows are trajectories of a level, in contiguous groups of `M`; `P` parameters; otherwise as in `task`.
 """
 
 import functools
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.algos import losses
 from agentrl_jax.algos.advantages import whiten
@@ -20,57 +21,49 @@ from agentrl_jax.studies.estimator_bias.cases import Case
 
 
 class Rows(NamedTuple):
-    """Trajectories with what an estimator needs of them.
+    """Trajectories (`task.Trajectories`) with what an estimator needs of them; log-probabilities are 0 off the mask."""
 
-    Attributes:
-        mask, last, reward, state: bool[N, S], i64[N, T], f64[N, T], i64[N, T], see `task.Trajectories`.
-        values: f64[N, S] used in place of the critic's values.
-        logprob: f64[N, S] of the sampled tokens under the trained policy; 0 elsewhere.
-        behavior_logprob: f64[N, S] under the behavior policy, which sampled them.
-        slopes: f64[N, S, P] derivatives of `logprob` with respect to the parameters.
-    """
-
-    mask: jax.Array
-    last: jax.Array
-    reward: jax.Array
-    state: jax.Array
-    values: jax.Array
-    logprob: jax.Array
-    behavior_logprob: jax.Array
-    slopes: jax.Array
+    mask: Bool[Array, "N S"]
+    last: Int[Array, "N T"]
+    reward: Float[Array, "N T"]
+    state: Int[Array, "N T"]
+    values: Float[Array, "N S"]
+    """Used in place of the critic's values."""
+    logprob: Float[Array, "N S"]
+    """Under the trained policy."""
+    behavior_logprob: Float[Array, "N S"]
+    """Under the behavior policy, which sampled the tokens."""
+    slopes: Float[Array, "N S P"]
+    """Derivatives of `logprob` with respect to the parameters."""
 
 
 @functools.partial(jax.jit, static_argnames="case")
-def of_groups(case: Case, level: Rows, index: jax.Array, baseline: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Standard deviations of returns f64[C] and estimated gradients f64[C, P].
+def group_gradients(
+    case: Case, level: Rows, index: Int[Array, "C M"], baseline: Float[Array, ""]
+) -> tuple[Float[Array, " C"], Float[Array, "C P"]]:
+    """Standard deviations of the returns, and estimated gradients, of groups of a level's trajectories.
 
-    Args:
-        case: the estimator.
-        level: all trajectories of a level.
-        index: i64[C, M], the trajectories of each group.
-        baseline: f64[] return of the greedy episode; only remax reads it.
+    `index` has the trajectories of each group, `baseline` the return of the greedy episode, which only remax reads.
     """
 
-    def one(chosen):
-        rows = jax.tree.map(lambda x: x[chosen], level)
+    def gradient(members):
+        rows = jax.tree.map(lambda x: x[members], level)
         weights = losses.token_weights(
             rows.mask, case.aggregation, losses.count(rows.mask), norm_length=float(task.ROW)
         )
-        advantage = advantages(case, rows, len(chosen), baseline)
+        advantage = advantages(case, rows, len(members), baseline)
         return jnp.einsum("ms,msp->p", logprob_gradient(case, rows, advantage, weights), rows.slopes)
 
     returns = jnp.sum(level.reward, axis=1)[index]
-    return center_and_std(returns, jnp.ones(index.shape, bool))[1], jax.vmap(one)(index)
+    return center_and_std(returns, jnp.ones(index.shape, bool))[1], jax.vmap(gradient)(index)
 
 
-def logprob_gradient(case: Case, rows: Rows, advantage: jax.Array, weights: jax.Array) -> jax.Array:
-    """Minus the derivative of the loss with respect to each log-probability, f64[N, S], at the trained policy.
+def logprob_gradient(
+    case: Case, rows: Rows, advantage: Float[Array, "N S"], weights: Float[Array, "N S"]
+) -> Float[Array, "N S"]:
+    """Minus the derivative of the loss with respect to each log-probability, at the trained policy.
 
-    Args:
-        case: the estimator.
-        rows: the trajectories.
-        advantage: f64[N, S].
-        weights: f64[N, S] of the tokens in the loss; 0 where `mask` is false.
+    `weights` are those of the tokens in the loss, 0 where the mask is false.
     """
     old = rows.behavior_logprob if case.correction == "ratio" else rows.logprob
     importance = _importance(case, rows)
@@ -91,23 +84,16 @@ def logprob_gradient(case: Case, rows: Rows, advantage: jax.Array, weights: jax.
     return -jax.grad(loss)(rows.logprob)
 
 
-def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> jax.Array:
-    """Advantages of all tokens, f64[N, S], as the learner estimates them from these groups.
-
-    Args:
-        case: the estimator.
-        rows: whole groups.
-        group_size: trajectories per group.
-        baseline: f64[] return of the greedy episode; only remax reads it.
-    """
+def advantages(case: Case, rows: Rows, group_size: int, baseline: Float[Array, ""]) -> Float[Array, "N S"]:
+    """Advantages of all tokens, as the learner estimates them from these groups; only remax reads the baseline."""
     positions = jnp.arange(task.ROW)
     rewards = place_rewards(rows.reward, rows.last, task.ROW, case.placement)
     if case.correction == "per_decision":
-        rewards *= _up_to_here(rows)
+        rewards *= _ratio_up_to(rows)
     state = rows.state if case.anchor == "state" else jnp.broadcast_to(jnp.arange(task.TURNS), rows.state.shape)
     # Where only turns are compared, comparisons of episodes are turned off.
     scores = jnp.sum(rows.reward, axis=1).reshape(-1, group_size) * (case.anchor == "state")
-    evidence = AdvantageInputs(
+    inputs = AdvantageInputs(
         rewards=rewards,
         values=rows.values,
         mask=rows.mask,
@@ -120,24 +106,22 @@ def advantages(case: Case, rows: Rows, group_size: int, baseline: jax.Array) -> 
         state=jnp.stack([state, state], axis=-1).astype(jnp.uint32),
         turn_mask=rows.last >= 0,
     )
-    found, _ = estimate(evidence, case.rule, case.rule)
+    found, _ = estimate(inputs, case.rule, case.rule)
     return whiten(found, rows.mask) if case.rule.whiten else found
 
 
-def _importance(case: Case, rows: Rows) -> jax.Array:
-    """Weights of the tokens' losses, f64[N, S]."""
+def _importance(case: Case, rows: Rows) -> Float[Array, "N S"]:
+    """Weights of the tokens' losses."""
     if case.correction == "truncated" or case.correction == "masked":
         weights, _ = losses.importance_weights(
             rows.logprob, rows.behavior_logprob, rows.mask, cap=case.cap, correction=case.correction, level=case.level
         )
         return weights
     if case.correction == "trajectory":
-        return jnp.broadcast_to(_up_to_here(rows)[:, -1:], rows.mask.shape)
-    if case.correction == "prefix":
-        return _up_to_here(rows)
-    return jnp.ones(rows.mask.shape)
+        return jnp.broadcast_to(_ratio_up_to(rows)[:, -1:], rows.mask.shape)
+    return _ratio_up_to(rows) if case.correction == "prefix" else jnp.ones(rows.mask.shape)
 
 
-def _up_to_here(rows: Rows) -> jax.Array:
-    """Product of the ratios trained / behavior policy of all tokens up to each position, f64[N, S]."""
+def _ratio_up_to(rows: Rows) -> Float[Array, "N S"]:
+    """Product of the ratios trained / behavior policy of all tokens up to each position."""
     return jnp.exp(jnp.cumsum(rows.logprob - rows.behavior_logprob, axis=1))

@@ -6,57 +6,48 @@ from typing import Any, Literal, get_args
 from agentrl_jax.algos import losses
 from agentrl_jax.config.advantages import Advantage
 
-Critic = Literal["none", "true", "wrong"]
 Pairing = Literal["none", "best_of_two", "informative", "spread_of_two"]
-Anchor = Literal["state", "turn"]
-Correction = Literal["ratio", "none", "truncated", "masked", "trajectory", "prefix", "per_decision"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """An estimator of the policy gradient.
-
-    Attributes:
-        name: unique name, shown in results.
-        rule: the estimator and its numbers; the token discount is 1.
-        aggregation: aggregation of the loss.
-        objective: objective of the loss; on policy, objectives differ in their weights only.
-        clip_low, clip_high, dual_clip: bounds of the objective, see `losses.objective`; a `clip_low` of 1, or None for
-            the others, means no bound.
-        correction: correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that
-            policy. In all other cases they are relative to the trained policy itself, as in the first step of an update
-            whose learner has recomputed the log-probabilities, and each token's loss gets a weight. none: no weight;
-            truncated, masked: `losses.importance_weights`, as in the learner; trajectory: the product of the ratios of
-            all tokens of the episode; prefix: the product up to the token. per_decision: instead of the loss, each
-            reward is multiplied by the product up to where it is earned (Precup et al. 2000, per-decision importance
-            sampling); only for estimators that read rewards instead of returns.
-        level, cap: settings of truncated and masked, see `losses.importance_weights`.
-        critic: values used as the critic: none, the exact ones, or these with an error that depends on the state.
-        placement: the whole return at the episode's end, or rewards at the ends of their turns.
-        pairing: how other groups affect a group. none; best_of_two: of two groups, the one whose returns differ more is
-            kept (StarPO-S); informative: groups are resampled until one has different returns (DAPO's dynamic
-            sampling); spread_of_two: two groups are weighted by `groups.spread_weights`.
-        anchor: how gigpo groups turns: by state, or by turn number; the latter without the comparison of episodes,
-            which is the per-turn normalization of verl's issue 7244.
-        unbiased: the mean is a multiple of the true gradient; proven, and tested.
-        note: remark shown in results.
-    """
+    """An estimator of the policy gradient; results show its unique name and its note."""
 
     name: str
     rule: Advantage
+    """The token discount is 1."""
     aggregation: losses.Aggregation = "seq_mean_token_sum"
     objective: losses.Objective = "ppo"
+    """On policy, objectives differ in their weights only."""
     clip_low: float = 0.2
+    """Bound of the objective, as the next two, see `losses.objective`; 1 means no bound, None for the others."""
     clip_high: float | None = 0.28
     dual_clip: float | None = 3.0
-    correction: Correction = "ratio"
+    correction: Literal["ratio", "none", "truncated", "masked", "trajectory", "prefix", "per_decision"] = "ratio"
+    """Correction for tokens sampled by another policy. ratio: the objective's ratios are relative to that policy.
+
+    In all other cases they are relative to the trained policy itself, as in the first step of an update whose learner
+    has recomputed the log-probabilities, and each token's loss gets a weight. none: no weight; truncated, masked:
+    `losses.importance_weights`, as in the learner; trajectory: the product of the ratios of all tokens of the episode;
+    prefix: the product up to the token. per_decision: instead of the loss, each reward is multiplied by the product up
+    to where it is earned (Precup et al. 2000, per-decision importance sampling); only for estimators that read rewards
+    instead of returns."""
     level: losses.Granularity = "token"
+    """Of truncated and masked, as `cap`, see `losses.importance_weights`."""
     cap: float = 2.0
-    critic: Critic = "none"
+    critic: Literal["none", "true", "wrong"] = "none"
+    """Values used as the critic: none, the exact ones, or these with an error that depends on the state."""
     placement: Literal["episode", "turn"] = "episode"
+    """The whole return at the episode's end, or rewards at the ends of their turns."""
     pairing: Pairing = "none"
-    anchor: Anchor = "state"
+    """How other groups affect a group. best_of_two: of two groups, the one whose returns differ more is kept
+    (StarPO-S); informative: groups are resampled until one has different returns (DAPO's dynamic sampling);
+    spread_of_two: two groups are weighted by `groups.spread_weights`."""
+    anchor: Literal["state", "turn"] = "state"
+    """How gigpo groups turns: by state, or by turn number; the latter without the comparison of episodes, which is the
+    per-turn normalization of verl's issue 7244."""
     unbiased: bool = False
+    """The mean is a multiple of the true gradient; proven, and tested."""
     note: str = ""
 
 
@@ -68,7 +59,7 @@ def _case(name: str, kind: str, *, rule: dict[str, Any] | None = None, **options
     return Case(name=name, rule=_RULES[kind](**plain | (rule or {})), **options)
 
 
-_NO_STD = {"normalize_by_std": False}
+_NO_STD, _DISCOUNTED = {"normalize_by_std": False}, {"turn_gamma": 0.95}
 _TURNS: dict[str, Any] = {"placement": "turn"}
 
 CASES: tuple[Case, ...] = (
@@ -89,12 +80,7 @@ CASES: tuple[Case, ...] = (
     _case("bi_level_gae, true critic", "bi_level_gae", critic="true", **_TURNS, unbiased=True),
     _case("bi_level_gae, wrong critic", "bi_level_gae", critic="wrong", **_TURNS, unbiased=True, note="lambda 1"),
     _case(
-        "bi_level_gae, turns 0.95",
-        "bi_level_gae",
-        rule={"turn_gamma": 0.95},
-        critic="true",
-        **_TURNS,
-        note="discounts turns",
+        "bi_level_gae, turns 0.95", "bi_level_gae", rule=_DISCOUNTED, critic="true", **_TURNS, note="discounts turns"
     ),
     # Popular estimators that are not the gradient of the return.
     _case("grpo", "grpo"),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.studies.estimator_bias import task
@@ -20,49 +21,35 @@ from agentrl_jax.studies.estimator_bias.policies import TinyPolicy
 
 
 class PolicyDrift(NamedTuple):
-    """Distance between the behavior policy and the trained policy, over the tokens that the behavior policy samples.
-
-    Attributes:
-        log_ratio: mean absolute log-ratio per token.
-        kl: mean KL(behavior || trained) per token, in nats.
-        outside: share of tokens whose ratio is below 0.8 or above 1.28, where clips bound it.
-    """
+    """Distance between the behavior policy and the trained policy, over the tokens that the behavior policy samples."""
 
     log_ratio: float
+    """Mean absolute log-ratio per token."""
     kl: float
+    """Mean KL(behavior || trained) per token, in nats."""
     outside: float
-
-
-def _outside(log_ratio: np.ndarray) -> np.ndarray:
-    return (np.exp(log_ratio) < 0.8) | (np.exp(log_ratio) > 1.28)
+    """Share of tokens whose ratio is below 0.8 or above 1.28, where clips bound it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Properties of an estimator.
-
-    Attributes:
-        case: the estimator.
-        group_size: trajectories per group.
-        drift_size: distance between the behavior policy and the trained policy.
-        cosine: between the mean estimate and the gradient of the expected return.
-        scale: length of the mean along that gradient over the gradient's length; a learning rate can compensate it.
-        bias: what remains of the mean, scaled by 1 / scale, minus the gradient; as a share of the gradient's length.
-        noise: standard deviation of the gradient of one batch, scaled likewise.
-        error: standard error of the mean, scaled likewise, if groups were sampled; 0 if all groups were summed.
-        own_cosine: between the mean and the gradient of the estimator's own objective, see `own_objective`; None if
-            that is not computed.
-    """
+    """Properties of an estimator."""
 
     case: Case
     group_size: int
     drift_size: PolicyDrift
     cosine: float
+    """Between the mean estimate and the gradient of the expected return."""
     scale: float
+    """Length of the mean along that gradient over the gradient's length; a learning rate can compensate it."""
     bias: float
+    """What remains of the mean, scaled by 1 / scale, minus the gradient; as a share of the gradient's length."""
     noise: float
+    """Standard deviation of the gradient of one batch, scaled likewise."""
     error: float
+    """Standard error of the mean, scaled likewise, if groups were sampled; 0 if all groups were summed."""
     own_cosine: float | None
+    """Between the mean and the gradient of the estimator's own objective, see `own_objective`; None without one."""
 
 
 class Sampling(NamedTuple):
@@ -75,38 +62,35 @@ class Sampling(NamedTuple):
 class Bench:
     """The task under a trained policy and a behavior policy."""
 
-    def __init__(self, policy: TinyPolicy, behavior: np.ndarray):
-        """Computes probabilities, values and the true gradient.
+    def __init__(self, policy: TinyPolicy, behavior: Float[np.ndarray, " P"]):
+        """Computes probabilities, values and the true gradient: that of the expected return of `policy`.
 
-        Args:
-            policy: the trained policy, whose expected return has the true gradient.
-            behavior: f64[P] parameters of the behavior policy; on policy `policy.start`.
+        `behavior` are the parameters of the behavior policy; on policy `policy.start`.
         """
         self.policy = policy
         with jax.enable_x64(True):
             self.levels = [Level(policy, behavior, level) for level in range(task.LEVELS)]
             self.truth = np.mean([level.gradient for level in self.levels], axis=0)
         self.mean_length = np.mean([level.chance @ level.t.mask.sum(axis=1) for level in self.levels])
-        gaps = [level.behavior_logprob - level.logprob for level in self.levels]
-        sums = [
-            level.chance @ np.stack([abs(gap), gap, _outside(-gap)], axis=2).sum(axis=1)
-            for level, gap in zip(self.levels, gaps)
-        ]
+        sums = []
+        for level in self.levels:
+            gap = level.behavior_logprob - level.logprob
+            ratio = np.exp(-gap)
+            of_token = np.stack([abs(gap), gap, (ratio < 0.8) | (ratio > 1.28)], axis=2)
+            sums.append(level.chance @ of_token.sum(axis=1))
         self.drift_size = PolicyDrift(*(np.mean(sums, axis=0) / self.mean_length).tolist())
 
     def measure(self, case: Case, group_size: int, sampling: Sampling | None = None) -> Result:
         """The mean gradient of a case over all groups of a size, compared with the true gradient.
 
-        Args:
-            case: the estimator.
-            group_size: trajectories per group, at least 2; beyond 3 there are too many groups to sum over.
-            sampling: samples groups instead, half of them from each level; None to sum over all groups.
+        Beyond 3 trajectories there are too many groups to sum over: `sampling` samples half of its groups from each
+        level.
         """
         if sampling is None:
-            groups = [level.groups(group_size) for level in self.levels]
+            groups = [level.all_groups(group_size) for level in self.levels]
         else:
-            draw = np.random.default_rng(sampling.seed)
-            groups = [level.sampled(group_size, sampling.draws // 2, draw) for level in self.levels]
+            rng = np.random.default_rng(sampling.seed)
+            groups = [level.sampled_groups(group_size, sampling.draws // 2, rng) for level in self.levels]
         with jax.enable_x64(True):
             parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
             own = self.own_objective(case)
@@ -127,8 +111,8 @@ class Bench:
             own_cosine=None if own is None else _cosine(mean, own),
         )
 
-    def own_objective(self, case: Case) -> np.ndarray | None:
-        """The gradient of a case for infinitely large groups, f64[P].
+    def own_objective(self, case: Case) -> Float[np.ndarray, " P"] | None:
+        """The gradient of a case for infinitely large groups.
 
         Means and standard deviations of groups, lengths in denominators and moments of a whitened batch are then those
         of the behavior policy. The mean's difference from this gradient is the bias of small groups; this gradient's
@@ -143,30 +127,35 @@ class Bench:
             mean = sum((w * a).sum() for w, a in zip(weights, parts)) / total
             variance = sum((w * np.square(a - mean)).sum() for w, a in zip(weights, parts)) / total
             parts = [(a - mean) / math.sqrt(variance) for a in parts]
-        return np.mean([level.endless(case, a, self.mean_length) for level, a in zip(self.levels, parts)], axis=0)
+        length = self.mean_length
+        gradients = [level.infinite_batch_gradient(case, a, length) for level, a in zip(self.levels, parts)]
+        return np.mean(gradients, axis=0)
 
 
 def _paired(
-    pairing: Pairing, chances: np.ndarray, scores: np.ndarray, gradients: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """Mean f64[P] and mean squared length of the gradient; other groups matter only through scores [C]."""
-    distinct, place = np.unique(np.round(scores, 12), return_inverse=True)
-    of_score = np.bincount(place, weights=chances, minlength=len(distinct))
+    pairing: Pairing,
+    chances: Float[np.ndarray, " C"],
+    scores: Float[np.ndarray, " C"],
+    gradients: Float[np.ndarray, "C P"],
+) -> tuple[Float[np.ndarray, " P"], float]:
+    """Mean and mean squared length of the gradient; other groups matter only through their scores."""
+    distinct, number = np.unique(np.round(scores, 12), return_inverse=True)
+    of_score = np.bincount(number, weights=chances, minlength=len(distinct))
     if pairing == "best_of_two":
         # The first of two groups is kept if it scores at least as high, the second if it scores higher.
         below = np.cumsum(of_score) - of_score
-        chances = chances * (2 * below + of_score)[place]
+        chances = chances * (2 * below + of_score)[number]
     elif pairing == "informative":
         chances = np.where(scores > 0, chances, 0.0) / chances[scores > 0].sum()
     mean, square = chances @ gradients, float(chances @ np.square(gradients).sum(axis=1))
     if pairing != "spread_of_two":
         return mean, square
     weights = distinct[:, None] / (np.maximum(distinct[:, None], distinct) + STD_FLOOR)
-    sums = np.stack([np.bincount(place, weights=chances * x, minlength=len(distinct)) for x in gradients.T], axis=1)
-    squares = np.bincount(place, weights=chances * np.square(gradients).sum(axis=1), minlength=len(distinct))
+    sums = np.stack([np.bincount(number, weights=chances * x, minlength=len(distinct)) for x in gradients.T], axis=1)
+    squares = np.bincount(number, weights=chances * np.square(gradients).sum(axis=1), minlength=len(distinct))
     together = np.einsum("st,ts,sp,tp->", weights, weights, sums, sums)
     return (weights @ of_score) @ sums, float(squares @ (np.square(weights) @ of_score) + together) / 2
 
 
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+def _cosine(a: Float[np.ndarray, " P"], b: Float[np.ndarray, " P"]) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))

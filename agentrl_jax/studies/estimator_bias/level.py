@@ -8,8 +8,9 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
-from agentrl_jax.algos import gigpo as gigpo
+from agentrl_jax.algos import gigpo
 from agentrl_jax.algos.groups import STD_FLOOR
 from agentrl_jax.studies.estimator_bias import apply, task
 from agentrl_jax.studies.estimator_bias.cases import Case
@@ -23,22 +24,16 @@ class Level:
 
     Attributes:
         t: the trajectories.
-        logprob: f64[J, S] of their sampled tokens under the trained policy.
-        behavior_logprob: f64[J, S] under the behavior policy.
+        logprob, behavior_logprob: f64[J, S] of their sampled tokens under the trained and under the behavior policy.
+        slopes: f64[J, S, P] derivatives of `logprob` with respect to the parameters.
         chance: f64[J], their probabilities under the behavior policy.
         gradient: f64[P] of the trained policy's expected return with respect to its parameters.
         values: f64[J, S] exact values of the trained policy.
         baselines: (probability, return) of the behavior policy's greedy episodes.
     """
 
-    def __init__(self, policy: TinyPolicy, behavior: np.ndarray, level: int):
-        """Computes all attributes.
-
-        Args:
-            policy: the trained policy.
-            behavior: f64[P] parameters of the behavior policy.
-            level: number of the level.
-        """
+    def __init__(self, policy: TinyPolicy, behavior: Float[np.ndarray, " P"], level: int):
+        """Computes all attributes; `behavior` are the parameters of the behavior policy."""
         self.t = t = task.enumerate_level(level)
 
         def logprobs(parameters):
@@ -47,13 +42,13 @@ class Level:
         def chances(parameters):
             return t.chance * jnp.exp(jnp.sum(logprobs(parameters), axis=1))
 
-        start, draws = jnp.asarray(policy.start), jnp.asarray(behavior)
-        self.logprob, self.behavior_logprob = np.asarray(logprobs(start)), np.asarray(logprobs(draws))
-        self.slopes = np.asarray(jax.jacobian(logprobs)(start))
-        self.chance = np.asarray(chances(draws))
-        self.gradient = np.asarray(jax.grad(lambda x: jnp.sum(chances(x) * t.returns))(start))
-        self.values = task.true_values(t, np.asarray(chances(start)))
-        best = np.argmax(np.asarray(policy.logits(draws)), axis=1)
+        trained, sampling = jnp.asarray(policy.start), jnp.asarray(behavior)
+        self.logprob, self.behavior_logprob = np.asarray(logprobs(trained)), np.asarray(logprobs(sampling))
+        self.slopes = np.asarray(jax.jacobian(logprobs)(trained))
+        self.chance = np.asarray(chances(sampling))
+        self.gradient = np.asarray(jax.grad(lambda x: jnp.sum(chances(x) * t.returns))(trained))
+        self.values = task.true_values(t, np.asarray(chances(trained)))
+        best = np.argmax(np.asarray(policy.logits(sampling)), axis=1)
         greedy = np.where(np.all((t.tokens == best[t.context]) | ~t.mask, axis=1), t.chance, 0.0)
         self.baselines = [(greedy[t.returns == r].sum(), r) for r in np.unique(t.returns[greedy > 0])]
 
@@ -62,11 +57,11 @@ class Level:
         t, values = self.t, np.zeros(self.t.mask.shape)
         if case.critic != "none":
             values = self.values + (0.3 * np.sin(1.0 + t.context) if case.critic == "wrong" else 0.0)
-        told = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behavior_logprob, self.slopes)
-        return apply.Rows(*map(jnp.asarray, told))
+        arrays = (t.mask, t.last, t.reward, t.state, values, self.logprob, self.behavior_logprob, self.slopes)
+        return apply.Rows(*map(jnp.asarray, arrays))
 
-    def population(self, case: Case) -> np.ndarray:
-        """Advantages f64[J, S] relative to the behavior policy itself instead of the members of a group."""
+    def population(self, case: Case) -> Float[np.ndarray, "J S"]:
+        """Advantages relative to the behavior policy itself instead of the members of a group."""
         returns, mean = self.t.returns, self.chance @ self.t.returns
         rule = case.rule
         if rule.kind == "gigpo":
@@ -76,17 +71,17 @@ class Level:
             std = math.sqrt(self.chance @ np.square(returns - mean))
             divided = std if rule.kind == "grpo" and rule.normalize_by_std else 1.0
             return np.broadcast_to(((returns - baseline) / divided)[:, None], self.t.mask.shape) * self.t.mask
-        plain = dataclasses.replace(case, rule=rule.replace(whiten=False))
+        unwhitened = dataclasses.replace(case, rule=rule.replace(whiten=False))
         # Each trajectory is passed as a group, which these estimators ignore.
-        return np.asarray(apply.advantages(plain, self.rows(case), 1, jnp.float64(0.0)))
+        return np.asarray(apply.advantages(unwhitened, self.rows(case), 1, jnp.float64(0.0)))
 
-    def _gigpo(self, case: Case) -> np.ndarray:
-        """Advantages f64[J, S] from gigpo's two comparisons: episodes of the level, and turns in the same state."""
+    def _gigpo(self, case: Case) -> Float[np.ndarray, "J S"]:
+        """Advantages from gigpo's two comparisons: episodes of the level, and turns in the same state."""
         rule = case.rule
         assert rule.kind == "gigpo"
         t, of_turns = self.t, np.zeros(self.t.turn_mask.shape)
         if case.anchor == "state":
-            of_turns += _standing(t.returns, np.zeros(len(t), int), self.chance, rule.normalize_by_std)[:, None]
+            of_turns += _relative(t.returns, np.zeros(len(t), int), self.chance, rule.normalize_by_std)[:, None]
         returns = np.asarray(gigpo.returns_to_go(jnp.asarray(t.reward), rule.turn_gamma))
         state = t.state if case.anchor == "state" else np.broadcast_to(np.arange(task.TURNS), t.state.shape)
         code = jnp.asarray(np.stack([state, state], axis=-1), jnp.uint32)
@@ -96,59 +91,66 @@ class Level:
             alike = gigpo.same_state(gigpo.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask))
             chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.turn_mask
             number = np.asarray(alike).reshape(-1)
-            compared = _standing(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)
+            compared = _relative(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)
             of_turns += rule.step_weight * share * np.where(t.turn_mask, compared.reshape(returns.shape), 0.0)
         return of_turns[:, np.arange(task.ROW) // (task.RESPONSE + 1)]
 
-    def endless(self, case: Case, advantage: np.ndarray, mean_length: float) -> np.ndarray:
-        """The gradient f64[P] of an infinite batch, from advantages f64[J, S] and the mean number of tokens per row."""
+    def infinite_batch_gradient(
+        self, case: Case, advantage: Float[np.ndarray, "J S"], mean_length: float
+    ) -> Float[np.ndarray, " P"]:
+        """The gradient of an infinite batch, whose rows have `mean_length` tokens on average."""
         lengths = self.t.mask.sum(axis=1, keepdims=True)
         of_row = 1.0 / lengths if case.aggregation == "seq_mean_token_mean" else np.ones(lengths.shape)
         weights = of_row / (mean_length if case.aggregation == "token_mean" else 1.0) * self.t.mask
-        logprob_gradient = apply.logprob_gradient(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
-        return np.einsum("j,js,jsp->p", self.chance, np.asarray(logprob_gradient), self.slopes)
+        of_logprobs = apply.logprob_gradient(case, self.rows(case), jnp.asarray(advantage), jnp.asarray(weights))
+        return np.einsum("j,js,jsp->p", self.chance, np.asarray(of_logprobs), self.slopes)
 
-    def groups(self, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Every unordered group, i64[C, M], and its probability [C]."""
+    def all_groups(self, group_size: int) -> tuple[Int[np.ndarray, "C M"], Float[np.ndarray, " C"]]:
+        """Every unordered group and its probability."""
         index, orders = _groups(len(self.t), group_size)
         return index, self.chance[index].prod(axis=1) * orders
 
-    def sampled(self, group_size: int, draws: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Groups sampled from the behavior policy, each with weight 1 / draws."""
-        index = draw.choice(len(self.t), (draws, group_size), p=self.chance / self.chance.sum())
-        return index, np.full(draws, 1.0 / draws)
+    def sampled_groups(
+        self, group_size: int, count: int, rng: np.random.Generator
+    ) -> tuple[Int[np.ndarray, "C M"], Float[np.ndarray, " C"]]:
+        """Groups sampled from the behavior policy, each with weight 1 / count."""
+        index = rng.choice(len(self.t), (count, group_size), p=self.chance / self.chance.sum())
+        return index, np.full(count, 1.0 / count)
 
-    def gradients(self, case: Case, index: np.ndarray, chance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights [C], standard deviations of returns [C] and gradients [C, P] of groups [C, M] with weights [C]."""
+    def gradients(
+        self, case: Case, index: Int[np.ndarray, "C M"], chance: Float[np.ndarray, " C"]
+    ) -> tuple[Float[np.ndarray, " C"], Float[np.ndarray, " C"], Float[np.ndarray, "C P"]]:
+        """Weights, standard deviations of returns and gradients of groups; remax has each once per greedy return."""
         rows, padded = self.rows(case), np.pad(index, ((0, -len(index) % _CHUNK), (0, 0)))
 
-        def everywhere(baseline: float) -> tuple[np.ndarray, np.ndarray]:
+        def of_baseline(baseline: float) -> list[np.ndarray]:
             parts = [
-                apply.of_groups(case, rows, padded[start : start + _CHUNK], jnp.float64(baseline))
+                apply.group_gradients(case, rows, padded[start : start + _CHUNK], jnp.float64(baseline))
                 for start in range(0, len(index), _CHUNK)
             ]
-            spreads, gradients = (np.concatenate(part)[: len(index)] for part in zip(*parts))
-            return spreads, gradients
+            return [np.concatenate(part)[: len(index)] for part in zip(*parts)]
 
         baselines = self.baselines if case.rule.kind == "remax" else [(1.0, 0.0)]
-        parts = [(chance * weight, *everywhere(value)) for weight, value in baselines]
+        parts = [(chance * weight, *of_baseline(value)) for weight, value in baselines]
         chances, spreads, gradients = (np.concatenate(x) for x in zip(*parts))
         return chances, spreads, gradients
 
 
-def _standing(values: np.ndarray, alike: np.ndarray, chance: np.ndarray, normalize_std: bool) -> np.ndarray:
-    """Difference of values f64[X] from the weighted mean of their class, `alike` i64[X]; optionally over the std."""
-    weight = np.maximum(np.bincount(alike, weights=chance), 1e-300)
-    centered = values - (np.bincount(alike, weights=chance * values) / weight)[alike]
-    if not normalize_std:
+def _relative(
+    values: Float[np.ndarray, " X"], classes: Int[np.ndarray, " X"], chance: Float[np.ndarray, " X"], by_std: bool
+) -> Float[np.ndarray, " X"]:
+    """Difference of values from the weighted mean of their class; optionally divided by the standard deviation."""
+    weight = np.maximum(np.bincount(classes, weights=chance), 1e-300)
+    centered = values - (np.bincount(classes, weights=chance * values) / weight)[classes]
+    if not by_std:
         return centered
-    std = np.sqrt(np.bincount(alike, weights=chance * centered**2) / weight)[alike]
+    std = np.sqrt(np.bincount(classes, weights=chance * centered**2) / weight)[classes]
     return np.where(std <= STD_FLOOR, 0.0, centered / (std + STD_FLOOR))
 
 
 @functools.cache
-def _groups(number: int, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every unordered group of trajectories, i64[C, M], and the number of its orders f64[C]."""
+def _groups(number: int, group_size: int) -> tuple[Int[np.ndarray, "C M"], Float[np.ndarray, " C"]]:
+    """Every unordered group of trajectories, and the number of its orders."""
     index = np.array(list(itertools.combinations_with_replacement(range(number), group_size)))
     # Equal members are adjacent; counting along each run of them multiplies to the run's factorial.
     run, repeats = np.ones(len(index)), np.ones(len(index))

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from agentrl_jax.studies.estimator_bias.task import CONTEXTS, STATES, VOCABULARY
 
@@ -21,17 +21,12 @@ _MOVED = {"none": 0.0, "small": 0.2, "large": 0.8}
 
 @dataclasses.dataclass(frozen=True)
 class TinyPolicy:
-    """A policy of the task.
-
-    Attributes:
-        name: name shown in results.
-        logits: (parameters f64[P]) -> f64[CONTEXTS, VOCABULARY].
-        start: f64[P], the measured point: neither uniform nor near the end of training.
-    """
+    """A policy of the task; results show its name."""
 
     name: str
-    logits: Callable[[jax.Array], jax.Array]
-    start: np.ndarray
+    logits: Callable[[Float[Array, " P"]], Float[Array, "CONTEXTS VOCABULARY"]]
+    start: Float[np.ndarray, " P"]
+    """The measured parameters: neither uniform nor near the end of training."""
 
 
 def table() -> TinyPolicy:
@@ -55,12 +50,9 @@ def one_layer() -> TinyPolicy:
     return TinyPolicy("one layer", logits, start)
 
 
-def drifted(policy: TinyPolicy, drift: Drift, direction: int) -> np.ndarray:
-    """Parameters f64[P] of a behavior policy: those of `policy`, moved without regard to any reward.
+def drifted(policy: TinyPolicy, drift: Drift, direction: int) -> Float[np.ndarray, " P"]:
+    """Parameters of a behavior policy: those of `policy`, moved without regard to any reward.
 
-    Args:
-        policy: the trained policy.
-        drift: mean distance that every parameter moves; none: no move.
-        direction: seed of the normal vector along which it moves.
+    They move along a normal vector with the seed `direction`, in the mean as far as `drift` says.
     """
     return policy.start + _MOVED[drift] * np.random.default_rng(direction).normal(size=len(policy.start))

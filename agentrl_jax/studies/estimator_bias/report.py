@@ -35,42 +35,30 @@ def run(
     format: str,
     report: Callable[[str], None],
 ) -> list[Result]:
-    """Runs `agentrl bench estimators`: measures the estimators, prints the results and returns them.
+    """Runs `agentrl bench estimators`, whose options `cli.bench.Bench` describes: prints the results and returns them.
 
-    Args:
-        group_size: sizes of the groups.
-        policy: table or one_layer.
-        drift: distance of the behavior policy; none: on policy, with the estimators for that.
-        direction: seed of the direction of the drift.
-        draws: number of sampled groups; 0 sums over all groups.
-        only: measure only cases whose names contain this text.
-        seed: seed of the sampling.
-        figure: path of a figure; None for none.
-        format: table, markdown or json.
-        report: called with each finished case.
+    Without a drift the estimators for on-policy batches are measured. `report` is called with each finished case.
 
     Raises:
         UserError: an option is invalid; nothing has been measured then.
     """
-    of_drift = CASES if drift == "none" else OFF_POLICY
-    cases = [case for case in of_drift if only in case.name]
+    all_cases = CASES if drift == "none" else OFF_POLICY
+    cases = [case for case in all_cases if only in case.name]
     if not cases:
-        known = "; ".join(case.name for case in of_drift)
+        known = "; ".join(case.name for case in all_cases)
         raise UserError(f"--only is {only!r}, which no estimator under --drift {drift} is called; known are {known}")
     _check(group_size, direction, draws, figure)
     if direction and drift == "none":
-        raise UserError(
-            f"--direction is {direction}, which nothing reads without a drift; add --drift small, or leave it"
-        )
+        raise UserError(f"--direction is {direction}, which needs a drift; add --drift small, or leave it out")
     trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
     bench = Bench(trained, policies.drifted(trained, drift, direction))
-    drawn_by = "the policy itself"
+    sampler = "the policy itself"
     if drift != "none":
         log_ratio, kl, outside = bench.drift_size
-        drawn_by = (
+        sampler = (
             f"another policy: mean |log ratio| {log_ratio:.3f}, KL {kl:.4f} a token, {outside:.0%} outside 0.8 to 1.28"
         )
-    report(f"groups are drawn by {drawn_by}")
+    report(f"groups are sampled by {sampler}")
     sampling = Sampling(draws, seed) if draws else None
     results = []
     for size, case in itertools.product(group_size, cases):
@@ -78,7 +66,7 @@ def run(
         report(f"{len(results)}/{len(group_size) * len(cases)} {size} members, {case.name}")
     how = f"{draws} sampled groups a case" if draws else "all groups"
     if format == "table":
-        title = f"Estimated against exact gradient: {bench.policy.name}, {how}, drawn by {drawn_by}"
+        title = f"Estimated against exact gradient: {bench.policy.name}, {how}, sampled by {sampler}"
         Console().print(table(results, title))
     else:
         print(markdown(results) if format == "markdown" else json.dumps(plain(results), allow_nan=False))
@@ -90,10 +78,7 @@ def run(
 def _check(group_size: tuple[int, ...], direction: int, draws: int, figure: str | None) -> None:
     for size in group_size:
         if size < 2 or (size > 3 and not draws):
-            raise UserError(
-                f"--group_size is {size}; expected 2 or 3, beyond which there are too many groups to sum over: add "
-                "--draws 20000 to sample them"
-            )
+            raise UserError(f"--group_size is {size}; expected 2 or 3; larger groups need --draws 20000")
     if direction < 0:
         raise UserError(f"--direction is {direction}; expected a seed, 0 or above")
     if draws < 0 or 0 < draws < 1000:
@@ -109,12 +94,12 @@ def biased(result: Result) -> bool:
 
 def table(results: Sequence[Result], title: str) -> Table:
     """The results as a terminal table, one estimator per row."""
-    drawn = Table(title=title, title_justify="left")
+    shown = Table(title=title, title_justify="left")
     for name in _columns(results):
-        drawn.add_column(name, justify="left" if name in ("estimator", "note") else "right")
+        shown.add_column(name, justify="left" if name in ("estimator", "note") else "right")
     for row in _rows(results):
-        drawn.add_row(*row)
-    return drawn
+        shown.add_row(*row)
+    return shown
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -137,22 +122,21 @@ def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 def draw(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
     """Plots the bias of every estimator, one mark per group size, sorted by the first; unbiased ones are at 0."""
-    names = list(dict.fromkeys(result.case.name for result in results))
     first = {result.case.name: result.bias for result in reversed(results)}
-    names.sort(key=first.__getitem__)
-    drawn = Figure(figsize=(9, 0.24 * len(names) + 1.2), layout="constrained")
-    axes = FigureCanvasAgg(drawn).figure.subplots()
+    names = sorted(dict.fromkeys(result.case.name for result in results), key=first.__getitem__)
+    drawing = Figure(figsize=(9, 0.24 * len(names) + 1.2), layout="constrained")
+    axes = FigureCanvasAgg(drawing).figure.subplots()
     for group_size in dict.fromkeys(result.group_size for result in results):
-        these = [result for result in results if result.group_size == group_size]
-        places = [names.index(result.case.name) for result in these]
-        errors = [3 * result.error for result in these]
-        axes.errorbar([r.bias for r in these], places, xerr=errors, fmt="o", ms=4, label=f"{group_size} members")
+        of_size = [result for result in results if result.group_size == group_size]
+        y = [names.index(result.case.name) for result in of_size]
+        errors = [3 * result.error for result in of_size]
+        axes.errorbar([r.bias for r in of_size], y, xerr=errors, fmt="o", ms=4, label=f"{group_size} members")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xlabel("bias: distance of the scaled mean from the true gradient, as a share of its length")
     axes.set_xlim(left=-0.005)
     axes.grid(axis="x", alpha=0.3)
     axes.legend()
-    drawn.savefig(path, dpi=120)
+    drawing.savefig(path, dpi=120)
 
 
 def _columns(results: Sequence[Result]) -> list[str]:
@@ -165,24 +149,13 @@ def _rows(results: Sequence[Result]) -> list[list[str]]:
     for result in results:
         by_name.setdefault(result.case.name, []).append(result)
 
-    def joined(these: list[Result], cell: Callable[[Result], str]) -> str:
-        return " / ".join(cell(result) for result in these)
-
     return [
-        [
-            name,
-            joined(these, _bias),
-            joined(these, lambda r: f"{r.noise:.2f}"),
-            joined(these, lambda r: f"{r.cosine:.3f}" if biased(r) else "1"),
-            joined(these, lambda r: "" if r.own_cosine is None else f"{r.own_cosine:.3f}").strip(" /"),
-            joined(these, lambda r: f"{r.scale:.2f}"),
-            these[0].case.note,
-        ]
-        for name, these in by_name.items()
+        [name, *(" / ".join(cells).strip(" /") for cells in zip(*map(_cells, of_case))), of_case[0].case.note]
+        for name, of_case in by_name.items()
     ]
 
 
-def _bias(result: Result) -> str:
-    if result.error:
-        return f"{result.bias:.3f} ± {result.error:.3f}"
-    return f"{result.bias:.3f}" if biased(result) else "0"
+def _cells(r: Result) -> tuple[str, ...]:
+    bias = f"{r.bias:.3f} ± {r.error:.3f}" if r.error else f"{r.bias:.3f}" if biased(r) else "0"
+    own_cosine = "" if r.own_cosine is None else f"{r.own_cosine:.3f}"
+    return bias, f"{r.noise:.2f}", f"{r.cosine:.3f}" if biased(r) else "1", own_cosine, f"{r.scale:.2f}"
