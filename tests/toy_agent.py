@@ -105,7 +105,7 @@ def make_task(name: str, steps: int, prompt: PromptConfig) -> Task:
     return build.make_task(name, env, env.default_params, prompt, TOKENIZER)
 
 
-def make_world(**changes: Any) -> CompiledEnv:
+def make_batched_env(**changes: Any) -> CompiledEnv:
     """Builds the batched environment of both tasks; `changes` to the prompt configuration, or `shared_noise`."""
     shared_noise = changes.pop("shared_noise", False)
     prompt = CONFIG.prompt.replace(**changes)
@@ -113,7 +113,7 @@ def make_world(**changes: Any) -> CompiledEnv:
     return CompiledEnv(tasks=tasks, shared_noise=shared_noise)
 
 
-BATCHED_ENV = make_world()
+BATCHED_ENV = make_batched_env()
 MODEL = build.build_model(CONFIG, TOKENIZER)
 
 

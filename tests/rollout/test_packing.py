@@ -98,7 +98,7 @@ def test_shared_noise_makes_equal_actions_equal():
     settings = toy_agent.settings(16, max_actions=jnp.int32(10))
 
     def observations(shared):
-        batched_env = toy_agent.make_world(shared_noise=shared)
+        batched_env = toy_agent.make_batched_env(shared_noise=shared)
         played = demonstrate(
             batched_env, MAX_RESPONSE_TOKENS, jax.random.key(5), settings, ids, actions, context="full"
         )
