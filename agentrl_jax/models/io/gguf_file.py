@@ -11,7 +11,7 @@ from agentrl_jax.models import layers
 from agentrl_jax.models.io.config_fields import Fields
 from agentrl_jax.models.io.errors import WeightsError, naming
 from agentrl_jax.models.io.gguf_format import GgufFile, open_gguf
-from agentrl_jax.models.io.gguf_tokenizer import tokenizer_files
+from agentrl_jax.models.io.gguf_tokenizer import convert_tokenizer
 from agentrl_jax.models.io.hf_config import MAX_SIZES, PretrainedConfig
 from agentrl_jax.models.io.hf_config_out import describe
 from agentrl_jax.models.io.names import check_shapes, file_shapes, leaves
@@ -44,7 +44,7 @@ def load_gguf(
         raise fields.error("general.architecture", f"one of {', '.join(ARCHITECTURES)}")
     fields.only({"general.type": ("model",), "split.count": (0, 1), "split.no": (0,)})
     fields.take("split.tensors.count")
-    files = tokenizer_files(fields)
+    files = convert_tokenizer(fields)
     config = _config(fields, architecture, file)
     file.reordered = config.decoder if architecture == "llama" else None
     fields.finish(_IGNORED, _IGNORED_PREFIXES)

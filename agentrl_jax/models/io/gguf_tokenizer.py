@@ -25,7 +25,7 @@ _SPLITTERS = {
 _TOKENS = {"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id"}
 
 
-def tokenizer_files(fields: Fields) -> dict[str, bytes]:
+def convert_tokenizer(fields: Fields) -> dict[str, bytes]:
     """Content of `tokenizer.json`, `tokenizer_config.json` and, if there is one, `chat_template.jinja`, by file name.
 
     Token ids equal those of the original tokenizer. Two things that the file does not record may differ: a token is
