@@ -49,7 +49,7 @@ def settings(**changes):
         kl_target=0.1,
         kl_horizon=100.0,
         format_penalty=-0.1,
-        hold_policy=0.0,
+        freeze_policy=0.0,
         overlong_buffer=0.0,
         overlong_penalty=1.0,
     )

@@ -1,11 +1,9 @@
-"""Supervised learning on the response tokens of demonstrations.
-
-Shapes: `N` rows of `S` tokens; each step reads `n` of them.
-"""
+"""Supervised learning on the response tokens of demonstrations."""
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.models import actor_critic
@@ -17,37 +15,24 @@ from agentrl_jax.rollout.packing import Sequences
 def imitation_steps(
     state: TrainState,
     rows: Sequences,
-    key: jax.Array,
-    steps: jax.Array,
-    lr: jax.Array,
-    max_grad_norm: jax.Array,
+    key: Key[Array, ""],
+    steps: Int[Array, ""],
+    lr: Float[Array, ""],
+    max_grad_norm: Float[Array, ""],
     *,
     batch: int,
     model: ActorCritic,
     tx: optax.GradientTransformation,
     shards: Shards,
-) -> tuple[TrainState, dict[str, jax.Array]]:
+) -> tuple[TrainState, dict[str, Float[Array, ""]]]:
     """Runs gradient steps on the mean cross-entropy of the demonstrated tokens.
 
     Step i reads `batch` rows sampled with `fold_in(key, i)`, where i counts the steps of the whole run, so the result
-    does not depend on how steps are grouped into calls.
+    does not depend on how steps are grouped into calls. Gradients are clipped to the global norm `max_grad_norm`.
 
-    Args:
-        state: state before the steps.
-        rows: N demonstrations.
-        key: random key for sampling rows.
-        steps: i32[] number of steps.
-        lr: f32[] learning rate.
-        max_grad_norm: f32[] global norm that gradients are clipped to.
-        batch: n, static.
-        model: shapes.
-        tx: the optimizer.
-        shards: how the rows of a step are divided among devices.
-
-    Returns:
-        The state after the steps, and f32[] metrics: means over the steps of "imitation/loss" (nats per token) and
-        "imitation/grad_norm"; "imitation/skipped", the number of skipped steps (see `apply_gradients`), and
-        "imitation/skipped_in_a_row", the largest number of consecutive skipped steps.
+    Metrics: means over the steps of "imitation/loss" (nats per token) and "imitation/grad_norm"; "imitation/skipped",
+    the number of skipped steps (see `apply_gradients`), and "imitation/skipped_in_a_row", the largest number of
+    consecutive skipped steps.
     """
     # A row of a turn that was not played has no sampled tokens and is never chosen.
     useful = jnp.any(rows.response_mask, axis=1).astype(jnp.float32)
@@ -59,15 +44,15 @@ def imitation_steps(
         )
         part = jax.tree.map(lambda x: x[chosen], rows)
         count = jnp.sum(part.response_mask, dtype=jnp.float32)
-        mine = shards.shard_rows(part)
+        local = shards.shard_rows(part)
         params, frozen_params = shards.varying((state.params, state.frozen_params))
         frozen = state.replace(frozen_params=frozen_params)
 
         def loss_of(params):
             scores = actor_critic.score_tokens(
-                frozen.merged_params(params), model, mine.tokens, mine.position, jnp.ones(mine.tokens.shape[0])
+                frozen.merged_params(params), model, local.tokens, local.position, jnp.ones(local.tokens.shape[0])
             )
-            return -jnp.sum(jnp.where(mine.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
+            return -jnp.sum(jnp.where(local.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
         loss = shards.sum(shards.after(grads, loss))

@@ -5,11 +5,10 @@ Shapes: `E` episodes in `Gr` groups of `M` contiguous episodes.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
-from agentrl_jax.algos import diagnostics
-from agentrl_jax.algos import gigpo as gigpo
+from agentrl_jax.algos import diagnostics, gigpo
 from agentrl_jax.algos.masked import Mean
 from agentrl_jax.rollout.metrics import trajectory_means
 from agentrl_jax.rollout.returns import Penalties
@@ -17,20 +16,14 @@ from agentrl_jax.rollout.trajectory import Trajectory
 
 
 class Groups(NamedTuple):
-    """Returns including penalties, f32[Gr, M], and bool[Gr, M], which episodes count."""
+    """Returns of the episodes of each group, penalties included, and which episodes count."""
 
-    scores: jax.Array
-    valid: jax.Array
+    scores: Float[Array, "Gr M"]
+    valid: Bool[Array, "Gr M"]
 
 
-def groups_of(trajectory: Trajectory, returns: jax.Array, group_size: int) -> Groups:
-    """The groups of E episodes.
-
-    Args:
-        trajectory: E episodes.
-        returns: f32[E], penalties included.
-        group_size: M.
-    """
+def groups_of(trajectory: Trajectory, returns: Float[Array, " E"], group_size: int) -> Groups:
+    """The groups of E episodes with these returns (penalties included)."""
     valid = ~trajectory.failed.reshape(-1, group_size)
     # A single remaining episode of a larger group has nothing to be compared with.
     enough = jnp.sum(valid, axis=1, keepdims=True) >= min(group_size, 2)
@@ -42,15 +35,11 @@ def measure(
 ) -> dict[str, Mean]:
     """The metrics train/*, rollout/in_group_*, rollout/zero_std_share and rollout/repeated_share.
 
-    Args:
-        trajectory: E episodes.
-        groups: groups of these episodes.
-        task_names: name of each task.
-        penalties: penalties that are included in the returns of `groups`.
+    `groups` are those of the trajectory, with `penalties` in their returns.
     """
     found = trajectory_means(trajectory, task_names, groups.scores.shape[1], penalties)
     means = {f"train/{name}": x for name, x in found.items()}
     means |= {f"rollout/{name}": x for name, x in diagnostics.group_means(*groups).items()}
-    said = gigpo.hash_tokens(*(x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.response_mask)))
-    repeated = diagnostics.repeated(said.reshape(*groups.valid.shape, 2), groups.valid)
+    flat = (x.reshape(len(x), -1) for x in (trajectory.response.tokens, trajectory.response_mask))
+    repeated = diagnostics.repeated(gigpo.hash_tokens(*flat).reshape(*groups.valid.shape, 2), groups.valid)
     return means | {"rollout/repeated_share": repeated}

@@ -5,7 +5,7 @@ any position, each with its own prompt: all tokens that the model saw before it.
 if the prompt asks for a thought, the thoughts in them.
 
 Shapes: `E` episodes in groups of `M` episodes, `T` turns, `L` tokens of a response, `N` texts, `J` prompts of at most
-`S` tokens, `n` texts that are scored under one prompt, `V` vocabulary.
+`S` tokens, `n` texts that are scored under one prompt.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from agentrl_jax.algos import gigpo as gigpo
-from agentrl_jax.algos import kl, masked, mutual_information
-from agentrl_jax.config import Config
+from agentrl_jax.algos import gigpo, kl, masked, mutual_information
+from agentrl_jax.config import PromptConfig, RolloutConfig
 from agentrl_jax.models import decoder
 from agentrl_jax.models.cross_scores import logprobs_after
 from agentrl_jax.models.shape import DecoderConfig
@@ -30,83 +30,62 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class DependenceConfig:
-    """Static settings of a measurement.
-
-    Attributes:
-        pairs: largest number of texts, and of prompts, in each sample.
-        group_size: M.
-        context: "full" or "single_turn", as in the rollout.
-        context_tokens: largest number of tokens of a context, as in the rollout; 0 for as many as can occur.
-        thought: finds the thought in a response; None if the prompt does not ask for one.
-    """
+class PromptInformationConfig:
+    """Static settings of a measurement."""
 
     pairs: int
+    """Largest number of texts, and of prompts, in each sample."""
     group_size: int
     context: str
+    """"full" or "single_turn", as in the rollout."""
     context_tokens: int
+    """Largest number of tokens of a context, as in the rollout; 0 for as many as can occur."""
     thought: ThoughtTable | None
+    """Finds the thought in a response; None if the prompt does not ask for one."""
 
 
 class Sample(NamedTuple):
-    """N texts and the J prompts that they are scored under, as indices of episodes and turns.
+    """N texts and the J prompts that they are scored under, as indices of episodes and turns."""
 
-    Attributes:
-        episode: i32[N] episode of each text.
-        turn: i32[N] turn of each text.
-        prompt_episode: i32[J] episode of each prompt.
-        prompt_turn: i32[J] turn of each prompt.
-        own: i32[N] index of the prompt that each text answers.
-    """
-
-    episode: jax.Array
-    turn: jax.Array
-    prompt_episode: jax.Array
-    prompt_turn: jax.Array
-    own: jax.Array
+    episode: Int[Array, " N"]
+    turn: Int[Array, " N"]
+    prompt_episode: Int[Array, " J"]
+    prompt_turn: Int[Array, " J"]
+    own: Int[Array, " N"]
+    """Index of the prompt that each text answers."""
 
 
 class Prompts(struct.PyTreeNode):
-    """J prompts, each with the texts that are scored under it.
+    """Prompts, padded on the right, each with the texts that are scored under it."""
 
-    Attributes:
-        tokens: i32[J, S], padded on the right.
-        length: i32[J].
-        scored: i32[J, n] indices of the texts.
-    """
-
-    tokens: jax.Array
-    length: jax.Array
-    scored: jax.Array
+    tokens: Int[Array, "J S"]
+    length: Int[Array, " J"]
+    scored: Int[Array, "J n"]
+    """Indices of the texts."""
 
 
 class Texts(struct.PyTreeNode):
-    """N responses.
+    """Responses, padded on the right."""
 
-    Attributes:
-        tokens: i32[N, L], padded on the right.
-        length: i32[N].
-        temperature: f32[N] sampling temperature.
-    """
-
-    tokens: jax.Array
-    length: jax.Array
-    temperature: jax.Array
+    tokens: Int[Array, "N L"]
+    length: Int[Array, " N"]
+    temperature: Float[Array, " N"]
 
 
 Scorer = Callable[[decoder.Params, Prompts, Texts], jax.Array]
 """`score` with the model fixed."""
 
 
-def for_run(config: Config, tokenizer: Tokenizer) -> DependenceConfig:
+def build_config(
+    prompt: PromptConfig, rollout: RolloutConfig, pairs: int, tokenizer: Tokenizer
+) -> PromptInformationConfig:
     """The measurement settings of a run."""
-    table = compile_thought(tokenizer, forced=config.prompt.forced_tag) if config.prompt.think else None
-    return DependenceConfig(
-        pairs=config.train.mutual_information_pairs,
-        group_size=config.rollout.group_size,
-        context=config.rollout.context,
-        context_tokens=config.rollout.context_tokens,
-        thought=table,
+    return PromptInformationConfig(
+        pairs=pairs,
+        group_size=rollout.group_size,
+        context=rollout.context,
+        context_tokens=rollout.context_tokens,
+        thought=compile_thought(tokenizer, forced=prompt.forced_tag) if prompt.think else None,
     )
 
 
@@ -114,41 +93,34 @@ def measure(
     policy: decoder.Params,
     reference: decoder.Params | None,
     trajectory: Trajectory,
-    temperature: jax.Array,
-    key: jax.Array,
+    temperature: Float[Array, " E"],
+    key: Key[Array, ""],
     *,
-    config: DependenceConfig,
+    config: PromptInformationConfig,
     scorer: Scorer,
-) -> dict[str, jax.Array]:
+) -> dict[str, Float[Array, ""]]:
     """Metrics of a rollout under the policy that generated it. Pure; meant to be compiled as a whole.
 
     Scores use the sampling temperature: a text's score under its own prompt is the log-probability with which it was
     sampled. RAGEN-2 uses the model's distribution at temperature 1, where the two are the same.
 
-    Args:
-        policy: the decoder of the policy.
-        reference: the decoder of the policy at the start of learning; None leaves out the divergence from it.
-        trajectory: E episodes; the rows of a group are contiguous.
-        temperature: f32[E].
-        key: random key for sampling episodes and turns.
-        config: static settings.
-        scorer: computes log-probabilities.
+    `policy` and `reference` are decoders; the reference is that of the policy at the start of learning, None leaves out
+    the divergence from it. The episodes of a group are contiguous. `key` samples episodes and turns.
 
-    Returns:
-        f32[] each: the metrics of `mutual_information.measure` for first turns (collapse/first_turn_response_...) and
-        for turns at any position (collapse/trajectory_response_...). If the prompt asks for thoughts: the same for the
-        thoughts in both samples (without response_), where the tokens of a response before its thought count as part of
-        the prompt; and collapse/valid_thinking_rate, the share of all turns with a thought. With a reference: actor/kl,
-        the mean of k3 over the tokens of the second sample, in nats per token.
+    Returns the metrics of `mutual_information.measure` for first turns (collapse/first_turn_response_...) and for turns
+    at any position (collapse/trajectory_response_...). If the prompt asks for thoughts: the same for the thoughts in
+    both samples (without response_), where the tokens of a response before its thought count as part of the prompt; and
+    collapse/valid_thinking_rate, the share of all turns with a thought. With a reference: actor/kl, the mean of k3 over
+    the tokens of the second sample, in nats per token.
     """
     valid = trajectory.turn_mask & ~trajectory.failed[:, None]
-    said = {"response_": trajectory.response_mask & valid[..., None]}
+    masks = {"response_": trajectory.response_mask & valid[..., None]}
     metrics: dict[str, jax.Array] = {}
     if config.thought is not None:
         find = jax.vmap(jax.vmap(functools.partial(thought, config.thought)))
-        said[""] = said["response_"] & find(trajectory.response.tokens, trajectory.response.length)
-        spoken = jnp.any(said[""], axis=-1).astype(jnp.float32)
-        metrics["collapse/valid_thinking_rate"] = masked.moments(spoken, valid)[0]
+        masks[""] = masks["response_"] & find(trajectory.response.tokens, trajectory.response.length)
+        has_thought = jnp.any(masks[""], axis=-1).astype(jnp.float32)
+        metrics["collapse/valid_thinking_rate"] = masked.moments(has_thought, valid)[0]
     samples = {
         "first_turn": (first_turns(valid[:, 0], jax.random.fold_in(key, 0), config), "single_turn"),
         "trajectory": (any_turns(valid, jax.random.fold_in(key, 1), config), config.context),
@@ -157,7 +129,7 @@ def measure(
         prompts = prompts_of(trajectory, sample, context, config.context_tokens)
         texts = texts_of(trajectory, sample, temperature)
         logprob = scorer(policy, prompts, texts)
-        for kind, tokens in said.items():
+        for kind, tokens in masks.items():
             chosen = tokens[sample.episode, sample.turn]
             found = mutual_information.measure(
                 jnp.sum(jnp.where(chosen, logprob, 0.0), axis=-1).T,
@@ -171,12 +143,12 @@ def measure(
         # In the last sample every text has its own prompt; the reference scores each text under that prompt only.
         before = scorer(reference, prompts.replace(scored=sample.own[:, None]), texts)[:, 0]
         distance = kl.estimate(logprob[sample.own, sample.own], before, "k3")
-        metrics["actor/kl"] = masked.moments(distance, said["response_"][sample.episode, sample.turn])[0]
+        metrics["actor/kl"] = masked.moments(distance, masks["response_"][sample.episode, sample.turn])[0]
     return metrics
 
 
-def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: DecoderConfig) -> jax.Array:
-    """Log-probability f32[J, n, L] of each token of the texts under each prompt, one prompt at a time."""
+def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: DecoderConfig) -> Float[Array, "J n L"]:
+    """Log-probability of each token of the texts under each prompt, one prompt at a time."""
     layers = decoder.prepare_for_decode(policy, model)
 
     def under(prompt: Prompts) -> jax.Array:
@@ -186,31 +158,28 @@ def score(policy: decoder.Params, prompts: Prompts, texts: Texts, *, model: Deco
     return jax.lax.map(under, prompts)
 
 
-def in_shares(scorer: Scorer, count: int) -> Scorer:
+def pad_prompts(scorer: Scorer, count: int) -> Scorer:
     """Wraps a scorer that needs a multiple of `count` prompts into one that takes any number, by padding."""
 
-    def filled(policy: decoder.Params, prompts: Prompts, texts: Texts) -> jax.Array:
+    def padded(policy: decoder.Params, prompts: Prompts, texts: Texts) -> Float[Array, "J n L"]:
         number = prompts.length.shape[0]
         index = jnp.minimum(jnp.arange(-(-number // count) * count), number - 1)
         return scorer(policy, jax.tree.map(lambda x: x[index], prompts), texts)[:number]
 
-    return filled
+    return padded
 
 
-def first_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
+def first_turns(valid: Bool[Array, " E"], key: Key[Array, ""], config: PromptInformationConfig) -> Sample:
     """Samples first turns, from as many episodes of each group as `pairs` allows; from a subset of groups if too many.
 
-    Args:
-        valid: bool[E] episodes that count; they are chosen before others.
-        key: random key for sampling groups and episodes.
-        config: static settings.
+    Episodes in `valid` are chosen before others.
     """
     by_group = valid.reshape(-1, config.group_size)
     count = min(config.pairs, by_group.shape[0])
     each = min(config.pairs // count, config.group_size)
-    group = _drawn(jax.random.fold_in(key, 0), jnp.any(by_group, axis=1))[:count]
+    group = _shuffle(jax.random.fold_in(key, 0), jnp.any(by_group, axis=1))[:count]
     keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.fold_in(key, 1)))(group)
-    member = jax.vmap(_drawn)(keys, by_group[group])[:, :each]
+    member = jax.vmap(_shuffle)(keys, by_group[group])[:, :each]
     episode = (group[:, None] * config.group_size + member).reshape(-1)
     return Sample(
         episode=episode,
@@ -221,58 +190,50 @@ def first_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> S
     )
 
 
-def any_turns(valid: jax.Array, key: jax.Array, config: DependenceConfig) -> Sample:
+def any_turns(valid: Bool[Array, "E T"], key: Key[Array, ""], config: PromptInformationConfig) -> Sample:
     """Samples episodes without replacement and one turn of each; every text has its own prompt.
 
-    Args:
-        valid: bool[E, T] turns that were played in episodes that count; they are chosen before others.
-        key: random key for sampling episodes and turns.
-        config: static settings.
+    Turns in `valid` (played, in episodes that count) are chosen before others.
     """
-    episode = _drawn(jax.random.fold_in(key, 0), valid[:, 0])[: config.pairs]
-    lots = jax.random.uniform(jax.random.fold_in(key, 1), valid.shape)
-    turn = jnp.argmax(jnp.where(valid, lots, -1.0), axis=1)[episode]
-    return Sample(
-        episode=episode, turn=turn, prompt_episode=episode, prompt_turn=turn, own=jnp.arange(episode.shape[0])
-    )
+    episode = _shuffle(jax.random.fold_in(key, 0), valid[:, 0])[: config.pairs]
+    draws = jax.random.uniform(jax.random.fold_in(key, 1), valid.shape)
+    turn = jnp.argmax(jnp.where(valid, draws, -1.0), axis=1)[episode]
+    return Sample(episode, turn, prompt_episode=episode, prompt_turn=turn, own=jnp.arange(episode.shape[0]))
 
 
 def prompts_of(trajectory: Trajectory, sample: Sample, context: str, limit: int = 0) -> Prompts:
     """The prompts of a sample: all tokens before the response, including those inserted last. All texts are scored.
 
-    Args:
-        trajectory: E episodes.
-        sample: turns of the trajectory.
-        context: "full": the whole conversation up to the turn. "single_turn": prefix and observation.
-        limit: as in `pack_trajectories`.
+    `context` "full": the whole conversation up to the turn; "single_turn": prefix and observation. `limit` is as in
+    `pack_trajectories`.
     """
     episode, turn = sample.prompt_episode, sample.prompt_turn
     chosen = jax.tree.map(lambda x: x[episode], trajectory)
-    row, slot = jnp.arange(episode.shape[0]), turn * chosen.response.tokens.shape[-1]
+    row, position = jnp.arange(episode.shape[0]), turn * chosen.response.tokens.shape[-1]
     if context == "single_turn":
         of_turn = {name: getattr(chosen, name) for name in ("observation", "observation_length", "response", "turn")}
         chosen = chosen.replace(**jax.tree.map(lambda x: x[row, turn][:, None], of_turn))
-        slot = jnp.zeros_like(slot)
+        position = jnp.zeros_like(position)
     rows = pack_trajectories(chosen, "full", limit)
-    length = rows.position[row, slot]
+    length = rows.position[row, position]
     tokens = jnp.where(jnp.arange(rows.tokens.shape[1]) < length[:, None], rows.tokens, 0)
     number = jnp.arange(sample.episode.shape[0])
     return Prompts(tokens=tokens, length=length, scored=jnp.broadcast_to(number, (row.shape[0], number.shape[0])))
 
 
-def texts_of(trajectory: Trajectory, sample: Sample, temperature: jax.Array) -> Texts:
+def texts_of(trajectory: Trajectory, sample: Sample, temperature: Float[Array, " E"]) -> Texts:
     """The responses of a sample."""
     tokens, length = (x[sample.episode, sample.turn] for x in (trajectory.response.tokens, trajectory.response.length))
     return Texts(tokens=tokens, length=length, temperature=temperature[sample.episode])
 
 
-def _drawn(key: jax.Array, first: jax.Array) -> jax.Array:
-    """Indices i32[K] in random order, those where `first` bool[K] is true before the others."""
+def _shuffle(key: Key[Array, ""], first: Bool[Array, " K"]) -> Int[Array, " K"]:
+    """Indices in random order, those where `first` is true before the others."""
     order = jax.random.permutation(key, first.shape[0])
     return order[jnp.argsort(~first[order], stable=True)]
 
 
-def _identity(prompts: Prompts) -> jax.Array:
-    """Ids i32[J], equal for equal prompts."""
+def _identity(prompts: Prompts) -> Int[Array, " J"]:
+    """Ids that are equal for equal prompts."""
     code = gigpo.hash_tokens(prompts.tokens, jnp.arange(prompts.tokens.shape[1]) < prompts.length[:, None])
     return jnp.argmax(jnp.all(code[:, None] == code, axis=-1), axis=1)

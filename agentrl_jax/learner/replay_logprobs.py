@@ -3,14 +3,14 @@
 If ratios start at 1 only up to rounding, training is slightly off-policy from its first step. Here the values are those
 of the rollout, so with unchanged parameters every ratio is 1 and every divergence 0, bit for bit.
 
-Shapes: `E` episodes of the whole rollout, `T` turns, `L` response tokens, `R` devices, `K` response positions of a row
-as in `rollout.packing.Sequences`.
+Shapes: `E` episodes of the whole rollout, `N` rows with `K` response positions as in `rollout.packing.Sequences`.
 """
 
 import dataclasses
 from typing import Any
 
 import jax
+from jaxtyping import Array, Float
 
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
@@ -22,34 +22,28 @@ from agentrl_jax.rollout.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replayer:
-    """Replays one rollout batch under any parameters.
-
-    Attributes:
-        trajectory: all E episodes, replicated over the devices.
-        temperature: f32[E] sampling temperature of each episode.
-        model: shapes of policy and critic (static).
-        engine: configuration of the rollout (static).
-        tasks: number of tasks of the run (static).
-        shards: each device replays the block of episodes that it rolled out.
-    """
+    """Replays one rollout batch under any parameters."""
 
     trajectory: Trajectory
-    temperature: jax.Array
+    """All E episodes, replicated over the devices."""
+    temperature: Float[Array, " E"]
     model: ActorCritic
     engine: EngineConfig
+    """Of the rollout on each device."""
     tasks: int
+    """Number of tasks of the run."""
     shards: Shards
+    """Each device replays the block of episodes that it rolled out."""
 
-    def __call__(self, params: dict[str, Any]) -> jax.Array:
+    def __call__(self, params: dict[str, Any]) -> Float[Array, "N K"]:
         """Log-probabilities under the policy in `params`, for every row that `pack_trajectories` makes of the episodes.
 
-        Returns:
-            f32[E, K], or f32[E * T, K] if the context is single_turn; no gradient flows through them.
+        No gradient flows through them.
         """
-        mine, temperature = self.shards.block((self.trajectory, self.temperature))
+        local, temperature = self.shards.block((self.trajectory, self.temperature))
         policy = self.model.gather(policy_decoder(params, self.model))
         replayed = replay_logprobs(
-            policy, self.model.decoder, self.engine, mine, temperature, self.tasks, self.shards.varying
+            policy, self.model.decoder, self.engine, local, temperature, self.tasks, self.shards.varying
         )
         replayed = jax.lax.stop_gradient(self.shards.join(replayed))
         episodes, turns, _ = replayed.shape
@@ -58,7 +52,7 @@ class Replayer:
 
 def replayer(
     trajectory: Trajectory,
-    temperature: jax.Array,
+    temperature: Float[Array, " E"],
     model: ActorCritic,
     config: LearnerConfig,
     engine: EngineConfig | None,
@@ -73,17 +67,17 @@ def replayer(
         return None
     if engine is None:
         raise ValueError("mismatch is replay, which replays the rollout; give the rollout's EngineConfig")
-    rule, played = (config.context, config.group_size), (engine.context, engine.group_size)
-    if rule != played:
+    learner, rollout = (config.context, config.group_size), (engine.context, engine.group_size)
+    if learner != rollout:
         raise ValueError(
-            f"mismatch is replay and the learner's context and members are {rule}, but those of the rollout {played}; "
-            "use the same"
+            f"mismatch is replay and the learner's context and group_size are {learner}, but those of the rollout "
+            f"{rollout}; use the same"
         )
     return Replayer(trajectory, temperature, model, engine, len(config.task_names), shards)
 
 
 @jax.custom_jvp
-def with_gradient_of(value: jax.Array, source: jax.Array) -> jax.Array:
+def with_gradient_of(value: Float[Array, "*shape"], source: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """`value`, bit for bit, with the gradient of `source`.
 
     The usual `stop_gradient(value - source) + source` rounds, so its result may differ from `value`.

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-import jax
 from flax import struct
+from jaxtyping import Array, Float
 
 from agentrl_jax.config.algo import UpdateRule
 from agentrl_jax.rollout.returns import Penalties
@@ -41,32 +41,32 @@ class LearnerConfig(UpdateRule):
 
 
 class UpdateSettings(struct.PyTreeNode):
-    """Traced numbers of an update, all f32[]; changing one does not recompile. Numbers that the rule ignores are 0.
+    """Traced numbers of an update; changing one does not recompile. Numbers that the rule ignores are 0.
 
-    `hold_policy` is 1 while only the critic is trained, else 0; `overlong_buffer` is a share of the longest response;
+    `freeze_policy` is 1 while only the critic is trained, else 0; `overlong_buffer` is a share of the longest response;
     `filter_value` is the `p` or `k` of the filter.
     """
 
-    lr: jax.Array
-    critic_lr: jax.Array
-    max_grad_norm: jax.Array
-    clip_low: jax.Array
-    clip_high: jax.Array
-    value_coef: jax.Array
-    entropy_coef: jax.Array
-    kl_coef: jax.Array
-    gamma: jax.Array
-    lam: jax.Array
-    turn_gamma: jax.Array
-    step_weight: jax.Array
-    history_power: jax.Array
-    filter_value: jax.Array
-    kl_target: jax.Array
-    kl_horizon: jax.Array
-    format_penalty: jax.Array
-    hold_policy: jax.Array
-    overlong_buffer: jax.Array
-    overlong_penalty: jax.Array
+    lr: Float[Array, ""]
+    critic_lr: Float[Array, ""]
+    max_grad_norm: Float[Array, ""]
+    clip_low: Float[Array, ""]
+    clip_high: Float[Array, ""]
+    value_coef: Float[Array, ""]
+    entropy_coef: Float[Array, ""]
+    kl_coef: Float[Array, ""]
+    gamma: Float[Array, ""]
+    lam: Float[Array, ""]
+    turn_gamma: Float[Array, ""]
+    step_weight: Float[Array, ""]
+    history_power: Float[Array, ""]
+    filter_value: Float[Array, ""]
+    kl_target: Float[Array, ""]
+    kl_horizon: Float[Array, ""]
+    format_penalty: Float[Array, ""]
+    freeze_policy: Float[Array, ""]
+    overlong_buffer: Float[Array, ""]
+    overlong_penalty: Float[Array, ""]
 
     @property
     def penalties(self) -> Penalties:

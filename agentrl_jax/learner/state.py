@@ -7,38 +7,34 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from agentrl_jax.algos import kl
 from agentrl_jax.algos.kl import KLController
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 
 
 class TrainState(struct.PyTreeNode):
-    """State of a run between two iterations. Loading a saved state is all that resuming a run needs.
-
-    Attributes:
-        params: "policy" and "critic", f32.
-        reference: frozen reference policy of the KL divergence; None if nothing reads it.
-        opt_state: optimizer state for each entry of `params`, by name.
-        iteration: i32[] number of finished RL iterations; with the seed it determines all later random keys.
-        imitation_step: i32[] number of finished imitation steps.
-        gradient_steps: i32[] number of applied updates.
-        bad_updates: i32[] number of consecutive skipped updates, see `apply_gradients`.
-        kl: factor of the KL coefficient; 1 unless the controller is adaptive.
-        frozen_params: frozen part of the decoder, see `actor_critic.from_decoder`; None if everything is trained. It
-            comes with the pretrained model and is not part of a checkpoint.
-    """
+    """State of a run between two iterations. Loading a saved state is all that resuming a run needs."""
 
     params: Any
+    """"policy" and "critic", f32."""
     reference: Any
+    """Frozen reference policy of the KL divergence; None if nothing reads it."""
     opt_state: Any
-    iteration: jax.Array
-    imitation_step: jax.Array
-    gradient_steps: jax.Array
-    bad_updates: jax.Array
+    """Optimizer state for each entry of `params`, by name."""
+    iteration: Int[Array, ""]
+    """Number of finished RL iterations; with the seed it determines all later random keys."""
+    imitation_step: Int[Array, ""]
+    gradient_steps: Int[Array, ""]
+    """Number of applied updates."""
+    bad_updates: Int[Array, ""]
+    """Number of consecutive skipped updates, see `apply_gradients`."""
     kl: KLController
+    """Factor of the KL coefficient; 1 unless the controller is adaptive."""
     frozen_params: Any = None
+    """Frozen part of the decoder, see `actor_critic.from_decoder`; None if everything is trained. It comes with the
+    pretrained model and is not part of a checkpoint."""
 
     def merged_params(self, params: Any = None) -> dict[str, Any]:
         """`params` (default: those of the state), with the frozen parameters under "frozen" if there are any."""
@@ -51,11 +47,7 @@ def optimizer(
 ) -> optax.GradientTransformation:
     """AdamW with learning rate 1 (Loshchilov and Hutter 2019); the step multiplies by the traced learning rates.
 
-    Args:
-        b1: decay of the first moment.
-        b2: decay of the second moment.
-        weight_decay: coefficient of the weight decay.
-        decay: "matrices": no weight decay for norms and biases; "all": weight decay for all parameters.
+    `decay` "matrices": no weight decay for norms and biases; "all": weight decay for all parameters.
     """
     return optax.adamw(1.0, b1=b1, b2=b2, weight_decay=weight_decay, mask=decays if decay == "matrices" else None)
 
@@ -66,7 +58,7 @@ def decays(params: Any) -> Any:
 
 
 def init_state(
-    key: jax.Array,
+    key: Key[Array, ""],
     model: ActorCritic,
     tx: optax.GradientTransformation,
     reference: bool,
@@ -83,7 +75,7 @@ def init_state(
         reference=None,
         opt_state=init_optimizer(tx, params),
         frozen_params=frozen_params,
-        kl=kl.controller(1.0),
+        kl=KLController(coef=jnp.float32(1.0)),
         **counts,
     )
     return with_reference(state) if reference else state
@@ -102,52 +94,40 @@ def with_reference(state: TrainState) -> TrainState:
 def apply_gradients(
     state: TrainState,
     tx: optax.GradientTransformation,
-    loss: jax.Array,
+    loss: Float[Array, ""],
     grads: Any,
     *,
-    tokens: jax.Array,
-    lr: jax.Array,
-    critic_lr: jax.Array,
-    max_grad_norm: jax.Array,
-    hold_policy: jax.Array | bool = False,
+    tokens: Float[Array, ""],
+    lr: Float[Array, ""] | float,
+    critic_lr: Float[Array, ""] | float,
+    max_grad_norm: Float[Array, ""] | float,
+    freeze_policy: Bool[Array, ""] | bool = False,
     norm: Callable[[Any], jax.Array] = optax.tree.norm,
-) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+) -> tuple[TrainState, dict[str, Float[Array, ""]], Bool[Array, ""]]:
     """One optimizer step; skipped entirely if loss, gradient or step is not finite, or if there are no trained tokens.
 
-    Args:
-        state: state before the step.
-        tx: from `optimizer`.
-        loss: f32[].
-        grads: gradient with respect to `state.params`, reduced over devices.
-        tokens: f32[] number of trained tokens; with none, momentum and decay would still move the parameters.
-        lr: f32[] learning rate of the policy.
-        critic_lr: f32[] learning rate of the critic.
-        max_grad_norm: f32[] the gradients of policy and critic are each clipped to this global norm.
-        hold_policy: bool[] the policy and its optimizer state stay unchanged.
-        norm: global norm of a tree; `Shards.norm` for sharded parameters.
+    Without trained tokens, momentum and decay would still move the parameters. `grads` are reduced over devices; those
+    of policy and critic are each clipped to the global norm `max_grad_norm`. `tokens` is the number of trained tokens.
+    `freeze_policy` leaves the policy and its optimizer state unchanged. `norm` is `Shards.norm` for sharded parameters.
 
-    Returns:
-        The state; the global norms f32[] of both gradients before clipping, by name; and whether the step was applied,
-        bool[]. If the critic shares the policy's decoder, the policy's norm includes the gradient of the value loss.
+    Returns the state, both global norms before clipping, by name, and whether the step was applied. If the critic
+    shares the policy's decoder, the policy's norm includes the gradient of the value loss.
     """
-    norms = {name: norm(tree) for name, tree in grads.items()}
+    norms = {name: norm(grad) for name, grad in grads.items()}
     good = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values())))) & (tokens > 0)
 
-    def scaled(tree, size):
-        scale = jnp.minimum(1.0, max_grad_norm / (size + 1e-6))
-        return jax.tree.map(lambda g: jnp.where(good, g * scale, 0.0), tree)
-
-    scaled_grads = {name: scaled(tree, norms[name]) for name, tree in grads.items()}
     rates = {"policy": lr, "critic": critic_lr}
     updates, moments = {}, {}
-    for name, tree in scaled_grads.items():
-        update, moments[name] = tx.update(tree, state.opt_state[name], state.params[name])
+    for name, grad in grads.items():
+        scale = jnp.minimum(1.0, max_grad_norm / (norms[name] + 1e-6))
+        scaled = jax.tree.map(lambda g, scale=scale: jnp.where(good, g * scale, 0.0), grad)
+        update, moments[name] = tx.update(scaled, state.opt_state[name], state.params[name])
         updates[name] = jax.tree.map(lambda u, r=rates[name]: r * u, update)
     good &= jnp.isfinite(norm(updates))
     new, old = (optax.apply_updates(state.params, updates), moments), (state.params, state.opt_state)
     params, opt_state = {}, {}
     for name in grads:
-        taken = good & ~jnp.asarray(hold_policy) if name == "policy" else good
+        taken = good & ~jnp.asarray(freeze_policy) if name == "policy" else good
         params[name], opt_state[name] = jax.tree.map(
             lambda new, old, taken=taken: jnp.where(taken, new, old), *(tuple(x[name] for x in xs) for xs in (new, old))
         )

@@ -1,6 +1,6 @@
 """The update: one program from trajectories to a new state.
 
-Shapes: as in `batch`; a minibatch holds `n` of the `N` rows.
+Shapes: as in `batch`.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.algos import kl, losses, masked
 from agentrl_jax.learner.batch import Batch, make_batch
@@ -26,8 +27,8 @@ _GAPS = ("_gap_mean", "_gap_max", "_bit_equal")
 def update(
     state: TrainState,
     trajectory: Trajectory,
-    temperature: jax.Array,
-    key: jax.Array,
+    temperature: Float[Array, " E"],
+    key: Key[Array, ""],
     settings: UpdateSettings,
     greedy: Trajectory | None = None,
     *,
@@ -42,24 +43,11 @@ def update(
     With `shards.count` > 1 it runs inside `jax.shard_map`: state, trajectory and settings are replicated, each device
     computes its share of the rows, and the returned state is replicated again.
 
-    Args:
-        state: state before the update.
-        trajectory: E episodes; the rows of a group are contiguous.
-        temperature: f32[E] sampling temperature of each episode.
-        key: random key for the order of the minibatches.
-        settings: traced numbers.
-        greedy: one greedy episode per group, in the order of the groups; required by remax, unused otherwise.
-        model: shapes of policy and critic.
-        config: static settings.
-        tx: the optimizer.
-        shards: how rows are divided among devices.
-        engine: configuration of the rollout on each device; only read if `mismatch` is replay.
+    The episodes of a group are contiguous. `temperature` is that of sampling, `key` orders the minibatches. `greedy` is
+    one greedy episode per group, in the order of the groups; only remax reads it. `engine` is the configuration of the
+    rollout on each device, and is read only if `mismatch` is replay; a ValueError is raised if it is not the rollout's.
 
-    Returns:
-        The state after the update, and metrics: f32[] each, and "grad_norm" f32[epochs * minibatches] of the policy.
-
-    Raises:
-        ValueError: `mismatch` is replay and `engine` is not that of the rollout.
+    Returns the state after the update, and metrics: scalars, and "grad_norm" of the policy for each step.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
@@ -79,7 +67,7 @@ def update(
 def _learn(
     state: TrainState,
     batch: Batch,
-    key: jax.Array,
+    key: Key[Array, ""],
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
@@ -120,7 +108,7 @@ def _learn(
             lr=settings.lr,
             critic_lr=settings.critic_lr,
             max_grad_norm=settings.max_grad_norm,
-            hold_policy=settings.hold_policy > 0,
+            freeze_policy=settings.freeze_policy > 0,
             norm=shards.norm,
         )
         metrics["loss"] = loss
@@ -148,16 +136,16 @@ def _learn(
 
 def _gradient(
     state: TrainState, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
-) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-    """Loss, gradient and metrics of one minibatch of n rows, in `grad_accum_steps` microbatches on each device.
+) -> tuple[Float[Array, ""], Any, dict[str, Float[Array, ""]]]:
+    """Loss, gradient and metrics of one minibatch, in `grad_accum_steps` microbatches on each device.
 
     The denominators are those of the whole minibatch, so neither microbatches nor devices change the result. Each
     microbatch is cut to the shortest of `length_buckets` lengths that fits its rows, and skipped if it has no sampled
     tokens.
     """
     denominators = losses.count(batch.mask)
-    mine = shards.shard_rows(batch)
-    microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), mine)
+    local = shards.shard_rows(batch)
+    microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), local)
     varying, frozen_params, reference = shards.varying((state.params, state.frozen_params, state.reference))
     frozen = state.replace(frozen_params=frozen_params)
 
@@ -174,10 +162,8 @@ def _gradient(
     shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], microbatches))
     zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
-    steps = range(1, config.length_buckets + 1)
-    lengths = [
-        max(-(-batch.tokens.shape[1] * step // config.length_buckets), model.shared_prefix_len + 1) for step in steps
-    ]
+    size, buckets = batch.tokens.shape[1], config.length_buckets
+    lengths = [max(-(-size * step // buckets), model.shared_prefix_len + 1) for step in range(1, buckets + 1)]
     branches = [lambda _: zeros, *map(up_to, lengths)]
 
     def accumulate(total, part):
@@ -194,8 +180,8 @@ def _gradient(
     return loss, grads, metrics
 
 
-def _lengths(batch: Batch) -> jax.Array:
-    """Number of tokens i32[N] of each row up to its last trained token; 0 if there is none."""
+def _lengths(batch: Batch) -> Int[Array, " N"]:
+    """Number of tokens of each row up to its last trained token; 0 if there is none."""
     return jnp.max(jnp.where(batch.mask, batch.position + 1, 0), axis=1)
 
 
@@ -207,27 +193,26 @@ def _loss(
     settings: UpdateSettings,
     model: ActorCritic,
     config: LearnerConfig,
-) -> tuple[jax.Array, tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
+) -> tuple[Float[Array, ""], tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]]]]:
     """A microbatch's share of the loss, and for the metrics sums and maxima over its tokens."""
     compared = (reference, kl.full) if config.kl.estimator == "full" else None
     scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature, compared)
-    mask = batch.mask
-    logprob = scores.logprob
+    mask, before, logprob = batch.mask, batch.before, scores.logprob
     if batch.replayed_logprob is not None:
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)
     weights = losses.token_weights(mask, config.aggregation, denominators, norm_length=mask.shape[1])
     policy, stats = losses.objective(
         config.objective.kind,
         logprob,
-        jax.lax.stop_gradient(logprob) if batch.old_logprob is None else batch.old_logprob,
+        jax.lax.stop_gradient(logprob) if before.old_logprob is None else before.old_logprob,
         batch.advantage,
         mask,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         dual_clip=config.objective.dual_clip,
     )
-    if batch.importance is not None:
-        policy = policy * batch.importance
+    if before.importance is not None:
+        policy = policy * before.importance
     loss = jnp.sum(policy * weights) - settings.entropy_coef * jnp.sum(scores.entropy * weights)
     sums = {
         "actor/policy_loss": masked.total(policy, mask),
@@ -239,30 +224,28 @@ def _loss(
         "rollout/logprob_mean": masked.total(batch.behavior_logprob, mask),
     }
     peaks: dict[str, jax.Array] = {}
-    _compare("rollout/logprob", logprob, batch, sums, peaks)
+    _add_gaps("rollout/logprob", logprob, batch, sums, peaks)
     if batch.replayed_logprob is not None:
-        _compare("rollout/parallel", scores.logprob, batch, sums, peaks)
+        _add_gaps("rollout/parallel", scores.logprob, batch, sums, peaks)
     if config.advantage.has_critic:
-        value, clipped = losses.value_loss(
-            scores.value, batch.old_value, batch.target, clip=config.advantage.value_clip
-        )
+        clip = config.advantage.value_clip
+        value, clipped = losses.value_loss(scores.value, before.value, batch.target, clip=clip)
         value_weights = losses.token_weights(mask, "token_mean", denominators, norm_length=mask.shape[1])
         loss += settings.value_coef * jnp.sum(value * value_weights)
         sums["critic/value_loss"] = masked.total(value, mask)
         sums["critic/clip_fraction"] = masked.total(clipped.astype(jnp.float32), mask)
     if config.kl.kind != "none":
-        if scores.distance is None:
-            divergence = kl.estimate(logprob, batch.ref_logprob, config.kl.estimator)
-        else:
-            divergence = scores.distance
+        divergence = scores.distance
+        if divergence is None:
+            divergence = kl.estimate(logprob, before.ref_logprob, config.kl.estimator)
         sums["actor/kl"] = masked.total(divergence, mask)
         if config.kl.apply_to == "loss":
             loss += settings.kl_coef * jnp.sum(divergence * weights)
     return loss, (sums, peaks)
 
 
-def _compare(
-    name: str, logprob: jax.Array, batch: Batch, sums: dict[str, jax.Array], peaks: dict[str, jax.Array]
+def _add_gaps(
+    name: str, logprob: Float[Array, "N K"], batch: Batch, sums: dict[str, jax.Array], peaks: dict[str, jax.Array]
 ) -> None:
     """Adds metrics of the difference between log-probabilities and those of the rollout; names end as in `_GAPS`."""
     gap = jnp.abs(logprob - batch.behavior_logprob)

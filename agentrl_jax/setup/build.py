@@ -43,11 +43,7 @@ ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
 
 
 def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | None:
-    """Loads the pretrained model that a configuration names, with parameters in the dtype of frozen parameters.
-
-    Args:
-        config: names the model.
-        sharding: where its parameters are placed.
+    """Loads the pretrained model that is named, if any, with parameters in the dtype of frozen parameters.
 
     Raises:
         WeightsError: the model is missing, broken or not supported.
@@ -78,19 +74,13 @@ def load_tokenizer(config: ModelConfig, pretrained: Pretrained | None = None) ->
 
 
 def build_task(config: TaskConfig, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
-    """Builds the task that a configuration names.
-
-    Raises:
-        UserError: the environment or its levels cannot be used, see `level_files.make_env`.
-    """
+    """Builds a task of a compiled environment; raises as `level_files.make_env`."""
     return make_task(config.env, *make_env(config), prompt, tokenizer)
 
 
 def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig, tokenizer: Tokenizer) -> Task:
     """Adds prompt and grammar to an environment and its parameters; it need not be registered."""
-    observed = jax.eval_shape(
-        lambda key, params: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0), params
-    )
+    observed = jax.eval_shape(lambda key: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0))
     grammar = ResponseGrammar(
         actions=env.actions,
         think=prompt.think,
@@ -172,13 +162,8 @@ def initial_state(
 ) -> Callable[[jax.Array], TrainState]:
     """Returns a function from a key to the initial training state.
 
-    The function takes over (donates) the pretrained parameters instead of copying them, so it can be called only once.
-
-    Args:
-        config: configuration of the run.
-        model: policy and critic.
-        pretrained: the model to start from; None for a freshly initialized decoder.
-        place: returns the shardings of a state given its shapes; None leaves them to the compiler.
+    It takes over (donates) the parameters of `pretrained` instead of copying them, so it can be called only once.
+    `place` returns the shardings of a state from its shapes; None leaves them to the compiler.
     """
     tx, reference = build_optimizer(config), needs_reference(config)
 
@@ -217,17 +202,11 @@ def engine_config(config: Config, tokenizer: Tokenizer, *, group_size: int, slot
 def check_positions(
     pretrained: PretrainedConfig | None, batched_env: BatchedEnv, engine: EngineConfig, *, bootstrap: bool = False
 ) -> None:
-    """Refuses contexts that are longer than the positions that the pretrained model was trained on.
+    """Refuses contexts that are longer than the positions that the pretrained model, if any, was trained on.
 
-    Sliding windows are no limit: their layers do not look further back in a longer text.
-
-    Args:
-        pretrained: the model's configuration; None for a freshly initialized decoder, which has no limit.
-        batched_env: the environments that are played.
-        engine: configuration of the rollout engine.
-        bootstrap: a critic reads truncated episodes up to their final observation (`bootstrap_truncated` of
-            `algo.advantage`). With the full conversation as context, it follows the longest context; with single-turn
-            context, it replaces the observation of a turn.
+    Sliding windows are no limit: their layers do not look further back in a longer text. With `bootstrap`, the critic
+    reads truncated episodes up to their final observation (`algo.advantage.bootstrap_truncated`), which follows the
+    longest full context, or replaces the observation of a single turn.
 
     Raises:
         UserError: the longest context of a rollout does not fit.
@@ -236,7 +215,7 @@ def check_positions(
     final = batched_env.observation_tokens if bootstrap and engine.context == "full" else 0
     if pretrained is not None and longest + final > pretrained.max_positions:
         shorter = ", set rollout.context to single_turn" if engine.context == "full" and engine.max_turns > 1 else ""
-        beyond = f", and bootstrap_truncated reads a final observation of {final} behind it" if final else ""
+        beyond = f", and bootstrap_truncated reads a final observation of {final} after it" if final else ""
         raise UserError(
             f"the longest context of a rollout has {longest} tokens{beyond}, but the pretrained model has only "
             f"{pretrained.max_positions} positions (max_position_embeddings); lower prompt.max_turns or "
@@ -270,10 +249,8 @@ def build_optimizer(config: Config) -> optax.GradientTransformation:
 
 def training_ids(config: Config) -> EpisodeIds:
     """Ids of the E training episodes: tasks in contiguous ranges, then groups; the group's key gives the level."""
-    groups = [task.groups for task in config.tasks]
-    task = np.repeat(np.arange(len(groups)), groups)
-    group_size = config.rollout.group_size
-    count = sum(groups)
+    count, group_size = config.groups, config.rollout.group_size
+    task = np.repeat(np.arange(len(config.tasks)), [task.groups for task in config.tasks])
     return episode_ids(
         group=np.repeat(np.arange(count), group_size),
         member=np.tile(np.arange(group_size), count),
@@ -304,9 +281,9 @@ def rollout_settings(
     iteration: int = 0,
     split: jax.Array | int = Split.ANY,
 ) -> RolloutSettings:
-    """Builds the traced settings of a rollout of E episodes; the default horizon is prompt.max_turns.
+    """Builds the traced settings of a rollout; the default horizon is prompt.max_turns.
 
-    `split` i32[K] comes from `LevelSplits.of`; by default a key may draw any level.
+    `split` comes from `LevelSplits.of`; by default episodes are on any level.
     """
     return RolloutSettings(
         split=jnp.asarray(split, jnp.int32),
@@ -335,7 +312,7 @@ def learning_rates(config: Config) -> optax.Schedule:
 
 
 def schedules(config: Config) -> dict[str, optax.Schedule]:
-    """Returns the schedules of `algo.schedules`, by name: each value by iteration, without the learning rates."""
+    """Each value that `algo.schedules` can change, as a function of the iteration."""
     start = config.schedule_starts()
     schedules: dict[str, optax.Schedule] = {name: optax.constant_schedule(value) for name, value in start.items()}
     for name, change in config.algo.schedules.items():

@@ -86,7 +86,9 @@ class RunParts:
         self.evaluation = self.programs.rollout("evaluation", self.model, self.eval_env, single)
         self.prompt_information = None
         if config.train.mutual_information_every:
-            measured = prompt_information.for_run(config, self.tokenizer)
+            measured = prompt_information.build_config(
+                config.prompt, config.rollout, config.train.mutual_information_pairs, self.tokenizer
+            )
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self.imitation_chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.imitation_chunks and isinstance(self.train_env, CompiledEnv):

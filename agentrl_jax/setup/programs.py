@@ -16,7 +16,7 @@ from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
-from agentrl_jax.learner.prompt_information import DependenceConfig
+from agentrl_jax.learner.prompt_information import PromptInformationConfig
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import decoder
@@ -165,7 +165,7 @@ class Programs:
             )
         return self._learning("update", update, model, config=config, tx=tx, engine=engine)
 
-    def mutual_information(self, model: ActorCritic, config: DependenceConfig) -> Any:
+    def mutual_information(self, model: ActorCritic, config: PromptInformationConfig) -> Any:
         """(params, reference or None, trajectory, temperature, key) -> metrics; each replica scores its own prompts.
 
         `params` comes from `TrainState.merged_params`, before the update that learns from the trajectory.
@@ -174,7 +174,7 @@ class Programs:
         specs = (Spec(), Spec(rows), Spec())
         score = functools.partial(dependence.score, model=model.decoder)
         shared = maybe_shard_map(score, self.mesh, specs, Spec(rows), axes=rows, replicated_results=False)
-        scorer = dependence.in_shares(shared, self.replicas)
+        scorer = dependence.pad_prompts(shared, self.replicas)
 
         def program(params, reference, trajectory, temperature, key):
             def laid(policy):

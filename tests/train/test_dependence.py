@@ -13,7 +13,7 @@ import tiny_run
 import toy_agent
 
 from agentrl_jax.learner import prompt_information as dependence
-from agentrl_jax.learner.prompt_information import DependenceConfig
+from agentrl_jax.learner.prompt_information import PromptInformationConfig
 from agentrl_jax.models import decoder
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine import rollout
@@ -29,7 +29,7 @@ PARAMS = {"policy": toy_agent.talkative_params(5, MODEL)["policy"]}
 START = toy_agent.talkative_params(6, MODEL)["policy"]
 TEMPERATURE = jnp.full(GROUPS * GROUP_SIZE, 0.8)
 KEY = jax.random.key(3)
-BASE = DependenceConfig(pairs=9, group_size=GROUP_SIZE, context="full", context_tokens=0, thought=None)
+BASE = PromptInformationConfig(pairs=9, group_size=GROUP_SIZE, context="full", context_tokens=0, thought=None)
 CONTEXTS = ("full", pytest.param("single_turn", marks=pytest.mark.slow))
 RUN = """
 tasks: [{env: FrozenLake, groups: 4}]

@@ -163,7 +163,7 @@ def test_numbers_change_without_a_new_program(learn, base):
         "filter_value",
         "kl_target",
         "kl_horizon",
-        "hold_policy",
+        "freeze_policy",
         "overlong_penalty",
     }
     for name in set(UpdateSettings.__dataclass_fields__) - of_other_rules:
@@ -380,7 +380,7 @@ def test_while_the_critic_warms_up_the_policy_is_held(learn, base):
     """The loss of a shared critic also reaches the decoder, which belongs to the policy."""
     program = learn.program(MODEL, PLAIN, BASE)
     before = program._cache_size()
-    held, metrics = learn(numbers=settings(hold_policy=1.0))
+    held, metrics = learn(numbers=settings(freeze_policy=1.0))
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(step_of(held)["policy"]))
     assert_close(step_of(base[0])["critic"], step_of(held)["critic"])
     assert metrics["actor/grad_norm"] > 0

@@ -90,5 +90,5 @@ def test_a_critic_that_is_not_there_is_said(load):
 
 def test_the_critic_warms_up_for_its_iterations(load):
     config = load({"train": {"critic_warmup": 3}})
-    held = [float(build.update_settings(config, 1.0, i).hold_policy) for i in range(5)]
+    held = [float(build.update_settings(config, 1.0, i).freeze_policy) for i in range(5)]
     assert held == [1.0, 1.0, 1.0, 0.0, 0.0]

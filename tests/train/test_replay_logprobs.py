@@ -162,8 +162,8 @@ def test_the_gap_of_the_parallel_pass(iteration):
     ("engine", "words"),
     [
         (None, "give the rollout's EngineConfig"),
-        ({"group_size": 2}, "context and members"),
-        ({"group_size": GROUP_SIZE, "context": "single_turn"}, "context and members"),
+        ({"group_size": 2}, "context and group_size"),
+        ({"group_size": GROUP_SIZE, "context": "single_turn"}, "context and group_size"),
         ({"group_size": GROUP_SIZE, "slots": 64}, "64 slots for 32 episodes"),
         ({"group_size": GROUP_SIZE, "max_turns": 2}, "cannot be replayed"),
     ],

@@ -126,7 +126,7 @@ def test_a_held_policy_and_its_moments_stand_still():
     rates = {"lr": 0.1, "critic_lr": 0.2, "max_grad_norm": 0.5, "tokens": jnp.float32(1)}
 
     def step(state, hold):
-        return states.apply_gradients(state, tx, jnp.float32(1), grads, hold_policy=hold, **rates)[0]
+        return states.apply_gradients(state, tx, jnp.float32(1), grads, freeze_policy=hold, **rates)[0]
 
     held, free = step(state, True), step(state, False)
     for tree in ("params", "opt_state"):
