@@ -4,7 +4,6 @@ The rows of a run are those of metrics.jsonl; rows without the metric (no valida
 """
 
 import dataclasses
-import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -35,10 +34,6 @@ class Alarm:
 
     Attributes:
         name: as in `alarm/NAME` of metrics.jsonl.
-        metric: the metric that is watched.
-        unit: unit of the metric.
-        rule: one of the rules.
-        limit: number that the rule compares with.
         patience: number of consecutive values beyond the limit, or the length of the shortest window.
         collapse: True: the alarm alone means that learning has ended. False: it is a warning.
         about: explanation for people: a clause that can follow "The run has collapsed:".
@@ -46,7 +41,6 @@ class Alarm:
         start: number of first values that form the reference; rules that need them raise nothing earlier.
         least_start: if the mean of the first values is at most this, it is noise and falls raises nothing.
         longest: length of the longest window of significant_fall and significant_rise.
-        relative: see significant_fall.
         episodes: if the metric is a success rate, the metric with the number of episodes behind it.
         independent: these episodes are independent of each other, as on fixed levels; in groups they are not.
     """
@@ -68,124 +62,59 @@ class Alarm:
     independent: bool = False
 
 
-_V2 = "RAGEN v2, early stopping; significance test by this project"
 _OWN = "this project"
+_NO_SIGNAL = "this project; RAGEN-2 (arXiv 2604.06268): without varying returns only regularizers have a gradient"
+_V2 = "RAGEN v2, early stopping; significance test by this project"
 _TRAP = "sign of the Echo Trap (arXiv 2504.20073); limit by this project"
 _TEMPLATE = "template collapse of RAGEN-2 (arXiv 2604.06268); limit by this project"
 
-_collapse = functools.partial(Alarm, patience=10, longest=40, collapse=True)
-_warning = functools.partial(Alarm, patience=10, collapse=False)
-_template = functools.partial(
-    Alarm, unit="nats", rule="falls", limit=0.25, patience=3, collapse=False, source=_TEMPLATE, start=3, least_start=0.2
-)
+_ABOUT = {
+    "spread_lost": "the episodes of a group get almost equal returns, so comparing them teaches nothing",
+    "no_signal": "in nearly every group all episodes get the same return, which was not so before",
+    "success_lost": "the validation levels are no longer solved",
+    "success_fallen": "episodes succeed less than half as often as at the start",
+    "entropy_lost": "the policy hardly varies",
+    "entropy_risen": "the policy turns random",
+    "gradient_spike": "the norm of a gradient is many times that of the gradients before",
+    "far_from_start": "the policy is far from the policy at the start (in runs with a reference policy)",
+    "length_drift": "responses are less than half or more than twice as long as at the start",
+    "repetition": "the episodes of a group have exactly the same responses",
+    "format_lost": "responses have the required format less than half as often as at the start",
+    "template_thoughts": "thoughts depend less on the prompt than at the start, as if one template fitted all",
+    "template_responses": "responses depend less on the prompt than at the start, as if one template fitted all",
+}
+
+
+def _collapse(name: str, metric: str, unit: str, rule: Rule, limit: float, source: str, **options: Any) -> Alarm:
+    options = {"patience": 10, "longest": 40, **options}
+    return Alarm(name, metric, unit, rule, limit, collapse=True, about=_ABOUT[name], source=source, **options)
+
+
+def _warning(name: str, metric: str, unit: str, rule: Rule, limit: float, source: str, **options: Any) -> Alarm:
+    options = {"patience": 10, **options}
+    return Alarm(name, metric, unit, rule, limit, collapse=False, about=_ABOUT[name], source=source, **options)
+
+
+_FIXED_LEVELS = {"patience": 5, "longest": 5, "episodes": "validation/episodes", "independent": True}
+_TRAINING = {"relative": True, "episodes": "rollout/episodes"}
+_SPARSE = {"patience": 3, "start": 3, "least_start": 0.2}  # mutual information is measured in few iterations
 
 ALARMS: tuple[Alarm, ...] = (
+    _collapse("spread_lost", "rollout/in_group_std", "return", "significant_fall", 0.1, _V2, relative=True),
+    _collapse("no_signal", "rollout/zero_std_share", "share of groups", "significant_rise", 0.95, _NO_SIGNAL),
     _collapse(
-        "spread_lost",
-        "rollout/in_group_std",
-        "return",
-        "significant_fall",
-        0.1,
-        about="the episodes of a group get almost equal returns, so comparing them teaches nothing",
-        source=_V2,
-        relative=True,
+        "success_lost", "validation/success", "share of episodes", "significant_fall", 0.01, _V2, **_FIXED_LEVELS
     ),
-    _collapse(
-        "no_signal",
-        "rollout/zero_std_share",
-        "share of groups",
-        "significant_rise",
-        0.95,
-        about="in nearly every group all episodes get the same return, which was not so before",
-        source="this project; RAGEN-2 (arXiv 2604.06268): without varying returns only regularizers have a gradient",
-    ),
-    _collapse(
-        "success_lost",
-        "validation/success",
-        "share of episodes",
-        "significant_fall",
-        0.01,
-        patience=5,
-        about="the validation levels are no longer solved",
-        source=_V2,
-        longest=5,
-        episodes="validation/episodes",
-        independent=True,
-    ),
-    _collapse(
-        "success_fallen",
-        "train/success",
-        "share of episodes",
-        "significant_fall",
-        0.5,
-        about="episodes succeed less than half as often as at the start",
-        source=_OWN,
-        relative=True,
-        episodes="rollout/episodes",
-    ),
-    _warning(
-        "entropy_lost", "actor/entropy", "nats per token", "falls", 0.1, about="the policy hardly varies", source=_TRAP
-    ),
-    _warning(
-        "entropy_risen", "actor/entropy", "nats per token", "rises", 3.0, about="the policy turns random", source=_TRAP
-    ),
-    _warning(
-        "gradient_spike",
-        "actor/grad_norm_max",
-        "norm",
-        "spikes",
-        10.0,
-        patience=1,
-        about="the norm of a gradient is many times that of the gradients before",
-        source=_TRAP,
-    ),
-    _warning(
-        "far_from_start",
-        "actor/kl",
-        "nats per token",
-        "above",
-        1.0,
-        patience=5,
-        about="the policy is far from the policy at the start (in runs with a reference policy)",
-        source=_OWN,
-    ),
-    _warning(
-        "length_drift",
-        "train/response_tokens",
-        "tokens per turn",
-        "drifts",
-        2.0,
-        about="responses are less than half or more than twice as long as at the start",
-        source=_TRAP,
-    ),
-    _warning(
-        "repetition",
-        "rollout/repeated_share",
-        "share of episodes",
-        "above",
-        0.95,
-        about="the episodes of a group have exactly the same responses",
-        source=_TRAP,
-    ),
-    _warning(
-        "format_lost",
-        "train/valid_format",
-        "share of turns",
-        "falls",
-        0.5,
-        about="responses have the required format less than half as often as at the start",
-        source=_OWN,
-    ),
-    _template(
-        "template_thoughts",
-        "collapse/first_turn_mi",
-        about="thoughts depend less on the prompt than at the start, as if one template served every prompt",
-    ),
-    _template(
-        "template_responses",
-        "collapse/first_turn_response_mi",
-        about="responses depend less on the prompt than at the start, as if one template served every prompt",
-    ),
+    _collapse("success_fallen", "train/success", "share of episodes", "significant_fall", 0.5, _OWN, **_TRAINING),
+    _warning("entropy_lost", "actor/entropy", "nats per token", "falls", 0.1, _TRAP),
+    _warning("entropy_risen", "actor/entropy", "nats per token", "rises", 3.0, _TRAP),
+    _warning("gradient_spike", "actor/grad_norm_max", "norm", "spikes", 10.0, _TRAP, patience=1),
+    _warning("far_from_start", "actor/kl", "nats per token", "above", 1.0, _OWN, patience=5),
+    _warning("length_drift", "train/response_tokens", "tokens per turn", "drifts", 2.0, _TRAP),
+    _warning("repetition", "rollout/repeated_share", "share of episodes", "above", 0.95, _TRAP),
+    _warning("format_lost", "train/valid_format", "share of turns", "falls", 0.5, _OWN),
+    _warning("template_thoughts", "collapse/first_turn_mi", "nats", "falls", 0.25, _TEMPLATE, **_SPARSE),
+    _warning("template_responses", "collapse/first_turn_response_mi", "nats", "falls", 0.25, _TEMPLATE, **_SPARSE),
 )
 
 

@@ -52,15 +52,14 @@ def estimate(inputs: AdvantageInputs, rule: Any, numbers: Any) -> tuple[Float[Ar
     """
     e, target = inputs, jnp.zeros_like(inputs.rewards)
     if rule.kind in ("gae", "turn_gae", "bi_level_gae"):
-        options = {"gamma": numbers.gamma, "lam": numbers.lam, "final_value": e.final_value}
+        arrays, options = (e.rewards, e.values, e.mask), {"gamma": numbers.gamma, "lam": numbers.lam}
+        options["final_value"] = e.final_value
         if rule.kind == "gae":
-            advantage, target = advantages.gae(e.rewards, e.values, e.mask, **options)
+            advantage, target = advantages.gae(*arrays, **options)
         elif rule.kind == "turn_gae":
-            advantage, target = advantages.turn_gae(e.rewards, e.values, e.mask, e.turn_end, **options)
+            advantage, target = advantages.turn_gae(*arrays, e.turn_end, **options)
         else:
-            advantage, target = advantages.bi_level_gae(
-                e.rewards, e.values, e.mask, e.turn_end, turn_gamma=numbers.turn_gamma, **options
-            )
+            advantage, target = advantages.bi_level_gae(*arrays, e.turn_end, turn_gamma=numbers.turn_gamma, **options)
     elif rule.kind == "reward_to_go":
         advantage, _ = advantages.gae(e.rewards, jnp.zeros_like(e.values), e.mask, gamma=numbers.gamma, lam=1.0)
     else:

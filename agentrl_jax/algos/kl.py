@@ -56,11 +56,6 @@ class KLController(struct.PyTreeNode):
     coef: Float[Array, ""]
 
 
-def controller(coef: float) -> KLController:
-    """The state at the start of a run."""
-    return KLController(coef=jnp.asarray(coef, jnp.float32))
-
-
 def update(
     state: KLController,
     observed_kl: Float[Array, ""] | float,

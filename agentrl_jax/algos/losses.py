@@ -65,12 +65,12 @@ def policy_loss(
     bound = jnp.inf if dual_clip is None else dual_clip
     log_ratio = jnp.clip(logprob - old_logprob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = jnp.exp(log_ratio)
-    free = -advantages * ratio
-    confined = -advantages * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    surrogate = jnp.maximum(free, confined)
+    unclipped = -advantages * ratio
+    clipped = -advantages * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    surrogate = jnp.maximum(unclipped, clipped)
     ceiling = jnp.where(advantages < 0, -advantages, jnp.inf) * bound
     clipped_low = surrogate > ceiling
-    stats = PolicyStats(log_ratio=log_ratio, clipped=confined > free, clipped_low=clipped_low)
+    stats = PolicyStats(log_ratio=log_ratio, clipped=clipped > unclipped, clipped_low=clipped_low)
     return jnp.where(clipped_low, ceiling, surrogate), jax.lax.stop_gradient(stats)
 
 
@@ -208,9 +208,9 @@ def value_loss(
     """
     old_values, returns = jax.lax.stop_gradient((old_values, returns))
     reach = jnp.inf if clip is None else clip
-    free = jnp.square(values - returns)
-    confined = jnp.square(jnp.clip(values, old_values - reach, old_values + reach) - returns)
-    return 0.5 * jnp.maximum(free, confined), confined > free
+    unclipped = jnp.square(values - returns)
+    clipped = jnp.square(jnp.clip(values, old_values - reach, old_values + reach) - returns)
+    return 0.5 * jnp.maximum(unclipped, clipped), clipped > unclipped
 
 
 def count(mask: Bool[Array, "N S"]) -> Denominators:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Real
 
 from agentrl_jax.algos import masked
 
@@ -21,37 +22,37 @@ RETRIEVED = (1, 2, 4, 8)
 """Values of k for retrieval@k: whether a text's own prompt is among its k best."""
 
 _STD_FLOOR = 1e-3
-
 _DECAY = 0.9
 
 _Number = TypeVar("_Number", float, jax.Array)
 
 
 def measure(
-    scores: jax.Array, length: jax.Array, own: jax.Array, valid: jax.Array, prompt: jax.Array
-) -> dict[str, jax.Array]:
-    """RAGEN-2's collapse metrics for N texts and J prompts.
+    scores: Float[Array, "N J"],
+    length: Real[Array, " N"],
+    own: Int[Array, " N"],
+    valid: Bool[Array, " N"],
+    prompt: Int[Array, " J"],
+) -> dict[str, Float[Array, ""]]:
+    """RAGEN-2's collapse metrics.
 
     The metrics that end in _per_token divide each score by the length of its text first, so that long texts do not
     outweigh short ones. They are proxies: the logarithm of a mean of such powers is not a marginal probability.
 
-    Args:
-        scores: f32[N, J] log p(z_i | x_j) in nats, the sum over the tokens of z_i.
-        length: i32[N] number of tokens of each text.
-        own: i32[N] column of the prompt that the text answers.
-        valid: bool[N] texts that count. The others are ignored; a prompt that no valid text answers does not count.
-        prompt: i32[J] identity: prompts with the same number have the same text. Each is a separate column in the
-            marginal, but for retrieval any of them is a hit.
+    `scores` are log p(z_i | x_j) in nats, sums over the tokens of z_i; `length` is the number of these tokens, `own`
+    the column of the prompt that the text answers. Texts that are not `valid` are ignored; a prompt that no valid text
+    answers does not count. Columns with the same number in `prompt` have the same text: each is a separate column in
+    the marginal, but for retrieval any of them is a hit.
 
-    Returns:
-        f32[] each. In nats, with and without _per_token: mi, the mean of matched - marginal, where matched is the
-        score under the own prompt and marginal = logsumexp_j l_ij - log J; conditional_entropy = -mean matched;
-        marginal_entropy = -mean marginal (RAGEN-2's reasoning entropy); marginal_std, the population standard deviation
-        of marginal over the texts. Unitless, with and without _per_token: mi_zscore = `zscore`(mi, marginal_std).
-        mi_bound, log J in nats. For each k of `RETRIEVED` below J: retrieval@k, the share of texts whose own prompt is
-        among the k with the highest scores, in expectation over random tie-breaking; retrieval_chance@k, the same for
-        random scores; retrieval_margin@k, the first minus the second. All these are NaN if fewer than two texts or two
-        prompts count. pairs and prompts: how many count.
+    In nats, with and without _per_token: mi, the mean of matched - marginal, where matched is the score under the own
+    prompt and marginal = logsumexp_j l_ij - log J; conditional_entropy = -mean matched; marginal_entropy = -mean
+    marginal (RAGEN-2's reasoning entropy); marginal_std, the population standard deviation of marginal over the texts.
+    Unitless, with and without _per_token: mi_zscore = `zscore`(mi, marginal_std). mi_bound: log J in nats.
+
+    For each k of `RETRIEVED` below J: retrieval@k, the share of texts whose own prompt is among the k with the highest
+    scores, in expectation over random tie-breaking; retrieval_chance@k, the same for random scores; retrieval_margin@k,
+    the first minus the second. All these are NaN if fewer than two texts or two prompts count. pairs and prompts: how
+    many count.
     """
     counted = jnp.zeros(prompt.shape, bool).at[own].max(valid)
     found = _information(scores, jnp.ones_like(length), own, valid, counted)
@@ -69,18 +70,12 @@ def zscore(mi: _Number, std: _Number) -> _Number:
 
 
 def smoothed(found: Mapping[str, float], before: Mapping[str, float | None]) -> dict[str, float]:
-    """RAGEN-2's smoothed z-scores, which use a moving average of the standard deviation.
+    """RAGEN-2's smoothed z-scores: the standard deviation over few texts is noisy, so a moving average replaces it.
 
-    The standard deviation over few texts is noisy, which makes the z-score noisy. A NaN leaves the average unchanged.
-
-    Args:
-        found: the metrics of one measurement, on the host; names are those of `measure` with any prefix and suffix.
-        before: metrics of the previous measurement, including those that this function added; None stands for NaN.
-            Empty for the first measurement.
-
-    Returns:
-        For every marginal_std in `found`: marginal_std_smoothed in nats, 0.9 * its last value + 0.1 * the new one (at
-        first the new one), and mi_zscore_smoothed, the `zscore` with it.
+    `found` are the metrics of one measurement, on the host, with the names of `measure` and any prefix and suffix;
+    `before` those of the previous measurement with what this function added to them (None stands for NaN), empty for
+    the first. For every marginal_std in `found`, returns marginal_std_smoothed in nats, 0.9 * its last value + 0.1 *
+    the new one (at first the new one; a NaN leaves it unchanged), and mi_zscore_smoothed, the `zscore` with it.
     """
     added: dict[str, float] = {}
     for name, new in found.items():
@@ -98,6 +93,7 @@ def smoothed(found: Mapping[str, float], before: Mapping[str, float | None]) -> 
 def _information(
     scores: jax.Array, divisor: jax.Array, own: jax.Array, valid: jax.Array, counted: jax.Array
 ) -> dict[str, jax.Array]:
+    """The metrics of scores divided by `divisor`; `counted` marks the prompts that count."""
     divisor = jnp.maximum(divisor, 1)
     matched = jnp.take_along_axis(scores, own[:, None], axis=1)
     # The marginal relative to the own prompt: exactly 0 for a text that does not depend on the prompt.
@@ -131,16 +127,16 @@ def _retrieval(
     )
     found: dict[str, jax.Array] = {}
     for k in (k for k in RETRIEVED if k < scores.shape[1]):
-        rate = masked.moments(_found(k - better, same, tied, k), valid)[0]
-        chance = masked.moments(_found(jnp.full_like(same, k), same, rest, k), valid)[0]
+        rate = masked.moments(_hit_rate(k - better, same, tied, k), valid)[0]
+        chance = masked.moments(_hit_rate(jnp.full_like(same, k), same, rest, k), valid)[0]
         found |= {f"retrieval@{k}": rate, f"retrieval_chance@{k}": chance, f"retrieval_margin@{k}": rate - chance}
     return found
 
 
-def _found(draws: jax.Array, right: jax.Array, wrong: jax.Array, most: int) -> jax.Array:
-    """Probability f32[N] that `draws` i32[N] (at most `most`) draws without replacement include a right one."""
+def _hit_rate(draws: jax.Array, right: jax.Array, wrong: jax.Array, most: int) -> jax.Array:
+    """Probability that `draws` (at most `most`) draws without replacement include a right one, for each text."""
     missed = jnp.ones(draws.shape, jnp.float32)
-    for drawn in range(most):
-        left = jnp.maximum(wrong - drawn, 0) / jnp.maximum(right + wrong - drawn, 1)
-        missed *= jnp.where(drawn < draws, left, 1.0)
+    for number in range(most):
+        left = jnp.maximum(wrong - number, 0) / jnp.maximum(right + wrong - number, 1)
+        missed *= jnp.where(number < draws, left, 1.0)
     return 1.0 - missed

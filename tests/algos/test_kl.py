@@ -57,7 +57,7 @@ def test_the_reference_gets_no_gradient_and_k3_pulls_towards_it():
     st.sampled_from([1000.0, 10000.0, np.inf]),
 )
 def test_the_controller_follows_the_observed_divergence(observed, num_steps, target, horizon):
-    state, expected = kl.controller(0.2), 0.2
+    state, expected = kl.KLController(coef=jnp.float32(0.2)), 0.2
     for divergence in observed:
         state = update(state, divergence, num_steps, target, horizon)
         expected *= 1 + min(max(divergence / target - 1, -0.2), 0.2) * num_steps / horizon
@@ -67,7 +67,7 @@ def test_the_controller_follows_the_observed_divergence(observed, num_steps, tar
 
 
 def test_a_batch_without_a_divergence_leaves_the_coefficient():
-    state = kl.controller(0.2)
+    state = kl.KLController(coef=jnp.float32(0.2))
     assert update(state, np.float32(np.nan), 32.0, 0.1, 100.0).coef == state.coef
     assert update(state, np.float32(0.0), 32.0, 0.1, 100.0).coef < state.coef
 
