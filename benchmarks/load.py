@@ -19,7 +19,7 @@ from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environment import ScriptedPolicy
 from agentrl_jax.services.pools import InstancePool, Lease, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
-from agentrl_jax.services.protocol import wire_of
+from agentrl_jax.services.protocol import routes_of
 
 DEADLINE = 600.0
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=32)
     parser.add_argument("--turns", type=int, default=10)
     given = parser.parse_args()
-    service, routes = get_service(given.env), wire_of(given.env)
+    service, routes = get_service(given.env), routes_of(given.env)
     chosen = [number * service.items // given.instances for number in range(given.instances)]
     before = {child.pid for child in psutil.Process().children()}
     with tempfile.TemporaryDirectory() as folder:

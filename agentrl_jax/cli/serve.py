@@ -57,7 +57,7 @@ def run(command: Serve) -> None:
         UserError: an option is invalid, the environment is unknown or lacks something, or the port is in use.
     """
     from agentrl_jax.services.catalog import get_service
-    from agentrl_jax.services.protocol import wire_of
+    from agentrl_jax.services.protocol import routes_of
     from agentrl_jax.services.server.access import read_token, served_hosts
     from agentrl_jax.services.server.app import create_app
     from agentrl_jax.services.server.limits import Limits
@@ -89,7 +89,7 @@ def run(command: Serve) -> None:
         token=token,
         first_handle=0 if upstream else secrets.randbelow(HANDLES),
     )
-    app = create_app(service, wire_of(service.name), limits, upstream=upstream)
+    app = create_app(service, routes_of(service.name), limits, upstream=upstream)
     serve(
         app,
         host=command.host,

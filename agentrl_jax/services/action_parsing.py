@@ -7,12 +7,7 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class ParsedAction:
-    """The action found in a response.
-
-    Attributes:
-        action: sent to the environment; None if nothing can be sent.
-        complaint: if there is no action, the text that the agent is shown instead of an observation.
-    """
+    """The action found in a response, maybe an empty one; if there is none, what the agent is shown instead."""
 
     action: str | None
     complaint: str = ""
@@ -38,10 +33,10 @@ def single_line_action(response: str) -> ParsedAction:
     White space after the mark is skipped, newlines included, so `Action:` may be alone on its line. Several actions are
     refused; if there is none, the empty action is sent. All but ASCII letters, digits, commas and blanks is deleted.
     """
-    found = _LINE.findall(response)
-    if len(found) > 1:
+    actions = _LINE.findall(response)
+    if len(actions) > 1:
         return ParsedAction(None, MANY_ACTIONS)
-    return ParsedAction(" ".join(_OUTSIDE.sub("", "".join(found)).split()))
+    return ParsedAction(" ".join(_OUTSIDE.sub("", "".join(actions)).split()))
 
 
 def last_action(response: str) -> ParsedAction:
@@ -89,19 +84,11 @@ def without_end(response: str) -> str:
 
 READERS: dict[str, Reader] = {
     "webshop": shop_action,
-    "alfworld": last_action,
-    "babyai": single_line_action,
-    "sciworld": last_action,
-    "textcraft": single_line_action,
     "webarena": fenced,
     "sqlgym": sql_fence,
-    "maze": first_action,
-    "wordle": first_action,
-    "weather": raw,
-    "todo": raw,
-    "movie": raw,
-    "sheet": raw,
-    "academia": raw,
-    "searchqa": raw,
+    **dict.fromkeys(("babyai", "textcraft"), single_line_action),
+    **dict.fromkeys(("alfworld", "sciworld"), last_action),
+    **dict.fromkeys(("maze", "wordle"), first_action),
+    **dict.fromkeys(("weather", "todo", "movie", "sheet", "academia", "searchqa"), raw),
 }
 """How AgentGym's client of each environment finds the action in a response."""

@@ -14,8 +14,7 @@ NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
 def get_service(name: str) -> Service:
     """The service called `name`: one of `TEXT_SERVICES`, another AgentGym service, or an environment of `envs_jax`.
 
-    Raises:
-        ValueError: there is no such environment, or a package it needs is not installed.
+    Raises `ValueError` if there is none, or a package it needs is not installed.
     """
     if name in TEXT_SERVICES:
         return importlib.import_module(f"agentrl_jax.services.environments.{name}").SERVICE

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import queue
 import random
 import ssl
@@ -14,7 +15,7 @@ import httpx
 
 from agentrl_jax.errors import MAX_FOREIGN, shortened
 from agentrl_jax.services.answers import BadAnswer, read_handle, read_reset, read_step, read_text, refusal
-from agentrl_jax.services.connection import UNTIL, DeadlineTransport
+from agentrl_jax.services.connection import DeadlineConnection
 from agentrl_jax.services.environment import ItemError, StepResult
 from agentrl_jax.services.protocol import Errors, RouteSpec
 from agentrl_jax.strict_json import parse
@@ -32,11 +33,10 @@ request that meets the closing would be lost."""
 _BUSY = frozenset((429, 502, 503, 504))
 """Status codes of a server that may answer on a later attempt."""
 
+_BROKEN = (httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError)
+"""A connection failed or broke."""
 
-_BROKEN = (httpx.HTTPError, httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError)
-"""A connection failed or broke. (Two libraries, since the transport below httpx is httpcore's.)"""
-
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class ServiceError(Exception):
@@ -51,41 +51,38 @@ class Lost(ServiceError):
     """The instance is gone or may not be trusted: the server forgot it, restarted, or did not answer."""
 
 
+class _Later(Lost):
+    """A refusal that may change on a later attempt."""
+
+
 class ServiceClient:
     """The connections to one server, for any number of instances. Thread-safe.
 
     A request that may safely be repeated (create, reset, observation) is retried with growing pauses until its time is
-    up. A step is sent once: if there is no answer, nobody knows whether the step was carried out.
+    up. A step is sent once: if there is no answer, nobody knows whether the step was carried out. Deadlines are in
+    monotonic seconds; by default, a request may take `seconds`, retries included. What fails is a `ServiceError`.
     """
 
     def __init__(self, url: str, routes: RouteSpec, *, seconds: float = 60.0, connections: int = 64, token: str = ""):
-        """Opens no connection yet.
+        """Opens no connection yet, and never more than `connections` at once.
 
-        Args:
-            url: base address of the server, e.g. http://127.0.0.1:8000, with or without the prefix of the routes.
-            routes: the server's routes.
-            seconds: time that a request may take, retries included.
-            connections: most connections open at once.
-            token: bearer token of all requests; empty for none.
-
-        Raises:
-            ValueError: `url` is not an http address.
+        `url` is the base address of the server, e.g. http://127.0.0.1:8000, with or without the prefix of the routes
+        (`ValueError` if it is not an http address); `token` is a bearer token for all requests, empty for none.
         """
         base = url.rstrip("/")
         if not base.startswith(("http://", "https://")):
             raise ValueError(f"{url!r} is no address of a service; expected one such as http://127.0.0.1:8000")
         self.url = base if not routes.prefix or base.endswith(routes.prefix) else base + routes.prefix
         self.routes, self.seconds = routes, seconds
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Uncompressed bodies only: a compressed one can be far longer than the bytes counted.
-        headers["Accept-Encoding"] = "identity"
-        # One connection per client: a pool shared by many threads costs more than the requests themselves. The
-        # machine's proxy settings are ignored, as services are nearby.
-        verify = ssl.create_default_context() if base.startswith("https://") else None
-        self._connections: queue.LifoQueue[httpx.Client] = queue.LifoQueue()
+        self._headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "agentrl-jax"}
+        self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        # One connection per pool: a pool shared by many threads costs more than the requests themselves. The machine's
+        # proxy settings are ignored, as services are nearby.
+        tls = ssl.create_default_context() if base.startswith("https://") else None
+        self._connections: queue.LifoQueue[DeadlineConnection] = queue.LifoQueue()
         for _ in range(connections):
-            transport = DeadlineTransport(kept=KEPT_SECONDS, verify=verify)
-            self._connections.put(httpx.Client(transport=transport, headers=headers, trust_env=False))
+            self._connections.put(DeadlineConnection(keepalive=KEPT_SECONDS, tls=tls))
 
     def close(self) -> None:
         """Closes the connections that are not in use."""
@@ -95,80 +92,59 @@ class ServiceClient:
 
     def healthy(self, seconds: float = 5.0) -> bool:
         """Whether the server answers within some seconds."""
-        until = time.monotonic() + seconds
         base = self.url.removesuffix(self.routes.prefix) if self.routes.prefix else self.url
         try:
-            with self._connection(seconds) as http, http.stream("GET", f"{base}/", extensions={UNTIL: until}) as told:
-                return told.status_code < 500
+            with self._send("GET", f"{base}/", None, time.monotonic() + seconds) as response:
+                return response.status < 500
         except (httpcore.TimeoutException, *_BROKEN, Lost):
             return False
 
     def create(self, item: int = 0, *, deadline: float | None = None) -> int:
-        """Opens an instance and returns its handle.
-
-        Args:
-            item: item number, for services that need one when an instance is created.
-            deadline: monotonic seconds after which it fails; default: `seconds` from now.
-
-        Raises:
-            ServiceError: the instance could not be opened.
-        """
-        wanted = self.routes.create
-        body = None if wanted is None else {name: item for name, required in wanted.items() if required}
-        return self._read(
-            "create", lambda found: read_handle(self.routes, found), self._repeated("create", body, deadline)
-        )
+        """Opens an instance and returns its handle; some services need the item number already here."""
+        fields = self.routes.create_body
+        body = None if fields is None else {name: item for name, required in fields.items() if required}
+        return self._repeat("POST", "create", body, functools.partial(read_handle, self.routes), deadline)
 
     def reset(self, handle: int, item: int, *, deadline: float | None = None) -> StepResult:
-        """Starts an episode; the result's observation is what the agent is shown first.
-
-        Raises:
-            ItemError: there is no such item.
-            ServiceError: the episode could not be started.
-        """
+        """Starts an episode; the result has what the agent is shown first. `ItemError` if there is no such item."""
         routes = self.routes
-        body = {routes.handle: handle, **routes.reset, routes.item: item}
-        found = self._repeated("reset", body, deadline)
-        answer = self._read("reset", lambda found: read_reset(routes, handle, found), found)
+        body = {routes.handle: handle, **routes.reset_body, routes.item_field: item}
+        answer = self._repeat("POST", "reset", body, functools.partial(read_reset, routes, handle), deadline)
         if answer.observation == "TimeoutError" and routes.errors is Errors.TEXT:
             raise Lost(f"{self.url}: the environment could not be reset (TimeoutError)")
-        if routes.observes:
+        if routes.fetches_observation:
             answer = dataclasses.replace(answer, observation=self.observation(handle, deadline=deadline))
-        return routes.first(answer)
+        return routes.first_result(answer)
 
     def step(self, handle: int, action: str, *, deadline: float | None = None) -> StepResult:
-        """Plays an action.
-
-        Raises:
-            Lost: whether the action was carried out is unknown, or the instance is gone.
-            ServiceError: the action was refused.
-        """
-        found = self._once("POST", "step", {self.routes.handle: handle, "action": action}, self._until(deadline))
-        answer = self._read("step", lambda found: read_step(self.routes, found), found)
-        reward = answer.reward if answer.done or not self.routes.final else 0.0
-        return dataclasses.replace(answer, reward=reward, score=answer.score if self.routes.cumulative else reward)
+        """Plays an action; after `Lost`, whether it was carried out is unknown, or the instance is gone."""
+        body = {self.routes.handle: handle, "action": action}
+        answer = self._once("POST", "step", body, functools.partial(read_step, self.routes), self._until(deadline))
+        reward = answer.reward if answer.done or not self.routes.final_reward_only else 0.0
+        return dataclasses.replace(
+            answer, reward=reward, score=answer.score if self.routes.cumulative_score else reward
+        )
 
     def observation(self, handle: int, *, deadline: float | None = None) -> str:
         """The last observation."""
-        return self._read(
-            "observation",
-            read_text,
-            self._repeated("observation", {self.routes.handle: handle}, deadline, method="GET"),
-        )
+        return self._repeat("GET", "observation", {self.routes.handle: handle}, read_text, deadline)
 
     def shut(self, handle: int) -> None:
         """Closes an instance, if the server supports it; never raises."""
         with contextlib.suppress(ServiceError):
-            self._once("POST", "close", {self.routes.handle: handle}, time.monotonic() + min(self.seconds, 5.0))
+            until = time.monotonic() + min(self.seconds, 5.0)
+            self._once("POST", "close", {self.routes.handle: handle}, lambda answer: None, until)
 
     def _until(self, deadline: float | None) -> float:
         return time.monotonic() + self.seconds if deadline is None else deadline
 
-    def _repeated(self, path: str, body: Any, deadline: float | None, *, method: str = "POST") -> Any:
+    def _repeat(
+        self, method: str, path: str, body: Any, read: Callable[[Any], Result], deadline: float | None
+    ) -> Result:
         until, pause = self._until(deadline), FIRST_PAUSE
         while True:
             try:
-                return self._once(method, path, body, until)
+                return self._once(method, path, body, read, until)
             except _Later as error:
                 wait = pause * random.uniform(0.5, 1.0)  # so that clients do not all retry at once
                 if time.monotonic() + wait >= until:
@@ -176,37 +152,43 @@ class ServiceClient:
                 time.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _once(self, method: str, path: str, body: Any, until: float) -> Any:
+    def _once(self, method: str, path: str, body: Any, read: Callable[[Any], Result], until: float) -> Result:
+        """What `read` finds in the answer to a request; a GET has its body in the query."""
         left = until - time.monotonic()
         where = f"{self.url}/{path}"
         if left <= 0:
             raise Lost(f"{where}: no time is left")
-        sent: dict[str, Any] = {"params": body} if method == "GET" else {"json": body} if body is not None else {}
         try:
-            with (
-                self._connection(left) as http,
-                http.stream(method, where, extensions={UNTIL: until}, **sent) as response,
-            ):
-                content = _read(response)
+            with self._send(method, where, body, until) as response:
+                content = _read_body(response)
         except httpcore.TimeoutException as error:
             raise Lost(f"{where}: no answer within {left:.1f} s ({type(error).__name__})") from error
         except _BROKEN as error:
             raise _Later(f"{where}: {type(error).__name__}: {error}") from error
-        return self._understood(where, response, content)
+        try:
+            return read(self._parsed(where, response.status, content))
+        except BadAnswer as error:
+            raise Lost(f"{where}: {error}") from error
 
     @contextlib.contextmanager
-    def _connection(self, seconds: float) -> Iterator[httpx.Client]:
+    def _send(self, method: str, where: str, body: Any, until: float) -> Iterator[httpcore.Response]:
+        seconds = until - time.monotonic()
+        content: dict[str, Any] = {"params": body} if method == "GET" else {"json": body} if body is not None else {}
+        request = httpx.Request(method, where, headers=self._headers, **content)
+        if request.url.userinfo:
+            request = next(httpx.BasicAuth(request.url.username, request.url.password).auth_flow(request))
         try:
-            http = self._connections.get(timeout=seconds)
+            connection = self._connections.get(timeout=max(seconds, 0.0))
         except queue.Empty:
             raise Lost(f"{self.url}: no connection was free within {seconds:.1f} s") from None
         try:
-            yield http
+            with connection.stream(request, until) as response:
+                yield response
         finally:
-            self._connections.put(http)
+            self._connections.put(connection)
 
-    def _understood(self, where: str, response: httpx.Response, content: bytes | None) -> Any:
-        status = response.status_code
+    def _parsed(self, where: str, status: int, content: bytes | None) -> Any:
+        """The JSON of an answer with status 200 that is no refusal."""
         if content is None:
             raise Lost(f"{where}: the answer is longer than {MAX_ANSWER_BYTES} bytes")
         shown = shortened(content[:800].decode("utf-8", "replace"), 200)
@@ -219,29 +201,19 @@ class ServiceClient:
         if status != 200:  # a redirect or a proxy's page: regardless of its body, not an environment's answer
             raise Lost(f"{where}: status {status}, expected 200: {shown}")
         try:
-            found = parse(content, where)
+            answer = parse(content, where)
         except ValueError as error:
             raise Lost(f"{error!s}: {shown}") from error
-        if (words := refusal(found)) is not None:
-            raise Lost(f"{where}: {words}")
-        return found
-
-    def _read(self, path: str, read: Callable[[Any], Found], found: Any) -> Found:
-        try:
-            return read(found)
-        except BadAnswer as error:
-            raise Lost(f"{self.url}/{path}: {error}") from error
+        if (reason := refusal(answer)) is not None:
+            raise Lost(f"{where}: {reason}")
+        return answer
 
 
-def _read(response: httpx.Response) -> bytes | None:
+def _read_body(response: httpcore.Response) -> bytes | None:
     """The body of an answer; None if it is too long."""
     content = bytearray()
-    for part in response.iter_raw():
+    for part in response.iter_stream():
         content += part
         if len(content) > MAX_ANSWER_BYTES:
             return None
     return bytes(content)
-
-
-class _Later(Lost):
-    """A refusal that may change on a later attempt."""

@@ -4,95 +4,59 @@ HTTP libraries limit the time of single socket reads, so a server that sends a b
 forever. Here each read gets only the time left for the whole request.
 """
 
+import contextlib
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpcore
 import httpx
 
-UNTIL = "until"
-"""Name of the request extension that holds the deadline, in monotonic seconds."""
 
+class DeadlineConnection:
+    """A connection for one request at a time, kept for `keepalive` seconds without one; `tls` is needed for https."""
 
-class DeadlineTransport(httpx.BaseTransport):
-    """A connection for one request at a time; it is kept for `kept` seconds without a request."""
-
-    def __init__(self, *, kept: float, verify: ssl.SSLContext | None):
-        """Opens no connection yet; `verify` is the TLS context for https."""
+    def __init__(self, *, keepalive: float, tls: ssl.SSLContext | None):
         self._backend = _Backend()
         self._pool = httpcore.ConnectionPool(
-            ssl_context=verify,
+            ssl_context=tls,
             max_connections=1,
             max_keepalive_connections=1,
-            keepalive_expiry=kept,
+            keepalive_expiry=keepalive,
             network_backend=self._backend,
         )
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends a request whose extensions hold `UNTIL`.
+    @contextlib.contextmanager
+    def stream(self, request: httpx.Request, deadline: float) -> Iterator[httpcore.Response]:
+        """Sends a request; inside the block, the body of the response can be read until `deadline`, monotonic seconds.
 
-        Raises:
-            httpcore.TimeoutException: the request's time is up.
-            httpcore.NetworkError, httpcore.ProtocolError: the connection broke, or the answer is not HTTP.
+        Raises `httpcore.TimeoutException` if time is up, and `httpcore.NetworkError` or `httpcore.ProtocolError` if the
+        connection broke or the answer is not HTTP.
         """
-        self._backend.until = request.extensions[UNTIL]
+        self._backend.deadline = deadline
         url = request.url
-        assert isinstance(request.stream, httpx.SyncByteStream)
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                method=request.method,
-                url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        assert isinstance(answer.stream, Iterable)
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer.stream))
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        content = request.read() or None
+        with self._pool.stream(request.method, target, headers=request.headers.raw, content=content) as response:
+            yield response
 
     def close(self) -> None:
         """Closes the connection."""
         self._pool.close()
 
 
-class _Body(httpx.SyncByteStream):
-    def __init__(self, parts: Iterable[bytes]):
-        self._parts = parts
+class _Backend(httpcore.SyncBackend):
+    """Opens sockets that obey the deadline of the current request."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._parts
+    deadline = 0.0
 
-    def close(self) -> None:
-        if hasattr(self._parts, "close"):
-            self._parts.close()
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any) -> "_Stream":
+        left = self.time_left(httpcore.ConnectTimeout)
+        return _Stream(super().connect_tcp(host, port, left, *args, **options), self)
 
-
-class _Backend(httpcore.NetworkBackend):
-    """Opens sockets that obey the deadline of the request in progress.
-
-    Attributes:
-        until: monotonic seconds.
-    """
-
-    def __init__(self) -> None:
-        self._sockets = httpcore.SyncBackend()
-        self.until = 0.0
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        left = self.left(httpcore.ConnectTimeout)
-        return _Stream(self._sockets.connect_tcp(host, port, left, local_address, socket_options), self)
-
-    def left(self, error: type[httpcore.TimeoutException]) -> float:
-        left = self.until - time.monotonic()
+    def time_left(self, error: type[httpcore.TimeoutException]) -> float:
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise error("its time is up")
         return left
@@ -103,19 +67,19 @@ class _Stream(httpcore.NetworkStream):
         self._stream, self._backend = stream, backend
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, self._backend.left(httpcore.ReadTimeout))
+        return self._stream.read(max_bytes, self._backend.time_left(httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, self._backend.left(httpcore.WriteTimeout))
+        self._stream.write(buffer, self._backend.time_left(httpcore.WriteTimeout))
 
     def close(self) -> None:
         self._stream.close()
 
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        left = self._backend.left(httpcore.ConnectTimeout)
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left), self._backend)
-
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> "_Stream":
+        left = self._backend.time_left(httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left), self._backend)

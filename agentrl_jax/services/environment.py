@@ -9,14 +9,9 @@ from agentrl_jax.services.action_parsing import Reader
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """The answer to a reset or an action.
+    """The answer to a reset or an action: `info` is further JSON data.
 
-    Attributes:
-        observation: text that the agent reads.
-        reward: reward of this action alone.
-        score: score of the episode so far, if the environment keeps one; otherwise `reward`.
-        done: whether the episode is over.
-        info: further JSON data.
+    `score` is that of the episode so far, if the environment keeps one, and otherwise `reward`, that of this action.
     """
 
     observation: str
@@ -39,11 +34,9 @@ class ServiceEnvironment(Protocol):
 
     def reset(self, item: int) -> StepResult:
         """Starts an episode on an item; raises `ItemError` if there is no such item."""
-        ...
 
     def step(self, action: str) -> StepResult:
         """Carries out an action that `Service.read` found in the agent's response."""
-        ...
 
     def close(self) -> None:
         """Releases the instance's resources, if it has any. It is not used again."""
@@ -55,34 +48,28 @@ class ScriptedPolicy(Protocol):
 
     def act(self, observation: str) -> str:
         """The next action, given the last observation."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
-    """A kind of environment: how to create it, talk to it and judge it.
+    """A kind of environment: how to create it, talk to it and judge it; named as in AgentGym, if it is there.
 
     Attributes:
-        name: AgentGym's name of it, if it has one.
         make: creates an instance; with True, one that reproduces the bugs of AgentGym's server.
         items: number of items, which are 0 to `items` - 1.
         instruction: text that the agent reads before the first observation.
-        read: finds the action in an agent's response.
         turns: usual limit of turns per episode.
-        solved: whether an answer says that the task is solved.
         oracle: creates a scripted policy that solves an item; None if none is known.
         random: creates a scripted policy that acts at random, from (item, seed).
         views: methods of the environment, without arguments, whose JSON results a client may read.
         marked: responses put their action after `Action:`.
         distinct: number of items after which they repeat in another form; 0 if all differ.
         full_score: score of a solved item, by which rewards are divided.
-        progress: progress of an instance on its item, from 0 to 1 when solved; None if unknown. Computed from a shadow
-            instance in this process, which replays the actions sent to the server.
-        advise: the oracle's next action in an instance's current state, also from a shadow instance; None if there is
-            no oracle, or only one that has to play from the start.
+        progress: progress of a local instance on its item, from 0 to 1 when solved; None if unknown.
+        advise: the oracle's next action in a local instance's current state; None if there is no oracle, or only one
+            that has to play from the start.
         category: category of an item, for result tables; None if items are not divided.
-        content: what an item is about, equal for items that are the same task in other words. None if only the item's
-            first text can tell.
+        content: what an item is about, equal for items that are the same task in other words; None if unknown.
         locate: finds the item that shows a given first text, for servers that number their items differently; raises
             `ItemError` with the reason if there is none. None if all servers number items alike.
         facts: JSON data that a client may read by name without an instance.

@@ -2,7 +2,7 @@
 
 `AgentItemId/<env>_train.json` and `AgentEval/<env>/*.json` (the test set and its categories) are arrays of objects with
 an `item_id`; other fields, such as conversations, are ignored. The data of AgentGym-RL is not for commercial use
-(CC-BY-NC-4.0); nothing here downloads it.
+(CC-BY-NC-4.0); nothing here downloads it. All functions raise `ValueError` for what they cannot use.
 """
 
 import re
@@ -24,33 +24,32 @@ _MAPPINGS = "mappings_*.json"
 
 
 def load_items(source: str, environment: str) -> tuple[int, ...]:
-    """Items from a range such as `0-399,450`, or from a JSON file.
+    """Items of an environment of AgentGym, from a range such as `0-399,450`, or else from a JSON file.
 
-    Args:
-        source: a range if it consists of digits, commas, hyphens and blanks; otherwise a path.
-        environment: AgentGym's name of the environment.
-
-    Raises:
-        ValueError: the source is neither a valid range nor a file, or the file does not hold items.
+    A source is a range if it consists of digits, commas, hyphens and blanks; otherwise it is a path.
     """
     if _RANGES.fullmatch(source):
         return parse_ranges(source)
     path = Path(source)
-    return _indices(read_ids(path), environment, path)
+    ids = read_ids(path)
+    mapping = read_mapping(path.parent) if environment == "alfworld" else None
+    items = []
+    for number, item_id in enumerate(ids):
+        try:
+            items.append(item_index(item_id, environment, mapping))
+        except ValueError as error:
+            raise ValueError(f"{path}: entry {number}: {error}") from None
+    return tuple(items)
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """Items of a range such as `0-399,450`, both ends included, in the order of the text.
-
-    Raises:
-        ValueError: the text is not such a range, names an item twice, or names too many.
-    """
+    """Items of a range such as `0-399,450`, both ends included, in the order of the text, each named once."""
     items: list[int] = []
     for part in text.split(","):
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise ValueError(f"items {text[:200]!r}: {part[:50]!r} is no range; expected for example 0-399,450")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ValueError(f"items {text[:200]!r}: the range {part.strip()!r} ends before it starts")
         if len(items) + last - first >= MOST_ITEMS:
@@ -66,22 +65,14 @@ def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None
 
     It is the number after the last `_`: `webshop_6` is 6, and `nq_12` is the 12th item over all data sets of SearchQA.
     ALFWorld's ids in the AgentGym-RL data are game paths, `<task type>_<trial>`, whose last number is a time, not a
-    game; they are looked up in `mapping`.
-
-    Args:
-        item_id: id.
-        environment: AgentGym's name of the environment.
-        mapping: item numbers by path id, from `read_mapping`.
-
-    Raises:
-        ValueError: the id has none of these forms, or is not in the mapping.
+    game; they are looked up in `mapping`, see `read_mapping`.
     """
     head, _, tail = item_id.rpartition("_")
     if environment == "alfworld" and head not in ("", "alfworld"):
         if mapping is None or item_id not in mapping:
             raise ValueError(
-                f"item id {item_id[:200]!r}: a path id of ALFWorld; expected it in a file {_MAPPINGS} beside the item "
-                f"file, as task_type and task_id; those there name {len(mapping or ())} items"
+                f"item id {item_id[:200]!r}: a path id of ALFWorld; expected it in a file {_MAPPINGS} in the folder of "
+                f"the item file, as task_type and task_id; those there name {len(mapping or ())} items"
             )
         return mapping[item_id]
     if not re.fullmatch(r"[0-9]{1,12}", tail):
@@ -93,9 +84,6 @@ def read_mapping(folder: Path) -> dict[str, int]:
     """ALFWorld's item numbers by path id, from all files `mappings_*.json` in a folder.
 
     Each entry has an integer `item_id` and the texts `task_type` and `task_id`.
-
-    Raises:
-        ValueError: a file has another format, or a path occurs twice.
     """
     mapping: dict[str, int] = {}
     for path in sorted(folder.glob(_MAPPINGS)):
@@ -107,38 +95,21 @@ def read_mapping(folder: Path) -> dict[str, int]:
                     f"{list(entry)[:10]}"
                 )
             if mapping.setdefault(f"{kind}_{task}", item) != item:
-                raise ValueError(f"{path}: entry {number}: {kind}/{task} stands for another item already; keep one")
+                raise ValueError(f"{path}: entry {number}: {kind}/{task} names another item already; keep one")
     return mapping
 
 
 def read_ids(path: Path) -> tuple[str, ...]:
-    """The item ids of a file, in order.
-
-    Raises:
-        ValueError: the file is missing, too large, or not a JSON array of objects with a text `item_id`.
-    """
-    ids = []
-    for number, entry in enumerate(_read_objects(path)):
-        item_id = entry.get("item_id")
+    """The item ids of a file, at least one, in order."""
+    ids = [entry.get("item_id") for entry in _read_objects(path)]
+    for number, item_id in enumerate(ids):
         if not isinstance(item_id, str):
             raise ValueError(
                 f"{path}: entry {number}: item_id is a {type(item_id).__name__}; expected text as 'webshop_6'"
             )
-        ids.append(item_id)
     if not ids:
         raise ValueError(f"{path}: holds no items; expected at least one")
     return tuple(ids)
-
-
-def _indices(ids: tuple[str, ...], environment: str, path: Path) -> tuple[int, ...]:
-    mapping = read_mapping(path.parent) if environment == "alfworld" else None
-    items = []
-    for number, item_id in enumerate(ids):
-        try:
-            items.append(item_index(item_id, environment, mapping))
-        except ValueError as error:
-            raise ValueError(f"{path}: entry {number}: {error}") from None
-    return tuple(items)
 
 
 def _read_objects(path: Path) -> list[dict[str, Any]]:

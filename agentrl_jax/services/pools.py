@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from agentrl_jax.rollout.envs.side_by_side import run_all
+from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.services.client import Lost, ServiceClient
 from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
-from agentrl_jax.services.protocol import wire_of
+from agentrl_jax.services.protocol import routes_of
 
 CLOSE_SECONDS, CLOSERS = 10.0, 16
 """Seconds allowed for closing all free instances, and how many are closed at once."""
@@ -26,37 +26,30 @@ class InstancePool(Protocol):
 
     def open(self, item: int, deadline: float) -> "Lease":
         """Returns an instance at the start of an item's episode; raises `Lost` if none is available by the deadline."""
-        ...
 
 
 class Lease(Protocol):
-    """An instance with an episode in progress.
-
-    Attributes:
-        first: its answer to the reset.
-    """
+    """An instance with an episode in progress; `first` is its answer to the reset."""
 
     first: StepResult
 
     def step(self, action: str, deadline: float) -> StepResult:
         """Plays an action; raises `Lost` if the instance can no longer be trusted."""
-        ...
 
     def leave(self, *, good: bool) -> None:
         """Returns the instance to the pool, which reuses it if `good`. Does not block."""
-        ...
 
 
 class RemotePool:
     """Instances behind a client, reused for further episodes.
 
-    A restarted server gives out the same handles again, for other instances. When a known handle comes back, all
-    earlier handles count as lost, so that no episode continues in another one's instance.
+    A restarted server gives out the same handles again, for other instances. When a known handle comes back, a new
+    epoch begins: all earlier handles count as lost, so that no episode continues in another one's instance.
     """
 
     def __init__(self, client: ServiceClient):
         """Opens no instance yet."""
-        self._client = client
+        self.client = client
         self._free: list[int] = []
         self._known: set[int] = set()
         self._epoch = 0
@@ -64,41 +57,32 @@ class RemotePool:
 
     def open(self, item: int, deadline: float) -> "_RemoteLease":
         """See `InstancePool`. A free instance that the server has forgotten is dropped silently."""
-        while (taken := self._take()) is not None:
-            handle, epoch = taken
+        while True:
+            with self._lock:
+                reused = bool(self._free)
+                handle, epoch = self._free.pop() if reused else -1, self._epoch
+            if not reused:
+                handle, epoch = self._create(item, deadline)
             try:
-                first = self._client.reset(handle, item, deadline=deadline)
+                first = self.client.reset(handle, item, deadline=deadline)
                 self.check(epoch)
                 return _RemoteLease(self, handle, epoch, first)
             except BaseException as error:
                 self.drop(handle, epoch)
-                if not isinstance(error, Lost) or time.monotonic() >= deadline:
+                if not reused or not isinstance(error, Lost) or time.monotonic() >= deadline:
                     raise
-        handle, epoch = self._create(item, deadline)
-        try:
-            return _RemoteLease(self, handle, epoch, self._client.reset(handle, item, deadline=deadline))
-        except BaseException:
-            self.drop(handle, epoch)
-            raise
-
-    def step(self, handle: int, epoch: int, action: str, deadline: float) -> StepResult:
-        """Plays an action; raises `Lost` if the instance is gone or belongs to the server before a restart."""
-        self.check(epoch)
-        answer = self._client.step(handle, action, deadline=deadline)
-        self.check(epoch)
-        return answer
 
     def check(self, epoch: int) -> None:
         """Raises `Lost` for an instance from before the server's last restart."""
         if epoch != self._epoch:
-            raise Lost(f"{self._client.url}: the server has been started anew")
+            raise Lost(f"{self.client.url}: the server has been restarted")
 
     def close(self) -> None:
         """Closes the free instances and the connections."""
         with self._lock:
             free, self._free = self._free, []
-        run_all([functools.partial(self._client.shut, handle) for handle in free], CLOSE_SECONDS, CLOSERS)
-        self._client.close()
+        run_all([functools.partial(self.client.shut, handle) for handle in free], CLOSE_SECONDS, CLOSERS)
+        self.client.close()
 
     def keep(self, handle: int, epoch: int) -> None:
         """Takes an instance back for reuse."""
@@ -109,10 +93,10 @@ class RemotePool:
     def drop(self, handle: int, epoch: int) -> None:
         """Closes an instance in the background; failures do not matter."""
         if epoch == self._epoch:
-            threading.Thread(target=self._client.shut, args=(handle,), daemon=True).start()
+            threading.Thread(target=self.client.shut, args=(handle,), daemon=True).start()
 
     def _create(self, item: int, deadline: float) -> tuple[int, int]:
-        handle = self._client.create(item, deadline=deadline)
+        handle = self.client.create(item, deadline=deadline)
         with self._lock:
             if handle in self._known:
                 self._epoch += 1
@@ -120,10 +104,6 @@ class RemotePool:
                 self._known.clear()
             self._known.add(handle)
             return handle, self._epoch
-
-    def _take(self) -> tuple[int, int] | None:
-        with self._lock:
-            return (self._free.pop(), self._epoch) if self._free else None
 
 
 @dataclasses.dataclass
@@ -134,7 +114,10 @@ class _RemoteLease:
     first: StepResult
 
     def step(self, action: str, deadline: float) -> StepResult:
-        return self.pool.step(self.handle, self.epoch, action, deadline)
+        self.pool.check(self.epoch)
+        answer = self.pool.client.step(self.handle, action, deadline=deadline)
+        self.pool.check(self.epoch)
+        return answer
 
     def leave(self, *, good: bool) -> None:
         (self.pool.keep if good else self.pool.drop)(self.handle, self.epoch)
@@ -156,7 +139,7 @@ class LocalPool:
         env = self._service.make(False) if env is None else env
         try:
             with _as_lost():
-                return _LocalLease(self, env, wire_of(self._service.name).first(env.reset(item)))
+                return _LocalLease(self, env, routes_of(self._service.name).first_result(env.reset(item)))
         except BaseException:
             env.close()
             raise

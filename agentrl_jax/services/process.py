@@ -32,12 +32,7 @@ class ServiceProcess:
 
     The server process always ends with this one: it watches its standard input, which closes when this process ends in
     any way. It answers only requests with `token`, which it gets through a pipe, so that the token appears in no
-    process list, environment variable or file.
-
-    Attributes:
-        log: log file of the process.
-        token: bearer token of requests; generated for this process unless given.
-        restarts: number of restarts.
+    process list, environment variable or file. `restarts` counts its restarts.
     """
 
     def __init__(
@@ -50,15 +45,10 @@ class ServiceProcess:
         answer_seconds: float = 20.0,
         token: str | None = None,
     ):
-        """Starts no process yet.
+        """Starts no process yet; the folder of `log` has to exist when it starts.
 
-        Args:
-            env: name of the environment.
-            log: log file; its folder has to exist when the process starts.
-            max_instances: most instances that it may have open.
-            start_seconds: time it may take until it listens.
-            answer_seconds: time without an answer after which it is killed and restarted.
-            token: see the attribute; default: generated. Empty to serve everybody, for clients without token support.
+        It has to listen within `start_seconds`; after `answer_seconds` without an answer it is killed and restarted.
+        `token` is the bearer token of requests: None for a new one, empty to serve everybody.
         """
         self.log = log
         self.token = secrets.token_urlsafe(32) if token is None else token
@@ -71,11 +61,7 @@ class ServiceProcess:
         self._lock = threading.Lock()
 
     def url(self) -> str:
-        """Its address; starts the process if it is not running.
-
-        Raises:
-            ServiceError: the process ends, or does not listen in time.
-        """
+        """Its address; starts the process if it is not running, and raises `ServiceError` if it does not start."""
         with self._lock:
             if self._ended:
                 raise ServiceError(f"the service {self._env} has been closed")
@@ -84,24 +70,16 @@ class ServiceProcess:
                 threading.Thread(target=self._watch, daemon=True, name=f"service-{self._env}").start()
             return self._url
 
-    @property
-    def pid(self) -> int | None:
-        """Process id, while there is a process."""
-        process = self._process
-        return None if process is None or process.poll() is not None else process.pid
-
     def close(self) -> None:
         """Ends the process; it is not restarted."""
         self._ended = True
-        process = self._process
-        if process is None:
+        if self._process is None:
             return
-        process.terminate()
+        self._process.terminate()
         try:
-            process.wait(15)
+            self._process.wait(15)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            _kill(self._process)
 
     def _start(self, port: str) -> str:
         words = [sys.executable, "-m", "agentrl_jax", "serve", self._env, "--port", port, "--announce"]
@@ -121,17 +99,15 @@ class ServiceProcess:
         """The address of a process, as soon as it listens."""
         self._process = process
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        said = process.stdout
-        assert said is not None
-        threading.Thread(target=lambda: lines.put(said.readline()), daemon=True).start()
+        output = process.stdout
+        assert output is not None
+        threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
         try:
-            line = lines.get(timeout=self._start_seconds)
-            return json.loads(line)["url"]
+            return json.loads(lines.get(timeout=self._start_seconds))["url"]
         except (queue.Empty, ValueError, KeyError, TypeError):
-            process.kill()
-            process.wait()
-            told = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            last = told[-1] if told else "it said nothing"
+            _kill(process)
+            logged = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = logged[-1] if logged else "its log is empty"
             raise ServiceError(f"the service {self._env} did not start: {last} (see {self.log})") from None
 
     def _open(self, words: list[str], *inherited: int) -> subprocess.Popen[str]:
@@ -150,33 +126,37 @@ class ServiceProcess:
 
     def _watch(self) -> None:
         health = ServiceClient(self._url, COMPILED, connections=1)
-        looked, missed = time.monotonic(), 0
+        checked, missed = time.monotonic(), 0
         while not self._ended:
             time.sleep(POLL_SECONDS)
             process = self._process
             if self._ended or process is None:
                 continue
-            what = "has ended"
+            failure = "has ended"
             if process.poll() is None:
-                if time.monotonic() < looked + min(HEALTH_SECONDS, self._answer_seconds):
+                if time.monotonic() < checked + min(HEALTH_SECONDS, self._answer_seconds):
                     continue
                 missed = 0 if health.healthy(self._answer_seconds / MOST_MISSED) else missed + 1
-                looked = time.monotonic() - (HEALTH_SECONDS if missed else 0.0)  # the second check follows at once
+                checked = time.monotonic() - (HEALTH_SECONDS if missed else 0.0)  # the second check follows at once
                 if missed < MOST_MISSED or self._ended or process.poll() is not None:
                     continue
-                process.kill()
-                process.wait()
-                what = f"did not answer within {self._answer_seconds:g} s"
+                _kill(process)
+                failure = f"did not answer within {self._answer_seconds:g} s"
             if self.restarts == MOST_RESTARTS:
-                _log.error("the service %s %s; after %d restarts it is left", self._env, what, self.restarts)
+                _log.error("the service %s %s; after %d restarts it is given up", self._env, failure, self.restarts)
                 break
             self.restarts, missed = self.restarts + 1, 0
-            _log.warning("the service %s %s (status %s); starting it again", self._env, what, process.returncode)
+            _log.warning("the service %s %s (status %s); starting it again", self._env, failure, process.returncode)
             try:
                 self._start(self._url.rpartition(":")[2])
             except ServiceError as error:
                 _log.warning("%s", error)
-            looked = time.monotonic()
+            checked = time.monotonic()
             if self._ended:
                 self.close()
         health.close()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()

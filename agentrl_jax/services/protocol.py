@@ -33,69 +33,60 @@ class RouteSpec:
 
     Attributes:
         title: name in the answer of the health route; empty for servers that answer `ok`.
-        prefix: prefix of all routes.
         handle: name of the handle in bodies and queries.
-        create: fields of the body of /create, by name, and whether the server requires them; None for no body.
-        created: fields of the answer to /create; empty for the handle as a bare number.
-        item: name of the item number in the body of /reset.
-        reset: further fields of that body.
-        reset_answer: "object" with the fields `reset_fields`, "pair" for [observation, null], or "text".
-        reset_fields: see `reset_answer`.
-        step_fields: fields of the answer to /step.
-        plays: further routes that play an action by the method of the same name, with the fields of their answers.
-        observes: the observation of a reset or a step is fetched from /observation instead.
-        shown: fields of a reset's answer that the agent is shown before the observation, one per line.
-        listed: field of a reset's answer that lists the available actions, shown after the observation.
-        cumulative: the score of a step is that of the whole episode, which AgentGym uses as the reward.
-        final: only the reward of the last answer counts.
-        opens: /create starts an episode, on the item with the number of the handle.
-        closes: AgentGym's server has the route /close.
-        goes_on: AgentGym's server plays steps after the end of an episode.
-        errors: how errors are reported.
+        create_body: fields of the body of /create, by name, and whether the server requires them; None for no body.
+        create_fields: fields of the answer to /create; empty for the handle as a bare number.
+        item_field: name of the item number in the body of /reset.
+        reset_body: further fields of that body.
+        reset_answer: "object" with `reset_fields`, "pair" for [observation, null], or "text".
+        step_variants: further routes that play an action by the method of the same name, and their answers' fields.
+        fetches_observation: the observation of a reset is fetched from /observation instead.
+        shown_fields: fields of a reset's answer that the agent is shown before the observation, one per line.
+        actions_field: field of a reset's answer that lists the available actions, shown after the observation.
+        cumulative_score: the score of a step is that of the whole episode, which AgentGym uses as the reward.
+        final_reward_only: only the reward of the last answer counts.
+        create_starts_episode: /create starts an episode, on the item with the number of the handle.
+        has_close: AgentGym's server has the route /close.
+        steps_after_done: AgentGym's server plays steps after the end of an episode.
     """
 
     title: str = ""
     prefix: str = ""
     handle: Literal["id", "env_idx"] = "id"
-    create: Mapping[str, bool] | None = None
-    created: tuple[str, ...] = ()
-    item: str = "data_idx"
-    reset: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    create_body: Mapping[str, bool] | None = None
+    create_fields: tuple[str, ...] = ()
+    item_field: str = "data_idx"
+    reset_body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reset_answer: Literal["object", "pair", "text"] = "object"
     reset_fields: tuple[str, ...] = ("observation",)
     step_fields: tuple[str, ...] = ("observation", "reward", "done")
-    plays: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    observes: bool = False
-    shown: tuple[str, ...] = ()
-    listed: str = ""
-    cumulative: bool = False
-    final: bool = False
-    opens: bool = False
-    closes: bool = True
-    goes_on: bool = False
+    step_variants: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    fetches_observation: bool = False
+    shown_fields: tuple[str, ...] = ()
+    actions_field: str = ""
+    cumulative_score: bool = False
+    final_reward_only: bool = False
+    create_starts_episode: bool = False
+    has_close: bool = True
+    steps_after_done: bool = False
     errors: Errors = Errors.PAYLOAD
 
-    def first(self, answer: StepResult) -> StepResult:
-        """What an agent is shown first: a reset's answer with the fields `shown` and `listed` added to its text."""
-        lines = [*(str(answer.info[name]) for name in self.shown if name in answer.info), answer.observation]
-        actions = answer.info.get(self.listed)
+    def first_result(self, answer: StepResult) -> StepResult:
+        """What an agent is shown first: a reset's answer with `shown_fields` and `actions_field` added to its text."""
+        lines = [*(str(answer.info[name]) for name in self.shown_fields if name in answer.info), answer.observation]
+        actions = answer.info.get(self.actions_field)
         if isinstance(actions, list):
             lines.append(f"AVAILABLE ACTIONS: {','.join(map(str, actions))}")
         return dataclasses.replace(answer, observation="\n".join(lines))
 
-    def fields(self, names: tuple[str, ...], handle: int, answer: StepResult) -> dict[str, Any]:
+    def answer_fields(self, names: tuple[str, ...], handle: int, answer: StepResult) -> dict[str, Any]:
         """The given fields of an answer, as sent on these routes."""
-        known = {
-            "id": handle,
-            "env_idx": handle,
-            "observation": answer.observation,
-            "state": answer.observation,
-            "reward": answer.reward,
-            "score": answer.score,
-            "done": answer.done,
-            "terminated": answer.done,
-            "truncated": False,
-            "deleted": False,
+        known: dict[str, Any] = {
+            **dict.fromkeys(("id", "env_idx"), handle),
+            **dict.fromkeys(("observation", "state"), answer.observation),
+            **dict.fromkeys(("done", "terminated"), answer.done),
+            **dict.fromkeys(("truncated", "deleted"), False),
+            **{"reward": answer.reward, "score": answer.score},
         }
         return {name: known[name] if name in known else answer.info.get(name) for name in names}
 
@@ -103,18 +94,30 @@ class RouteSpec:
 _SCORED = ("observation", "reward", "score", "done")
 _TOOL = RouteSpec(
     handle="env_idx",
-    create={"id": True},
-    item="id",
+    create_body={"id": True},
+    item_field="id",
     reset_answer="text",
-    observes=True,
-    closes=False,
-    goes_on=True,
+    fetches_observation=True,
+    has_close=False,
+    steps_after_done=True,
     errors=Errors.STATUS,
 )
-_LMRL = RouteSpec(title="LMRL-Gym", created=("id",), item="game", closes=False)
+_SQLGYM = dataclasses.replace(
+    _TOOL,
+    create_body=None,
+    item_field="item_id",
+    reset_answer="pair",
+    step_fields=("state", "reward", "done", "info"),
+    fetches_observation=False,
+)
+_LMRL = RouteSpec(title="LMRL-Gym", create_fields=("id",), item_field="game", has_close=False)
 
 _BABYAI = RouteSpec(
-    title="BabyAI", created=("id",), reset_fields=(*_SCORED, "deleted"), step_fields=_SCORED, cumulative=True
+    title="BabyAI",
+    create_fields=("id",),
+    reset_fields=(*_SCORED, "deleted"),
+    step_fields=_SCORED,
+    cumulative_score=True,
 )
 
 COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"))
@@ -124,63 +127,46 @@ ROUTES: Mapping[str, RouteSpec] = {
     "babyai": _BABYAI,
     "textcraft": RouteSpec(
         title="TextCraft",
-        create={"commands": False, "goal": False},
-        created=("id", "observation", "done", "reward"),
+        create_body={"commands": False, "goal": False},
+        create_fields=("id", "observation", "done", "reward"),
         reset_fields=("id", "observation", "done", "reward"),
-        opens=True,
-        goes_on=True,
+        create_starts_episode=True,
+        steps_after_done=True,
     ),
     "sciworld": RouteSpec(
         title="ScienceWorld",
-        created=("id",),
+        create_fields=("id",),
         reset_fields=("task_name", "var_num", "task_description", *_SCORED, "deleted"),
         step_fields=_SCORED,
-        plays={"step_visual": (*_SCORED, "info", "object_tree", "inventory", "moves")},
-        shown=("task_description",),
-        cumulative=True,
+        step_variants={"step_visual": (*_SCORED, "info", "object_tree", "inventory", "moves")},
+        shown_fields=("task_description",),
+        cumulative_score=True,
     ),
     "alfworld": RouteSpec(
         title="AlfWorld",
-        created=("id",),
-        item="game",
-        reset={"world_type": "Text"},
+        create_fields=("id",),
+        item_field="game",
+        reset_body={"world_type": "Text"},
         reset_fields=("id", "observation", "available_actions", "task_type"),
-        listed="available_actions",
+        actions_field="available_actions",
         step_fields=("observation", "reward", "available_actions", "done"),
-        closes=False,
+        has_close=False,
     ),
     "maze": dataclasses.replace(_LMRL, prefix="/maze"),
-    "wordle": dataclasses.replace(_LMRL, prefix="/wordle", item="seed", reset_fields=("id", "observation")),
-    "searchqa": dataclasses.replace(_TOOL, step_fields=("observation", "reward", "done", "info"), closes=True),
-    "webshop": RouteSpec(
-        handle="env_idx",
-        item="session_id",
-        reset_answer="pair",
-        step_fields=("state", "reward", "done", "info"),
-        observes=True,
-        closes=False,
-        goes_on=True,
-        errors=Errors.STATUS,
-    ),
-    "sqlgym": RouteSpec(
-        handle="env_idx",
-        item="item_id",
-        reset_answer="pair",
-        step_fields=("state", "reward", "done", "info"),
-        closes=False,
-        goes_on=True,
-        errors=Errors.STATUS,
-    ),
+    "wordle": dataclasses.replace(_LMRL, prefix="/wordle", item_field="seed", reset_fields=("id", "observation")),
+    "searchqa": dataclasses.replace(_TOOL, step_fields=("observation", "reward", "done", "info"), has_close=True),
+    "webshop": dataclasses.replace(_SQLGYM, item_field="session_id", fetches_observation=True),
+    "sqlgym": _SQLGYM,
     "webarena": RouteSpec(
         handle="env_idx",
-        created=("env_idx",),
-        item="idx",
-        reset={"seed": 0},
+        create_fields=("env_idx",),
+        item_field="idx",
+        reset_body={"seed": 0},
         reset_fields=("observation", "sites", "object"),
         step_fields=("observation", "reward", "terminated", "truncated", "info"),
-        observes=True,
-        final=True,
-        goes_on=True,
+        fetches_observation=True,
+        final_reward_only=True,
+        steps_after_done=True,
         errors=Errors.TEXT,
     ),
     **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOL),
@@ -188,6 +174,6 @@ ROUTES: Mapping[str, RouteSpec] = {
 """By AgentGym's names of the environments."""
 
 
-def wire_of(name: str) -> RouteSpec:
+def routes_of(name: str) -> RouteSpec:
     """The routes of an environment; `COMPILED` under its name if AgentGym does not have it."""
     return ROUTES.get(name) or dataclasses.replace(COMPILED, title=name)

@@ -6,38 +6,27 @@ from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environment import ItemError, ScriptedPolicy, Service, ServiceEnvironment
 
 
-def located(service: Service, item: int, shown: str) -> int:
-    """The local number of the item that a server has shown first under its number `item`.
-
-    Raises:
-        ServiceError: the server's item does not exist here.
-    """
+def local_item(service: Service, item: int, shown: str) -> int:
+    """The local number of a server's item, which it has `shown`; `ServiceError` if there is no such item here."""
     if service.locate is None:
         return item
     try:
-        if service.make(False).reset(item).observation == shown:
-            return item
-        return service.locate(shown)
+        return item if service.make(False).reset(item).observation == shown else service.locate(shown)
     except ItemError as error:
-        raise ServiceError(
-            f"item {item} of {service.name} is another task on this server than here: {error}; leave it out, or play "
-            "on a server of `agentrl serve`"
-        ) from error
+        raise _other_task(service, item, f"{error}; leave it out") from error
 
 
-def play_along(service: Service, item: int, shown: str) -> ServiceEnvironment:
-    """A local instance at the start of an item that a server has shown, given the server's item number.
-
-    Raises:
-        ServiceError: the server has shown another text.
-    """
-    number, instance = located(service, item, shown), service.make(False)
+def start_shadow(service: Service, item: int, shown: str) -> ServiceEnvironment:
+    """A local instance at the start of a server's item, which it has `shown`; `ServiceError` if it is not here."""
+    number, instance = local_item(service, item, shown), service.make(False)
     if instance.reset(number).observation != shown and service.locate is None:
-        raise ServiceError(
-            f"item {item} of {service.name} is another task on this server than here, so that nobody can tell how far "
-            "it is; set env.progress and imitation.noise to 0, or play on a server of `agentrl serve`"
-        )
+        raise _other_task(service, item, "its progress is unknown; set env.progress and imitation.noise to 0")
     return instance
+
+
+def _other_task(service: Service, item: int, advice: str) -> ServiceError:
+    where = f"item {item} of {service.name} is another task on this server than here"
+    return ServiceError(f"{where}: {advice}, or play on a server of `agentrl serve`")
 
 
 class NoisyOracle:
@@ -49,17 +38,13 @@ class NoisyOracle:
         self._service, self._item, self._advise = service, item, service.advise
         self._noise = iter(noise)
         self._random: ScriptedPolicy = service.random(item, seed)
-        self._beside: ServiceEnvironment | None = None
+        self._shadow: ServiceEnvironment | None = None
 
     def act(self, observation: str) -> str:
-        """The random policy's action, or the oracle's advice.
-
-        Raises:
-            ServiceError: the item is another task on the server.
-        """
-        if self._beside is None:
-            self._beside = play_along(self._service, self._item, observation)
-        drawn = self._random.act(observation)
-        action = drawn if next(self._noise) else self._advise(self._beside)
-        self._beside.step(action)
+        """The random policy's action, or the oracle's advice; `ServiceError` if the server plays another task."""
+        if self._shadow is None:
+            self._shadow = start_shadow(self._service, self._item, observation)
+        random_action = self._random.act(observation)
+        action = random_action if next(self._noise) else self._advise(self._shadow)
+        self._shadow.step(action)
         return action

@@ -14,9 +14,9 @@ import numpy as np
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, refusals, shortened
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
+from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask, host_task
-from agentrl_jax.rollout.envs.side_by_side import run_all
 from agentrl_jax.services.bridge import RETRIES, BridgeConfig, BridgedEnvironment
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import Lost, ServiceClient, ServiceError
@@ -24,9 +24,9 @@ from agentrl_jax.services.environment import ScriptedPolicy, Service
 from agentrl_jax.services.items import load_items
 from agentrl_jax.services.pools import InstancePool, LocalPool, RemotePool
 from agentrl_jax.services.process import ServiceProcess
-from agentrl_jax.services.protocol import wire_of
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.services.server.access import read_token
-from agentrl_jax.services.shadow_env import located
+from agentrl_jax.services.shadow_env import local_item
 from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import PlainResponse
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ class Services:
         env = task.config.env
         if task.service.locate is not None and (env, item) not in self._numbers:
             try:
-                self._numbers[env, item] = located(task.service, item, shown)
+                self._numbers[env, item] = local_item(task.service, item, shown)
             except ServiceError as error:
                 self._numbers[env, item] = None
                 _log.warning("%s; results have no kinds of items and no scripted play", error)
@@ -227,7 +227,7 @@ class Services:
 
         def connected(url: str, token: str) -> RemotePool:
             client = ServiceClient(
-                url, wire_of(service.name), seconds=env.deadline, connections=env.workers, token=token
+                url, routes_of(service.name), seconds=env.deadline, connections=env.workers, token=token
             )
             pool = RemotePool(client)
             self._closers.append(pool.close)
@@ -244,7 +244,7 @@ class Services:
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
         service, items = task.service, (*task.held_out, *task.validation) if held_out else task.training
-        cumulative = wire_of(service.name).cumulative
+        cumulative = routes_of(service.name).cumulative_score
         bridge = BridgeConfig(
             items=items,
             score=("max" if cumulative else "sum") if env.score == "auto" else env.score,
@@ -252,7 +252,7 @@ class Services:
             progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,
             retries=env.retries,
-            told=functools.partial(self._note_held_out, task) if held_out else _note_nothing,
+            on_start=functools.partial(self._note_held_out, task) if held_out else _note_nothing,
         )
         return host_task(
             task.config.label,
@@ -377,7 +377,7 @@ def _play(task: ServedTask, make: Callable[[int], ScriptedPolicy], item: int, tu
     actions: list[str] = []
     answer, good = lease.first, False
     try:
-        number = located(task.service, item, answer.observation)
+        number = local_item(task.service, item, answer.observation)
         player = make(number)
         while not answer.done and len(actions) < turns:
             texts.append(answer.observation)

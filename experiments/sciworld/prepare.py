@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrl_jax.services.environments.sciworld.env import SERVICE, find_item, item_table
 from agentrl_jax.services.environments.sciworld.scripted import Oracle
-from agentrl_jax.services.protocol import wire_of
+from agentrl_jax.services.protocol import routes_of
 from agentrl_jax.text.build_small_tokenizer import build
 
 FOLDER = Path(__file__).parent
@@ -30,7 +30,7 @@ def corpus(items: list[int]) -> str:
     """Every text of the gold paths of some items."""
     env, lines = SERVICE.make(False), []
     for item in items:
-        answer = wire_of(SERVICE.name).first(env.reset(item))
+        answer = routes_of(SERVICE.name).first_result(env.reset(item))
         player = Oracle(*find_item(item))
         while not answer.done:
             lines.append(answer.observation)

@@ -84,7 +84,7 @@ def sound(routes, route):
     values |= {"done": False, "terminated": False, "truncated": False, "deleted": False, "id": 3, "env_idx": 3}
     values |= {"available_actions": ["go", "look"], "info": {"a": [1, None]}, routes.handle: 3}
     if route == "create":
-        return {name: values.get(name) for name in routes.created} if routes.created else 3
+        return {name: values.get(name) for name in routes.create_fields} if routes.create_fields else 3
     if route == "observation" or (route == "reset" and routes.reset_answer == "text"):
         return values["observation"]
     if route == "reset":
@@ -116,7 +116,7 @@ def check_read(routes, route, body, read):
     found = json.loads(body)
     if route == "create":
         assert type(read) is int
-        assert read == (found[routes.handle] if routes.created else found)
+        assert read == (found[routes.handle] if routes.create_fields else found)
     elif route == "observation":
         assert read == found
     elif route == "reset":
@@ -130,8 +130,8 @@ def check_read(routes, route, body, read):
         assert isinstance(done, bool)
         assert type(found["reward"]) in (int, float)
         assert (read.observation, read.done) == (found[text], done)
-        assert read.reward == (float(found["reward"]) if done or not routes.final else 0.0)
-        if routes.cumulative:
+        assert read.reward == (float(found["reward"]) if done or not routes.final_reward_only else 0.0)
+        if routes.cumulative_score:
             assert read.score == float(found["score"])
 
 
@@ -158,7 +158,7 @@ def play(server, name, routes, number, rng):
             counts[read is not None] += 1
             if each % 4 == 0:
                 assert read is not None, (name, route)
-            if read is not None and each % 8 != 3 and not (route == "reset" and spec.observes):
+            if read is not None and each % 8 != 3 and not (route == "reset" and spec.fetches_observation):
                 check_read(spec, route, body, read)
     client.close()
     return counts

@@ -83,10 +83,10 @@ def test_no_body_breaks_the_server(client):
 
     def begun():
         """Returns instance 0 with a running episode; a new client if the handle is gone."""
-        body = {handle: 0, routes.item: 0}
+        body = {handle: 0, routes.item_field: 0}
         return client.post(f"{prefix}/reset", json=body)
 
-    made = client.post(f"{prefix}/create", json={name: 0 for name in routes.create or {}})
+    made = client.post(f"{prefix}/create", json={name: 0 for name in routes.create_body or {}})
     assert made.status_code == 200
     begun()
 

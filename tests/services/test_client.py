@@ -85,7 +85,7 @@ def test_every_name_plays_an_episode(serve, name):
     assert step.observation == "8 a"
     assert step.reward == 0
     assert not step.done
-    assert step.score == (0.08 if routes.cumulative else 0)
+    assert step.score == (0.08 if routes.cumulative_score else 0)
     last = client.step(handle, "end")
     assert (last.reward, last.done) == (1.0, True)
     client.shut(handle)

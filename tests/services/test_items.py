@@ -142,7 +142,7 @@ def test_path_ids_of_alfworld_are_looked_up(tmp_path):
         ([{"item_id": 0, "task_type": "a"}], r"found the keys \['item_id', 'task_type'\]"),
         (
             [{"item_id": 0, "task_type": "a", "task_id": "b"}, {"item_id": 1, "task_type": "a", "task_id": "b"}],
-            "entry 1: a/b stands for another item",
+            "entry 1: a/b names another item",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_training_items_keep_their_order_and_may_repeat(tmp_path):
         ("[", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ("[NaN]", "NaN is no JSON number"),
-        ('[{"item_id": "a_1", "item_id": "a_2"}]', "key 'item_id' stands twice"),
+        ('[{"item_id": "a_1", "item_id": "a_2"}]', "key 'item_id' is given twice"),
         ("{}", "holds a JSON dict; expected an array"),
         ("[]", "holds no items"),
         ('["a_1"]', "entry 0 is a JSON str; expected an object"),

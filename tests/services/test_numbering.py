@@ -11,7 +11,7 @@ from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environments.textcraft.env import GOALS, SERVICE, TextCraft
 from agentrl_jax.services.environments.textcraft.recipes import load_book
 from agentrl_jax.services.protocol import ROUTES
-from agentrl_jax.services.shadow_env import located, play_along
+from agentrl_jax.services.shadow_env import local_item, start_shadow
 
 MOVED = random.Random(7).sample(range(GOALS), GOALS)
 
@@ -31,12 +31,12 @@ ELSEWHERE = dataclasses.replace(SERVICE, make=lambda upstream: Elsewhere())
 
 def test_every_goal_is_found_by_its_text():
     env, numbers = Elsewhere(), range(0, GOALS, 5)
-    assert [located(SERVICE, item, env.reset(item).observation) for item in numbers] == [MOVED[i] for i in numbers]
+    assert [local_item(SERVICE, item, env.reset(item).observation) for item in numbers] == [MOVED[i] for i in numbers]
 
 
 @pytest.mark.parametrize("item", [3, GOALS + 3, 5 * GOALS + 40])
 def test_on_a_server_of_ours_an_item_is_itself(item):
-    assert located(SERVICE, item, TextCraft().reset(item).observation) == item
+    assert local_item(SERVICE, item, TextCraft().reset(item).observation) == item
 
 
 @pytest.mark.parametrize("policy", ["oracle", "random"])
@@ -52,7 +52,7 @@ def test_scripted_players_play_what_is_shown(serve, policy):
 
 
 def test_progress_is_that_of_the_task_that_is_shown():
-    beside = play_along(SERVICE, 0, Elsewhere().reset(0).observation)
+    beside = start_shadow(SERVICE, 0, Elsewhere().reset(0).observation)
     assert beside.goal() == load_book().goals[MOVED[0]]
 
 
@@ -66,7 +66,7 @@ def test_progress_is_that_of_the_task_that_is_shown():
 )
 def test_what_cannot_be_mapped_is_refused_with_the_reason(serve, text, reason):
     with pytest.raises(ServiceError, match=reason):
-        located(SERVICE, 2, text)
+        local_item(SERVICE, 2, text)
     odd = type(
         "Odd",
         (TextCraft,),

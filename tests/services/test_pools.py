@@ -8,7 +8,7 @@ from needs import needs_java
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.pools import LocalPool, RemotePool
-from agentrl_jax.services.protocol import wire_of
+from agentrl_jax.services.protocol import routes_of
 
 
 def told(pool, player, item, turns):
@@ -24,7 +24,7 @@ def told(pool, player, item, turns):
 
 @pytest.mark.parametrize("name", ["textcraft", "maze", "wordle", "Bandit", pytest.param("sciworld", marks=needs_java)])
 def test_in_process_and_over_http(serve, name):
-    service, routes = get_service(name), wire_of(name)
+    service, routes = get_service(name), routes_of(name)
     here, there = LocalPool(service), RemotePool(ServiceClient(serve(service, routes), routes, seconds=60))
     for item in (0, 3):
         players = [service.oracle(item) if service.oracle else service.random(item, 5) for _ in range(2)]

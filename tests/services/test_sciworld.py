@@ -143,7 +143,7 @@ def test_a_reset_tells_task_and_room_apart(world):
         "deleted": False,
         "moves": 0,
     }
-    assert ROUTES["sciworld"].first(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
+    assert ROUTES["sciworld"].first_result(answer).observation == f"{BOIL_WATER}\n{answer.observation}"
 
 
 @needs_java
@@ -294,7 +294,7 @@ def test_making_an_instance_starts_nothing_and_closing_it_keeps_the_process(pool
     simulators = [pool.take() for _ in range(2)]
     for simulator in simulators:
         pool.give(simulator)
-    assert {pool.take().pid for _ in range(2)} == {simulator.pid for simulator in simulators}
+    assert {pool.take()._process.pid for _ in range(2)} == {simulator._process.pid for simulator in simulators}
     for simulator in simulators:
         pool.give(simulator)
 
@@ -304,18 +304,18 @@ def test_a_simulator_that_failed_costs_its_episode_and_is_not_lent_again(pool):
     world = SciWorld(pool)
     world.reset(0)
     lost = world._simulator
-    psutil.Process(lost.pid).kill()
+    psutil.Process(lost._process.pid).kill()
     with pytest.raises(RuntimeError, match="reset"):
         world.step("look around")
     with pytest.raises(RuntimeError, match="has ended; call reset"):
         world.step("look around")
     assert world.reset(0).observation.startswith("This room")
     failed = world._simulator
-    assert failed.pid != lost.pid
+    assert failed._process.pid != lost._process.pid
     with pytest.raises(RuntimeError, match="failed in noSuchMethod"):
         failed.ask("noSuchMethod")
     world.close()
-    assert not psutil.pid_exists(failed.pid)
+    assert not psutil.pid_exists(failed._process.pid)
 
 
 @needs_java
@@ -324,7 +324,7 @@ def test_a_closed_pool_leaves_no_process_and_lends_none():
     pool = Pool(idle=1)
     idle, lent = pool.take(), pool.take()
     pool.give(idle)
-    assert java_children() - before == {idle.pid, lent.pid}
+    assert java_children() - before == {idle._process.pid, lent._process.pid}
     pool.close()
     assert java_children() == before
     pool.give(lent)
@@ -337,7 +337,7 @@ import sys
 from agentrl_jax.services.environments.sciworld.pool import Pool
 pool = Pool()
 one = pool.take()
-print(one.pid, flush=True)
+print(one._process.pid, flush=True)
 sys.stdin.readline()
 """
 

@@ -10,7 +10,7 @@ from counting import Counting, counting
 from serving import running
 
 from agentrl_jax.services.environments.textcraft.env import SERVICE as TEXTCRAFT
-from agentrl_jax.services.protocol import COMPILED, ROUTES, wire_of
+from agentrl_jax.services.protocol import COMPILED, ROUTES, routes_of
 from agentrl_jax.services.server.app import create_app
 from agentrl_jax.services.server.limits import Limits
 
@@ -59,7 +59,7 @@ def test_upstream_pays_for_a_second_goal(serve):
 
 def test_family_a_of_ours(serve):
     service, _ = counting()
-    url = serve(service, wire_of("Counting"))
+    url = serve(service, routes_of("Counting"))
     assert httpx.get(url).json() == "This is environment Counting."
     assert httpx.post(f"{url}/create").json() == {"id": 0}
     assert post(url, "step", id=0, action="a").json() == {
@@ -249,7 +249,7 @@ def test_every_wire_serves(serve, name):
     routes = ROUTES[name]
     url = serve(service, routes)
     assert httpx.get(url).status_code == 200
-    made = post(url + routes.prefix, "create", **{field: 1 for field in routes.create or {}})
+    made = post(url + routes.prefix, "create", **{field: 1 for field in routes.create_body or {}})
     assert made.status_code == 200
 
 

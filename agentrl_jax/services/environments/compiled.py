@@ -35,14 +35,11 @@ def programs(tag: str) -> Programs:
     """The compiled functions of an environment with its default options; `ValueError` if there is none."""
     env, params = registry.make(tag)
 
-    def reset(key):
-        return env.reset_env(key, params)[1]
-
     def step(key, state, action):
         _, state, reward, _, _ = env.step_env(key, state, action, params)
         return state, reward, env.is_done(state, params), env.success(state, params)
 
-    return Programs(env, params, jax.jit(reset), jax.jit(step))
+    return Programs(env, params, jax.jit(lambda key: env.reset_env(key, params)[1]), jax.jit(step))
 
 
 class Compiled(ServiceEnvironment):

@@ -1,8 +1,6 @@
-"""The maze of LMRL-Gym (Abdulhai et al. 2023, arXiv 2311.18232) as AgentGym serves it (arXiv 2406.04151).
+"""The maze of LMRL-Gym (Abdulhai et al. 2023, arXiv 2311.18232) as AgentGym serves it (arXiv 2406.04151)."""
 
-Layout, starts and messages are AgentGym's; differences are listed at `Maze`.
-"""
-
+import functools
 import re
 from collections import deque
 
@@ -110,6 +108,7 @@ class Maze(LmrlGame):
         return self._answer(describe(self._cell))
 
 
+@functools.cache
 def distances() -> dict[Cell, int]:
     """The fewest moves from every free cell to the goal, by breadth-first search."""
     found = {GOAL: 0}
@@ -127,17 +126,14 @@ def distances() -> dict[Cell, int]:
 class Oracle:
     """Follows a shortest path from the position given in the observation."""
 
-    def __init__(self) -> None:
-        self._distances = distances()
-
     def act(self, observation: str) -> str:
         """A move towards the goal; `ValueError` if the goal cannot be reached from the observed position."""
         positions = _POSITION.findall(observation)
         cell = (int(positions[-1][0]), int(positions[-1][1])) if positions else None
-        if cell is None or not self._distances.get(cell):
+        moves = distances()
+        if cell is None or not moves.get(cell):
             raise ValueError(f"observation {observation!r}; expected one that tells a position on the way to the goal")
-        here = self._distances[cell]
-        return next(name for name, step in MOVES.items() if self._distances.get(_after(cell, step), here) < here)
+        return next(name for name, step in MOVES.items() if moves.get(_after(cell, step), moves[cell]) < moves[cell])
 
 
 INSTRUCTION = f"""You walk through a maze to a goal.

@@ -1,6 +1,6 @@
 """AgentGym environments that are not implemented here: what is needed to play them on an existing server."""
 
-from collections.abc import Callable
+import functools
 from typing import NoReturn
 
 from agentrl_jax.services.action_parsing import READERS
@@ -40,7 +40,7 @@ def remote_service(name: str) -> Service:
     """The service of one of `INSTRUCTIONS`. It has no scripted policies, and no local instances."""
     return Service(
         name=name,
-        make=_refuse(name),
+        make=functools.partial(_refuse, name),
         items=2**31,
         instruction=INSTRUCTIONS[name],
         read=READERS[name],
@@ -49,12 +49,9 @@ def remote_service(name: str) -> Service:
         # The full reward comes in one turn; that of BabyAI falls with the steps taken.
         solved=lambda answer: answer.done and answer.score > 0 if name == "babyai" else answer.reward == 1,
         oracle=None,
-        random=_refuse(name),
+        random=functools.partial(_refuse, name),
     )
 
 
-def _refuse(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_: object) -> NoReturn:
-        raise ValueError(f"{name} is not served here; give the address of AgentGym's server (env.url)")
-
-    return refuse
+def _refuse(name: str, *_: object) -> NoReturn:
+    raise ValueError(f"{name} is not served here; give the address of AgentGym's server (env.url)")

@@ -94,9 +94,8 @@ def best_guess(words: Sequence[str]) -> str:
 class Oracle:
     """Guesses only words that fit the answers so far, each time the one expected to leave the fewest."""
 
-    def __init__(self) -> None:
-        self._fitting: Sequence[str] = WORDS
-        self._guess = ""
+    _fitting: Sequence[str] = WORDS
+    _guess = ""
 
     def act(self, observation: str) -> str:
         """A word, its letters separated by blanks."""

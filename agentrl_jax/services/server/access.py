@@ -1,18 +1,31 @@
 """Access to a server: host names and tokens."""
 
+import contextlib
+import ipaddress
 import socket
 from pathlib import Path
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.server.limits import LOOPBACK
-from agentrl_jax.services.server.run import is_loopback
+
+
+def parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address in a host name, if it is one."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(name)
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is a loopback one."""
+    address = parse_address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """Allowed values of the Host header: loopback names if listening there, the bound address, and allowed names.
 
-    Raises:
-        UserError: an allowed host is not a bare name or address.
+    Allowed names that are not bare names or addresses are a `UserError`.
     """
     for name in allowed:
         if not name or any(letter in name for letter in "/*@, ") or name.count(":") == 1:
@@ -23,11 +36,7 @@ def served_hosts(host: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_token(file: str) -> str:
-    """The token in a file; empty if no file is given.
-
-    Raises:
-        UserError: the file cannot be read or holds no token.
-    """
+    """The token in a file; empty if no file is given. `UserError` if the file cannot be read or holds no token."""
     if not file:
         return ""
     try:

@@ -32,6 +32,10 @@ SWEEP_SECONDS = 1.0
 """Seconds between two checks for idle instances."""
 
 
+Work = Callable[[Any, threading.Event], Any]
+"""The answer to a request, from its body, and an event that is set when the client has stopped waiting."""
+
+
 class _NotPossible(Exception):
     """The episode does not allow the request now; the message is sent to the client."""
 
@@ -85,7 +89,7 @@ class _Handlers:
         handle = self.instances.create()
         try:
             answer = StepResult("")
-            if self.routes.opens:
+            if self.routes.create_starts_episode:
                 with self.instances.use(handle) as instance:
                     instance.last = answer = instance.env.reset(handle - self.limits.first_handle)
             if too_late.is_set():
@@ -93,7 +97,11 @@ class _Handlers:
         except BaseException:
             self.instances.close(handle)
             raise
-        return self.routes.fields(self.routes.created, handle, answer) if self.routes.created else handle
+        return (
+            self.routes.answer_fields(self.routes.create_fields, handle, answer)
+            if self.routes.create_fields
+            else handle
+        )
 
     def reset(self, handle: int, item: int) -> Any:
         """Starts an episode."""
@@ -103,32 +111,22 @@ class _Handlers:
             return answer.observation
         if self.routes.reset_answer == "pair":
             return [answer.observation, None]
-        return self.routes.fields(self.routes.reset_fields, handle, answer)
+        return self.routes.answer_fields(self.routes.reset_fields, handle, answer)
 
     def step(self, method: str, handle: int, action: str) -> Any:
         """Plays an action with the given method of the environment."""
         with self.instances.use(handle) as instance:
-            if _last(handle, instance).done and not (self.upstream and self.routes.goes_on):
+            if _last(handle, instance).done and not (self.upstream and self.routes.steps_after_done):
                 raise _NotPossible(f"The task with environment {handle} has finished.")
             instance.last = answer = getattr(instance.env, method)(action)
         if answer.done:
             self.counters.episodes.labels(str(self.service.solved(answer)).lower()).inc()
-        return self.routes.fields(self.routes.plays.get(method, self.routes.step_fields), handle, answer)
+        return self.routes.answer_fields(self.routes.step_variants.get(method, self.routes.step_fields), handle, answer)
 
-    def observation(self, handle: int) -> Any:
-        """The last observation."""
+    def read(self, handle: int, read: Callable[[Instance], Any]) -> Any:
+        """What `read` finds in an instance."""
         with self.instances.use(handle) as instance:
-            return _last(handle, instance).observation
-
-    def detail(self, handle: int) -> Any:
-        """The last answer with all its fields."""
-        with self.instances.use(handle) as instance:
-            return self.routes.fields((*self.routes.step_fields, "deleted"), handle, _last(handle, instance))
-
-    def view(self, method: str, handle: int) -> Any:
-        """Further data of the environment, from one of its methods."""
-        with self.instances.use(handle) as instance:
-            return getattr(instance.env, method)()
+            return read(instance)
 
     def close(self, handle: int) -> Any:
         """Closes an instance."""
@@ -194,7 +192,7 @@ class _Handlers:
         if self.routes.errors is Errors.TEXT:
             if resets:
                 return JSONResponse({"observation": "TimeoutError", "sites": "Error", "object": "Error"})
-            return JSONResponse(self.routes.fields(self.routes.step_fields, 0, StepResult(text)))
+            return JSONResponse(self.routes.answer_fields(self.routes.step_fields, 0, StepResult(text)))
         if self.upstream:
             return PlainTextResponse("Internal Server Error", 500)
         return JSONResponse({"detail": text}, status)
@@ -253,20 +251,14 @@ def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
     """Adds the routes that open, play, show and close an instance, with the field names of `RouteSpec`."""
     routes, handle = handlers.routes, handlers.routes.handle
 
-    def get(name: str, read: Callable[[int], Any]) -> None:
+    def get(name: str, read: Callable[[int, Instance], Any]) -> None:
         async def route(given: Annotated[int, Query(alias=handle)]) -> Response:
-            return await handlers.answer(given, functools.partial(read, given), too_late=threading.Event())
+            work = functools.partial(handlers.read, given, functools.partial(read, given))
+            return await handlers.answer(given, work, too_late=threading.Event())
 
         app.add_api_route(f"{routes.prefix}/{name}", route, methods=["GET"], name=name)
 
-    def post(
-        name: str,
-        work: Callable[[Any, threading.Event], Any],
-        fields: dict[str, Any],
-        *,
-        optional: bool = False,
-        resets: bool = False,
-    ) -> None:
+    def post(name: str, work: Work, fields: dict[str, Any], *, optional: bool = False, resets: bool = False) -> None:
         default = Body(None if optional else ...)
 
         async def route(body: Any = default) -> Response:
@@ -279,24 +271,25 @@ def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
 
     integer = Annotated[int, Field(ge=-MOST_ITEM, lt=MOST_ITEM)]
     instance = {handle: (integer, ...)}
-    asked = {name: (Any, ... if required else None) for name, required in (routes.create or {}).items()}
-    post("create", lambda _, too_late: handlers.create(too_late), asked, optional=routes.create is None)
-    further = {name: (Any, value) for name, value in routes.reset.items()}
+    asked = {name: (Any, ... if required else None) for name, required in (routes.create_body or {}).items()}
+    post("create", lambda _, too_late: handlers.create(too_late), asked, optional=routes.create_body is None)
+    further = {name: (Any, value) for name, value in routes.reset_body.items()}
     # AgentGym's TextCraft starts with the first item if none is named.
-    item = {routes.item: (integer, 0 if routes.opens else ...)}
+    item = {routes.item_field: (integer, 0 if routes.create_starts_episode else ...)}
     post(
         "reset",
-        lambda body, _: handlers.reset(getattr(body, handle), getattr(body, routes.item)),
+        lambda body, _: handlers.reset(getattr(body, handle), getattr(body, routes.item_field)),
         {**instance, **further, **item},
         resets=True,
     )
     text = (Annotated[str, Field(max_length=handlers.limits.action_chars)], ...)
-    for method in ("step", *routes.plays):
+    for method in ("step", *routes.step_variants):
         play = functools.partial(handlers.step, method)
         post(method, lambda body, _, play=play: play(getattr(body, handle), body.action), {**instance, "action": text})
-    if routes.closes or not handlers.upstream:
+    if routes.has_close or not handlers.upstream:
         post("close", lambda body, _: handlers.close(getattr(body, handle)), instance)
-    get("observation", handlers.observation)
-    get("detail", handlers.detail)
+    get("observation", lambda number, instance: _last(number, instance).observation)
+    detail = (*routes.step_fields, "deleted")
+    get("detail", lambda number, instance: routes.answer_fields(detail, number, _last(number, instance)))
     for name in handlers.service.views:
-        get(name, functools.partial(handlers.view, name))
+        get(name, lambda _, instance, name=name: getattr(instance.env, name)())

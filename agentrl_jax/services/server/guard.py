@@ -1,7 +1,6 @@
 """Checks each request before the application sees it: host, origin, token and body. Logs and counts it."""
 
 import hmac
-import ipaddress
 import json
 import logging
 import time
@@ -12,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentrl_jax.services.server.access import parse_address
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.services.texts import cut
 from agentrl_jax.strict_json import parse
@@ -155,12 +155,4 @@ def _is_allowed(host: str, limits: Limits) -> bool:
         name = name[1:-1]
     elif ":" in name:
         return False
-    return name in limits.hosts or (limits.any_address and _is_address(name))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return name in limits.hosts or (limits.any_address and parse_address(name) is not None)

@@ -31,12 +31,9 @@ class NoRoom(RuntimeError):
 
 @dataclasses.dataclass(eq=False)
 class Instance:
-    """A client's environment.
+    """A client's environment, and its last answer; None before its first episode.
 
-    Attributes:
-        last: its last answer; None before its first episode.
-        used: end of its last request, in monotonic seconds.
-        waiting: requests that are running in it or waiting for it.
+    `used` is the end of its last request, `waiting` the number of requests that are running in it or wait for it.
     """
 
     env: ServiceEnvironment

@@ -20,8 +20,6 @@ class Limits:
             one; 0 for never. Finished ones may be closed for this at any time.
         seconds: time that a request may take; then its instance is abandoned.
         arrival_seconds: time that the body of a request may take to arrive.
-        body_bytes: largest body of a request.
-        action_chars: longest action.
         workers: most requests processed at once.
         token: bearer token that requests need; empty for none.
         hosts: allowed values of the Host header, in lower case, IPv6 addresses without brackets.

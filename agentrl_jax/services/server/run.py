@@ -1,7 +1,6 @@
 """A server process: sockets, signals and logs around the application."""
 
 import datetime
-import ipaddress
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.services.server.access import is_loopback
 from agentrl_jax.services.server.connections import bounded_protocol
 from agentrl_jax.services.texts import cut
 
@@ -35,17 +35,10 @@ KEPT_SECONDS = 75
 def serve(app: FastAPI, *, host: str, port: int, token: str, connections: int, announce: bool = False) -> None:
     """Serves until a signal arrives, then lets running requests finish and closes all instances.
 
-    Args:
-        app: the application.
-        host: address to listen on.
-        port: port to listen on; 0 for any free one.
-        token: token that the application requires; without one, an address reachable by others causes a warning.
-        connections: most connections open at once; at most half of the files that the process may open.
-        announce: for a parent process: print the address to standard output as a line of JSON, and end when standard
-            input closes.
-
-    Raises:
-        UserError: the address cannot be bound.
+    Port 0 is any free one. Without the `token` that the application requires, an address reachable by others causes a
+    warning. At most `connections` are open at once, and half of the files that the process may open. `announce` is for
+    a parent process: the address is printed to standard output as a line of JSON, and the server ends when standard
+    input closes. Raises `UserError` if the address cannot be bound.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
@@ -100,14 +93,6 @@ def _listener(host: str, port: int) -> socket.socket:
         )
     except (OSError, OverflowError) as error:
         raise UserError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is a loopback one."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,7 +1,6 @@
 """ScienceWorld (Wang et al. 2022, arXiv 2203.07540) as AgentGym serves it (arXiv 2406.04151).
 
-The simulator comes from the package scienceworld and runs in a separate Java process for each instance; items, scores
-and endings are AgentGym's. Differences are listed at `SciWorld`.
+The simulator comes from the package scienceworld and runs in a separate Java process for each instance.
 """
 
 import dataclasses
@@ -16,24 +15,16 @@ from agentrl_jax.services.environments.sciworld.pool import Pool, Simulator, fin
 from agentrl_jax.services.environments.sciworld.scripted import TEMPLATES, Oracle, Random
 
 TASKS: dict[str, int] = {
-    "boil": 30,
-    "melt": 30,
-    "freeze": 30,
-    "change-the-state-of-matter-of": 30,
+    **dict.fromkeys(("boil", "melt", "freeze", "change-the-state-of-matter-of"), 30),
     "use-thermometer": 540,
     "measure-melting-point-known-substance": 436,
     "measure-melting-point-unknown-substance": 300,
-    "power-component": 20,
-    "power-component-renewable-vs-nonrenewable-energy": 20,
+    **dict.fromkeys(("power-component", "power-component-renewable-vs-nonrenewable-energy"), 20),
     "test-conductivity": 900,
     "test-conductivity-of-unknown-substances": 600,
-    "find-living-thing": 300,
-    "find-non-living-thing": 300,
-    "find-plant": 300,
-    "find-animal": 300,
+    **dict.fromkeys(("find-living-thing", "find-non-living-thing", "find-plant", "find-animal"), 300),
     "chemistry-mix": 32,
-    "chemistry-mix-paint-secondary-color": 36,
-    "chemistry-mix-paint-tertiary-color": 36,
+    **dict.fromkeys(("chemistry-mix-paint-secondary-color", "chemistry-mix-paint-tertiary-color"), 36),
     "lifespan-longest-lived": 125,
     "lifespan-shortest-lived": 125,
     "lifespan-longest-lived-then-shortest-lived": 125,
@@ -43,7 +34,8 @@ TASKS: dict[str, int] = {
 """Tasks and the number of variations of each. Items number all variations in this order. AgentGym leaves out seven of
 ScienceWorld's thirty tasks: both growing tasks, and all on inclined planes and on genetics."""
 
-ITEMS = sum(TASKS.values())
+_ITEMS = tuple((task, variation) for task, count in TASKS.items() for variation in range(count))
+ITEMS = len(_ITEMS)
 
 LIMIT = 100
 """Moves after which an episode still continues; one more ends it."""
@@ -56,18 +48,14 @@ _POOL = Pool()
 
 def find_item(item: int) -> tuple[str, int]:
     """Task and variation of an item; raises `ItemError` with AgentGym's message if there is no such item."""
-    left = item
-    for task, count in TASKS.items():
-        if 0 <= left < count:
-            return task, left
-        left -= count
-    raise ItemError("list index out of range")
+    if not 0 <= item < ITEMS:
+        raise ItemError("list index out of range")
+    return _ITEMS[item]
 
 
 def item_table() -> list[dict[str, Any]]:
     """Task and variation of every item, as served to clients."""
-    pairs = ((task, number) for task, count in TASKS.items() for number in range(count))
-    return [{"item": item, "task_name": task, "var_num": number} for item, (task, number) in enumerate(pairs)]
+    return [{"item": item, "task_name": task, "var_num": number} for item, (task, number) in enumerate(_ITEMS)]
 
 
 class SciWorld(ServiceEnvironment):

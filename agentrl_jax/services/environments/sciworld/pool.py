@@ -1,8 +1,7 @@
 """Java processes that run ScienceWorld's simulator, and a pool that reuses them.
 
-Measured on two shared cores with scienceworld 1.2.3 and Java 17: a process starts in about 1.3 s, plays about 75 steps
-a second, and takes 130 MB after its first reset and up to 230 MB later, so that 36 of them fit into 8 GiB. With Java's
-default heap it grew to 700 MB.
+Measured with scienceworld 1.2.3 and Java 17 on two shared cores: a process starts in about 1.3 s, plays about 75 steps
+a second, and takes 130 to 230 MB; with Java's default heap it grew to 700 MB.
 """
 
 import atexit
@@ -47,10 +46,7 @@ class Simulator:
     """
 
     def __init__(self, heap: int = HEAP):
-        """Starts the process with a largest heap in MB.
-
-        Raises `ValueError` if Java or a package is missing, and `RuntimeError` if Java does not start.
-        """
+        """Starts the process with a largest heap in MB; `RuntimeError` if Java does not start, and as `find_java`."""
         java = find_java()
         from py4j.java_gateway import find_jar_path  # installed with this environment only
         from scienceworld.constants import BASEPATH, JAR_PATH
@@ -84,16 +80,8 @@ class Simulator:
         """Whether it can still be used."""
         return not self.broken and self._process.poll() is None
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
     def ask(self, method: str, *arguments: str | int | bool) -> Any:
-        """Calls a method of scienceworld.runtime.pythonapi.PythonInterface; arrays come back as lists.
-
-        After a failure, a `RuntimeError`, the simulator cannot be used any more.
-        """
+        """Calls a method of ScienceWorld's PythonInterface; arrays come back as lists. A `RuntimeError` is final."""
         self.broken = True  # until the whole answer has arrived
         try:
             answer = getattr(self._server, method)(*arguments)
@@ -164,10 +152,7 @@ class Pool:
         atexit.register(self.close)
 
     def take(self) -> Simulator:
-        """A simulator for exclusive use, possibly with an earlier episode in it.
-
-        Errors are those of `Simulator`, and a `RuntimeError` if the pool is closed.
-        """
+        """A simulator for exclusive use, maybe with an earlier episode in it; `RuntimeError` if the pool is closed."""
         with self._lock:
             while self._idle:
                 simulator = self._idle.pop()

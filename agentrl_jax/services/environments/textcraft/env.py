@@ -1,12 +1,10 @@
-"""TextCraft (Prasad et al. 2023, arXiv 2311.05772) as AgentGym serves it (arXiv 2406.04151).
-
-Goals, rules and messages are AgentGym's; differences are listed at `TextCraft`.
-"""
+"""TextCraft (Prasad et al. 2023, arXiv 2311.05772) as AgentGym serves it (arXiv 2406.04151)."""
 
 import dataclasses
 import functools
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from agentrl_jax.services.action_parsing import single_line_action
@@ -29,9 +27,6 @@ GOALS = 544
 _CRAFT = re.compile(r"craft (.*) using (.*)")
 _GET = re.compile(r"get ([0-9]{1,18}) (.*)")
 _COUNTED = re.compile(r"([0-9]{1,18}) (.*)")
-
-Entry = tuple[str, int]
-"""An item or a tag, and a count."""
 
 
 class _Refused(Exception):
@@ -57,7 +52,7 @@ class TextCraft(ServiceEnvironment):
         self._book = load_book() if book is None else book
         self._goal, self._item, self._plan_length = "", 0, 0
         self._commands: list[str] = []
-        self._inventory: dict[str, int] = {}
+        self._inventory = Counter[str]()
 
     def commands(self) -> str:
         """The commands that were shown, one per line."""
@@ -82,7 +77,7 @@ class TextCraft(ServiceEnvironment):
         book = self._book
         variant, number = divmod(item, len(book.goals))
         rng = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
-        self._goal, self._inventory = book.goals[number], {}
+        self._goal, self._inventory = book.goals[number], Counter()
         self._item, self._plan_length = item, len(Oracle(book, item).actions)
         needed = book.tree(self._goal)
         names = dict.fromkeys(each.name for recipe in needed for each in recipe.ingredients)
@@ -111,7 +106,7 @@ class TextCraft(ServiceEnvironment):
         name, book = written(text), self._book
         if name in book.recipes or name in book.tags or name not in book.items:
             raise _Refused(f"Could not find {text}")
-        self._inventory[name] = self._inventory.get(name, 0) + count
+        self._inventory[name] += count
         return StepResult(f"Got {count} {text}")
 
     def _craft(self, target: str, taken: str) -> StepResult:
@@ -119,9 +114,9 @@ class TextCraft(ServiceEnvironment):
         count, name = (int(counted[1]), written(counted[2])) if counted else (1, written(target))
         tag = name in self._book.tags
         entries = [self._entry(part.strip()) for part in taken.split(",")]
-        wanted: dict[str, int] = {}
+        wanted = Counter[str]()
         for item, number in entries:
-            wanted[item] = wanted.get(item, 0) + number
+            wanted[item] += number
         if any(item not in self._inventory or self._inventory[item] < number for item, number in wanted.items()):
             raise _Refused(f"Could not find enough items to craft {None if tag else name}")
         known = () if tag else self._book.recipes.get(name, ())
@@ -134,17 +129,18 @@ class TextCraft(ServiceEnvironment):
             self._inventory[item] -= number
             if not self._inventory[item]:
                 del self._inventory[item]
-        self._inventory[name] = self._inventory.get(name, 0) + recipe.count
+        self._inventory[name] += recipe.count
         made = name == self._goal
         return StepResult(f"Crafted {recipe.count} {name}", reward=float(made), score=float(made), done=made)
 
-    def _entry(self, part: str) -> Entry:
+    def _entry(self, part: str) -> tuple[str, int]:
+        """The item or tag and the count in a part of a command."""
         match = _COUNTED.match(part)
         if match is None:
             raise _Refused(f"Wrong item format: {part}")
         return written(match[2]), int(match[1])
 
-    def _matches(self, ingredients: Sequence[Ingredient], entries: Sequence[Entry]) -> bool:
+    def _matches(self, ingredients: Sequence[Ingredient], entries: Sequence[tuple[str, int]]) -> bool:
         """Whether the entries match the ingredients one to one."""
         # A wrong count is detected before the search, whose time grows as entries to the power of ingredients.
         if len(ingredients) != len(entries):

@@ -45,15 +45,10 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Book:
-    """All recipes.
+    """All recipes by product, items and tags; a tag stands for several items and has the recipes of all of them.
 
-    Attributes:
-        recipes: recipes by product; a tag has the recipes of all its items.
-        tag_of: the tag of each item that has one.
-        items: all items.
-        tags: names that stand for several items.
-        depth: crafting steps from what can be gathered, whose depth is 0.
-        goals: items that can be crafted, least depth first.
+    `tag_of` has the tag of each item that has one, `depth` the number of crafting steps from what can be gathered, and
+    `goals` the items that can be crafted, least depth first.
     """
 
     recipes: Mapping[str, tuple[Recipe, ...]]
@@ -183,47 +178,34 @@ def make_book(files: Iterable[Mapping[str, Any]]) -> Book:
         recipes[item].append(recipe)
         of_tag[group].append(recipe)
         needs[item].update(*({each.name} | needs[each.name] for each in ingredients))
-    return _finished(items, tags, tag_of, recipes, of_tag)
 
-
-def _finished(
-    items: set[str],
-    tags: set[str],
-    tag_of: dict[str, str],
-    recipes: dict[str, list[Recipe]],
-    of_tag: dict[str, list[Recipe]],
-) -> Book:
     # A tag none of whose items can be crafted is gathered under its own name.
     crafted = {tag_of[item] for item in recipes if item in tag_of}
     taken = {each.name for known in recipes.values() for recipe in known for each in recipe.ingredients if each.tag}
     gathered = taken - crafted
 
-    def settled(recipe: Recipe) -> Recipe:
+    def without_gathered_tags(recipe: Recipe) -> Recipe:
         parts = (dataclasses.replace(each, tag=each.tag and each.name not in gathered) for each in recipe.ingredients)
         return dataclasses.replace(recipe, ingredients=tuple(parts))
 
     by_name = {
-        name: tuple(map(settled, known))
+        name: tuple(map(without_gathered_tags, known))
         for name, known in [*((tag, known) for tag, known in of_tag.items() if tag in tags), *recipes.items()]
     }
-    depth: dict[str, int] = {}
 
-    def deep(name: str) -> int:
-        if name not in depth:
-            ways = [max(deep(each.name) + 1 for each in recipe.ingredients) for recipe in by_name.get(name, ())]
-            depth[name] = min(ways, default=0)
-        return depth[name]
+    @functools.cache
+    def find_depth(name: str) -> int:
+        depths = (max(find_depth(each.name) + 1 for each in recipe.ingredients) for recipe in by_name.get(name, ()))
+        return min(depths, default=0)
 
-    goals = sorted(recipes, key=deep)
-    for name in (*items, *by_name):
-        deep(name)
+    depth = {name: find_depth(name) for name in (*items, *gathered, *by_name)}
     return Book(
         recipes=by_name,
         tag_of=tag_of,
         items=frozenset(items | gathered),
         tags=frozenset(tags - gathered),
         depth=depth,
-        goals=tuple(goal for goal in goals if depth[goal]),
+        goals=tuple(goal for goal in sorted(recipes, key=find_depth) if depth[goal]),
     )
 
 
