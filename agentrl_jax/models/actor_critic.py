@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import NO_GATHER, NoGather, Remat
@@ -17,20 +18,22 @@ from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import Measure, compare, logprob_and_entropy
 
+Tokens = Int[Array, "N S"]
+Positions = Int[Array, "N K"]
+Scores = Float[Array, "N K"]
+Temperature = Float[Array, " N"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActorCritic:
-    """Shapes of a policy and its critic, and which part of them is trained.
+    """Shapes of a policy and its critic, and which part of them is trained; other fields as for `decoder.forward`.
 
     Attributes:
         decoder: shape of the policy, and of a separate critic.
         critic: "none"; "shared": a linear head on the policy's last hidden state; "separate": a second decoder.
-        shared_prefix_len: number of first tokens that are the same in every scored row, see `decoder.forward`.
         lora: if given, the policy and a separate critic are adapters of one frozen decoder.
         frozen_layers: number of first layers that are frozen together with the embedding, or, with LoRA, that have no
             adapter; 0 trains everything. No gradient is computed through these layers.
-        remat: what the backward pass recomputes, see `decoder.REMAT`.
-        gather: all-gathers sharded parameters, see `decoder.forward`.
     """
 
     decoder: DecoderConfig
@@ -47,40 +50,32 @@ class ActorCritic:
 
 
 class TokenScores(struct.PyTreeNode):
-    """Scores of K tokens of N rows.
+    """Scores of K tokens of N rows, see `score_tokens`."""
 
-    Attributes:
-        logprob: f32[N, K] log-probability of the token.
-        entropy: f32[N, K] entropy of the distribution that the token was sampled from.
-        value: f32[N, K] critic's value before the token; 0 without a critic.
-        distance: f32[N, K] distance to the policy that `score_tokens` compared with; None without one.
-    """
-
-    logprob: jax.Array
-    entropy: jax.Array
-    value: jax.Array
-    distance: jax.Array | None = None
+    logprob: Scores
+    entropy: Scores
+    """Of the distribution that the token was sampled from."""
+    value: Scores
+    """The critic's value before the token; 0 without a critic."""
+    distance: Scores | None = None
 
 
-def init_params(key: jax.Array, model: ActorCritic) -> dict[str, Any]:
+def init_params(key: Key[Array, ""], model: ActorCritic) -> dict[str, Any]:
     """Random initial parameters, see `from_decoder`."""
     return from_decoder(key, decoder.init_params(key, model.decoder), model)
 
 
-def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic) -> dict[str, Any]:
+def from_decoder(key: Key[Array, ""], pretrained: decoder.Params, model: ActorCritic) -> dict[str, Any]:
     """Parameters of policy and critic, initialized from a decoder.
 
-    Returns:
-        "policy": the decoder, its trained part, or its adapter. "critic", if there is one: "head" f32[D], "bias" f32[]
-        and, for a separate critic, "decoder", which starts as a copy of "policy". "frozen", if anything is frozen: the
-        rest of the decoder, or all of it.
+    "policy": the decoder, its trained part, or its adapter. "critic", if there is one: "head" f32[D], "bias" f32[] and,
+    for a separate critic, "decoder", which starts as a copy of "policy". "frozen", if anything is frozen: the rest of
+    the decoder, or all of it.
     """
     params: dict[str, Any] = {}
     if model.frozen_layers:
-        first, rest = (
-            {name: x[part] for name, x in pretrained["layers"].items()}
-            for part in (slice(model.frozen_layers), slice(model.frozen_layers, None))
-        )
+        first = {name: x[: model.frozen_layers] for name, x in pretrained["layers"].items()}
+        rest = {name: x[model.frozen_layers :] for name, x in pretrained["layers"].items()}
         pretrained = {**pretrained, "first_layers": first, "layers": rest}
     if model.lora:
         adapted = model.decoder.num_layers - model.frozen_layers
@@ -88,8 +83,7 @@ def from_decoder(key: jax.Array, pretrained: decoder.Params, model: ActorCritic)
     elif model.frozen_layers:
         frozen = {name: pretrained[name] for name in ("embedding", "first_layers")}
         trained = {name: x for name, x in pretrained.items() if name not in frozen}
-        params["policy"] = jax.tree.map(lambda x: x.astype(jnp.float32), trained)
-        params["frozen"] = frozen
+        params |= {"policy": jax.tree.map(lambda x: x.astype(jnp.float32), trained), "frozen": frozen}
     else:
         params["policy"] = pretrained
     if model.critic != "none":
@@ -107,111 +101,96 @@ def critic_from_policy(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The full decoder of the policy, for `decoder.forward` and `decoder.prepare_for_decode`; nothing is copied.
-
-    Args:
-        params: "policy", and "frozen" if something is frozen.
-        model: shapes.
-    """
-    return _whole(params["policy"], params, model)
+    """The full decoder of the policy, for `decoder.forward` and `decoder.prepare_for_decode`; nothing is copied."""
+    return _full_decoder(params["policy"], params, model)
 
 
 def plain_decoder(params: dict[str, Any], model: ActorCritic) -> decoder.Params:
-    """The decoder of the policy in the form of `decoder.init_params`, f32: adapter merged, layers in one stack.
-
-    Arguments as in `policy_decoder`. Frozen parameters are cast to f32 before the adapter is added.
-    """
+    """The decoder of the policy in the form of `decoder.init_params`, f32: adapter merged, layers in one stack."""
     params = {name: jax.tree.map(lambda x: x.astype(jnp.float32), params[name]) for name in params if name != "critic"}
     policy = lora.merge(params["frozen"], params["policy"], model.lora) if model.lora else policy_decoder(params, model)
-    stacks = [policy[name] for name in decoder.STACKS if name in policy]
-    outer = {name: leaf for name, leaf in policy.items() if name not in decoder.STACKS}
+    outer, stacks = decoder.split_stacks(policy)
     return {**outer, "layers": jax.tree.map(lambda *parts: jnp.concatenate(parts), *stacks)}
 
 
 def score_tokens(
     params: dict[str, Any],
     model: ActorCritic,
-    tokens: jax.Array,
-    position: jax.Array,
-    temperature: jax.Array,
+    tokens: Tokens,
+    position: Positions,
+    temperature: Temperature,
     compared: tuple[Any, Measure] | None = None,
 ) -> TokenScores:
-    """Scores K tokens of each of N rows in one parallel forward pass.
+    """Scores the tokens at `position` (at least 1) of rows that are padded on the right, in one parallel forward pass.
 
-    Args:
-        params: as from `from_decoder`.
-        model: shapes.
-        tokens: i32[N, S], padded on the right.
-        position: i32[N, K] positions of the tokens to score, each at least 1.
-        temperature: f32[N], sampling temperature of each row; greedy rows (0) are scored at 1.
-        compared: the trained part of another policy, and a measure of the distance between the two distributions over
-            the vocabulary, see `token_scores.compare`. No gradient reaches the other policy.
+    Greedy rows (temperature 0) are scored at temperature 1. `compared` is the trained part of another policy, which
+    gets no gradient, and a measure of the distance between the two distributions, see `token_scores.compare`.
     """
-    policy, hidden = _read(policy_decoder(params, model), model, tokens, position)
+    policy, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
     logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature)
     distance = None
     if compared is not None:
-        logprob, other = model.gather.in_turn(logprob, compared[0])
-        other, other_hidden = _read(_whole(jax.lax.stop_gradient(other), params, model), model, tokens, position)
+        logprob, other = model.gather.ordered(logprob, compared[0])
+        other = _full_decoder(jax.lax.stop_gradient(other), params, model)
+        other, other_hidden = _hidden_and_head(other, model, tokens, position)
         distance = compare(policy, hidden, other, jax.lax.stop_gradient(other_hidden), temperature, compared[1])
     if model.critic != "none":
-        (logprob, distance), critic = model.gather.in_turn((logprob, distance), params["critic"])
+        (logprob, distance), critic = model.gather.ordered((logprob, distance), params["critic"])
         params = {**params, "critic": critic}
-    return TokenScores(
-        logprob=logprob, entropy=entropy, value=_value(params, model, tokens, position, hidden), distance=distance
-    )
+    return TokenScores(logprob, entropy, _value(params, model, tokens, position, hidden), distance)
 
 
 def logprobs(
-    params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array, temperature: jax.Array
-) -> jax.Array:
-    """Log-probabilities f32[N, K] of tokens under a policy, without a critic; arguments as in `score_tokens`."""
+    params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions, temperature: Temperature
+) -> Scores:
+    """Log-probabilities of tokens under a policy, without a critic; arguments as in `score_tokens`."""
     return score_tokens(params, dataclasses.replace(model, critic="none"), tokens, position, temperature).logprob
 
 
-def values(params: dict[str, Any], model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
-    """Values f32[N, K] before the tokens at `position`; arguments as in `score_tokens`."""
+def values(params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions) -> Scores:
+    """The critic's values before the tokens at `position`; arguments as in `score_tokens`."""
     return _value(params, model, tokens, position, None)
 
 
-def _value(params, model: ActorCritic, tokens, position, hidden) -> jax.Array:
-    """Critic's values; a shared critic reads the policy's `hidden` [N, K, D], which is computed here if None."""
+def _value(
+    params, model: ActorCritic, tokens: Tokens, position: Positions, hidden: Float[Array, "N K D"] | None
+) -> Scores:
+    """Critic's values; a shared critic reads the policy's `hidden`, which is computed here if None."""
     if model.critic == "none":
         return jnp.zeros(position.shape, jnp.float32)
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
-        backbone = _whole(critic.get("decoder", params["policy"]), params, model)
-        hidden = _hidden(_embedding_whole(backbone, model), model, tokens, position)
+        backbone = _full_decoder(critic.get("decoder", params["policy"]), params, model)
+        hidden = _hidden(_gather_embedding(backbone, model), model, tokens, position)
     hidden, head = model.gather.after(hidden, {"head": critic["head"]})
     return hidden.astype(jnp.float32) @ head["head"] + critic["bias"]
 
 
-def _whole(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.Params:
+def _full_decoder(trained: Any, params: dict[str, Any], model: ActorCritic) -> decoder.Params:
     if model.lora:
         return lora.attach(params["frozen"], trained, model.lora)
     return {**params["frozen"], **trained} if model.frozen_layers else trained
 
 
-def _embedding_whole(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
+def _gather_embedding(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
     """The decoder with its embedding all-gathered; once for both uses if embeddings are tied."""
     return {**backbone, **model.gather({"embedding": backbone["embedding"]})}
 
 
-def _read(
-    policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array
-) -> tuple[decoder.Params, jax.Array]:
+def _hidden_and_head(
+    policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions
+) -> tuple[decoder.Params, Float[Array, "N K D"]]:
     """The decoder with its embedding and `lm_head` all-gathered, and the hidden states of `_hidden`."""
-    policy = _embedding_whole(policy, model)
+    policy = _gather_embedding(policy, model)
     hidden = _hidden(policy, model, tokens, position)
-    head = {name: leaf for name, leaf in policy.items() if name == "lm_head"}
-    hidden, head = model.gather.after(hidden, head)
+    hidden, head = model.gather.after(hidden, {name: policy[name] for name in ("lm_head",) if name in policy})
     return {**policy, **head}, hidden
 
 
-def _hidden(policy: decoder.Params, model: ActorCritic, tokens: jax.Array, position: jax.Array) -> jax.Array:
-    """Hidden states [N, K, D] from which the tokens at `position` are predicted."""
+def _hidden(policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions) -> Float[Array, "N K D"]:
+    """Hidden states from which the tokens at `position` are predicted."""
     hidden = decoder.forward(
         policy, model.decoder, tokens, shared_prefix_len=model.shared_prefix_len, remat=model.remat, gather=model.gather
     )

@@ -15,6 +15,7 @@ import numpy as np
 from flax import linen as nn
 from flax import struct
 from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.models import attention, layers, matmul
 from agentrl_jax.models.shape import DecoderConfig
@@ -43,7 +44,6 @@ REMAT: dict[Remat, Callable[..., Any] | None] = {
 """What the backward pass recomputes in each layer. none: only attention scores. dots: everything except products with
 parameters and the output of attention. full: everything."""
 
-
 GATHERED = "gathered"
 """Checkpoint name of all-gathered parameters; the backward pass gathers them again instead of storing them."""
 
@@ -55,21 +55,19 @@ class NoGather:
         """The full (all-gathered) parameters."""
         return params
 
-    def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:
+    def ordered(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Both trees; the second is not gathered before the first is computed."""
         return first, second
 
     def after(self, x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
         """`x`, and the all-gathered parameters, which are gathered after `x` is computed."""
-        x, params = self.in_turn(x, params)
+        x, params = self.ordered(x, params)
         return x, self(params)
 
 
 NO_GATHER = NoGather()
 
-
-STACKS = ("first_layers", "layers")
-"""Names of the stacks of layers, in order; frozen layers are stacked separately from trained ones."""
+_STACKS = ("first_layers", "layers")
 
 
 class Decoder(nn.Module):
@@ -78,8 +76,8 @@ class Decoder(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns logits f32[B, S, V] for `tokens` i32[B, S]."""
+    def __call__(self, tokens: Int[Array, "B S"]) -> Float[Array, "B S V"]:
+        """Returns logits."""
         c = self.config
         scaled = nn.initializers.normal(c.embed_dim**-0.5)
         declared: dict[str, Any] = {
@@ -92,12 +90,12 @@ class Decoder(nn.Module):
         return logits(declared, forward(declared, c, tokens))
 
 
-def init_params(key: jax.Array, config: DecoderConfig) -> Params:
+def init_params(key: Key[Array, ""], config: DecoderConfig) -> Params:
     """Returns random initial f32 parameters."""
     return Decoder(config).init(key, jnp.zeros((1, 1), jnp.int32))["params"]
 
 
-def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
+def _init_layers(key: Key[Array, ""], c: DecoderConfig) -> dict[str, jax.Array]:
     shapes = c.layer_shapes()
     matrices = [name for name, shape in shapes.items() if len(shape) == 2]
     keys = dict(zip(matrices, jax.random.split(key, len(matrices))))
@@ -105,25 +103,18 @@ def _init_layers(key: jax.Array, c: DecoderConfig) -> dict[str, jax.Array]:
     added = {name: (2 * c.num_layers) ** -0.5 for name in ("output", "down")}
 
     def leaf(name: str, shape: tuple[int, ...]) -> jax.Array:
-        if name.endswith("_norm"):
-            return jnp.ones((c.num_layers, *shape), jnp.float32)
-        if name.endswith("_bias"):
-            return jnp.zeros((c.num_layers, *shape), jnp.float32)
+        if len(shape) == 1:
+            return jnp.full((c.num_layers, *shape), 1.0 if name.endswith("_norm") else 0.0, jnp.float32)
         return added.get(name, 1.0) * shape[0] ** -0.5 * jax.random.normal(keys[name], (c.num_layers, *shape))
 
     return {name: leaf(name, shape) for name, shape in shapes.items()}
 
 
 class KVCache(struct.PyTreeNode):
-    """Keys and values of the positions seen so far, one buffer per layer.
+    """Keys and values of the positions seen so far, one buffer per layer."""
 
-    Attributes:
-        keys: N arrays [B, K, S, Dh].
-        values: N arrays [B, K, S, Dh].
-    """
-
-    keys: tuple[jax.Array, ...]
-    values: tuple[jax.Array, ...]
+    keys: tuple[attention.Keys, ...]
+    values: tuple[attention.Keys, ...]
 
     @property
     def length(self) -> int:
@@ -133,12 +124,8 @@ class KVCache(struct.PyTreeNode):
 
 def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
     """Returns an all-zero cache for `batch` rows of `length` positions."""
-    shape = (batch, config.num_kv_heads, length, config.head_dim)
-
-    def buffers():
-        return tuple(jnp.zeros(shape, config.cache_dtype or config.dtype) for _ in range(config.num_layers))
-
-    return KVCache(keys=buffers(), values=buffers())
+    shape, dtype = (batch, config.num_kv_heads, length, config.head_dim), config.cache_dtype or config.dtype
+    return KVCache(*(tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers)) for _ in ("keys", "values")))
 
 
 def as_activations(params: Any, config: DecoderConfig) -> Any:
@@ -155,38 +142,31 @@ def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
 
     Call it once before a loop of steps; a step that sliced its layers out of a stack would copy them.
     """
-    params = as_activations(params, config)
+    outer, stacks = split_stacks(as_activations(params, config))
     matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
-    apart = [
+    per_layer = [
         {name: matmul.for_few_rows(leaf[i]) if name in matrices else leaf[i] for name, leaf in stack.items()}
-        for stack in _stacks(params)
+        for stack in stacks
         for i in range(stack["attention_norm"].shape[0])
     ]
-    whole = {name: params[name] for name in params if name not in STACKS}
-    if "lm_head" not in whole and (table := matmul.transposed_table(params["embedding"])) is not None:
-        whole["transposed_embedding"] = table
-    return {**whole, "layers": tuple(apart)}
+    if "lm_head" not in outer and (table := matmul.transposed_table(outer["embedding"])) is not None:
+        outer["transposed_embedding"] = table
+    return {**outer, "layers": tuple(per_layer)}
 
 
 def forward(
     params: Params,
     config: DecoderConfig,
-    tokens: jax.Array,
+    tokens: Int[Array, "B S"],
     *,
     shared_prefix_len: int = 0,
     remat: Remat = "none",
     gather: NoGather = NO_GATHER,
-) -> jax.Array:
-    """Hidden states [B, S, D] of full rows, which start at position 0 and are padded on the right; layers are scanned.
+) -> Float[Array, "B S D"]:
+    """Hidden states of full rows, which start at position 0 and are padded on the right; layers are scanned.
 
-    Args:
-        params: stacked parameters.
-        config: shape of the decoder.
-        tokens: i32[B, S].
-        shared_prefix_len: number of first tokens, less than S, that are the same in every row; they are computed only
-            once.
-        remat: key of `REMAT`.
-        gather: all-gathers sharded parameters; the embedding must be gathered already.
+    The first `shared_prefix_len` tokens, fewer than S, are the same in every row and computed only once. `gather`
+    all-gathers sharded parameters, except the embedding, which must be gathered already.
     """
     batch, length = tokens.shape
     params = as_activations(params, config)
@@ -219,10 +199,10 @@ def forward(
     windows = np.array(config.windows, np.int32) if any(config.windows) else None
     recomputed = REMAT[remat]
     if gather is not NO_GATHER and recomputed is None:
-        forgetful = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
-        recomputed = functools.partial(jax.checkpoint, policy=forgetful)
+        policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+        recomputed = functools.partial(jax.checkpoint, policy=policy)
     first = 0
-    for stack in _stacks(params):
+    for stack in split_stacks(params)[1]:
         last = first + stack["attention_norm"].shape[0]
         inputs = (stack, None if windows is None else windows[first:last])
         chunks, _ = jax.lax.scan(layer if recomputed is None else recomputed(layer), chunks, inputs)
@@ -233,20 +213,17 @@ def forward(
 
 
 def forward_with_cache(
-    params: Params, config: DecoderConfig, cache: KVCache, tokens: jax.Array, start: jax.Array, count: jax.Array
-) -> tuple[jax.Array, KVCache]:
-    """Appends a chunk of tokens to each row of the cache.
+    params: Params,
+    config: DecoderConfig,
+    cache: KVCache,
+    tokens: Int[Array, "B C"],
+    start: Int[Array, " B"],
+    count: Int[Array, " B"],
+) -> tuple[Float[Array, "B C D"], KVCache]:
+    """Appends a chunk of tokens, padded on the right, to each row of the cache; `params` are from `prepare_for_decode`.
 
-    Args:
-        params: parameters from `prepare_for_decode`.
-        config: shape of the decoder.
-        cache: cache of B rows; positions from `start` on are overwritten, earlier ones are read.
-        tokens: i32[B, C], padded on the right.
-        start: i32[B] position of each row's first token.
-        count: i32[B] number of real tokens of each row; for a row with 0 the cache is unchanged.
-
-    Returns:
-        Hidden states [B, C, D] (arbitrary beyond `count`) and the cache.
+    Positions from `start` on are overwritten, earlier ones are read. `count` is the number of real tokens of each row;
+    for a row with 0 the cache is unchanged. Returns the hidden states (arbitrary beyond `count`) and the cache.
     """
     batch, chunk = tokens.shape
     offsets = jnp.arange(chunk)
@@ -259,31 +236,34 @@ def forward_with_cache(
     rows = jnp.arange(batch)[:, None]
     x = params["embedding"][tokens]
     keys, values = [], []
+
+    def write(buffer, new):
+        return buffer.at[rows, :, targets].set(new.astype(buffer.dtype), mode="drop")
+
     for index, weights in enumerate(params["layers"]):
         window = config.windows[index] if config.windows else 0
         seen = visible & attention.within(jnp.int32(window), positions, cache.length) if window else visible
         query, key, value = layers.project(weights, config, x, angles)
-        keys.append(cache.keys[index].at[rows, :, targets].set(key.astype(cache.keys[index].dtype), mode="drop"))
-        values.append(
-            cache.values[index].at[rows, :, targets].set(value.astype(cache.values[index].dtype), mode="drop")
-        )
+        keys.append(write(cache.keys[index], key))
+        values.append(write(cache.values[index], value))
         x = layers.finish(weights, config, x, attention.attend_cached(query, keys[-1], values[-1], seen, filled))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
 
 
-def logits(params: Params, hidden: jax.Array) -> jax.Array:
-    """Vocabulary logits f32[..., V] of hidden states [..., D]."""
+def logits(params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
+    """Vocabulary logits, f32, of hidden states."""
     if "lm_head" in params:
         return matmul.float32_product(hidden, params["lm_head"].astype(hidden.dtype))
     return matmul.unembed(hidden, params["embedding"], params.get("transposed_embedding"))
 
 
-def at_token(scores: jax.Array, token: jax.Array) -> jax.Array:
-    """The score [...] of a token i32[...] from scores of the vocabulary [..., V]."""
+def at_token(scores: Float[Array, "*B V"], token: Int[Array, "*B"]) -> Float[Array, "*B"]:
+    """The score of a token from scores of the vocabulary."""
     # A comparison instead of an index, so that devices that hold shards of the vocabulary need not gather it.
     return jnp.sum(jnp.where(jnp.arange(scores.shape[-1]) == token[..., None], scores, 0.0), axis=-1)
 
 
-def _stacks(params: Params) -> list[dict[str, jax.Array]]:
-    """The stacks of layers in order."""
-    return [params[part] for part in STACKS if part in params]
+def split_stacks(params: Params) -> tuple[dict[str, jax.Array], list[dict[str, jax.Array]]]:
+    """The parameters outside of the layers, and the stacks of layers in order."""
+    outer = {name: leaf for name, leaf in params.items() if name not in _STACKS}
+    return outer, [params[name] for name in _STACKS if name in params]

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 
 def after(done: Any, tree: Any) -> Any:
     """`tree`, made to depend on every leaf of `done`, so that it is not read before they are computed."""
-    return jax.lax.platform_dependent(done, tree, cpu=_waiting, default=lambda _, tree: tree)
+    return jax.lax.platform_dependent(done, tree, cpu=_after_on_cpu, default=lambda _, tree: tree)
 
 
 @jax.custom_vjp
-def in_turn(first: Any, second: Any) -> tuple[Any, Any]:
+def ordered(first: Any, second: Any) -> tuple[Any, Any]:
     """Both trees; the second waits for the first, and in the backward pass the first gradient for the second."""
     return first, after(first, second)
 
@@ -32,12 +32,12 @@ def _backward(_, gradients):
     return after(second, first), second
 
 
-in_turn.defvjp(_forward, _backward)
+ordered.defvjp(_forward, _backward)
 
 
-def _waiting(done: Any, tree: Any) -> Any:
+def _after_on_cpu(done: Any, tree: Any) -> Any:
     """A select that always returns `tree`, which the compiler cannot know; it would remove an optimization barrier."""
-    numbers = [jnp.ravel(x)[0] for x in jax.tree.leaves(done) if x.dtype != jax.dtypes.float0 and x.size]
-    bits = sum((jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) for x in numbers), jnp.uint32(0))
+    entries = [jnp.ravel(x)[0] for x in jax.tree.leaves(done) if x.dtype != jax.dtypes.float0 and x.size]
+    bits = sum((jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) for x in entries), jnp.uint32(0))
     never = jax.lax.population_count(bits) > bits.dtype.itemsize * 8
     return jax.tree.map(lambda x: x if x.dtype == jax.dtypes.float0 else jnp.where(never, jnp.zeros_like(x), x), tree)

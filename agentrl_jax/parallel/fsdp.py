@@ -7,30 +7,27 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from agentrl_jax.models.decoder import GATHERED, NoGather
-from agentrl_jax.parallel.cpu_collective_order import in_turn
+from agentrl_jax.parallel.cpu_collective_order import ordered
 from agentrl_jax.parallel.layout import logical_axes
 from agentrl_jax.parallel.mesh import FSDP
 
 
 @dataclasses.dataclass(frozen=True)
 class Gather(NoGather):
-    """All-gathers sharded parameters inside a `jax.shard_map` over `fsdp`; their gradients are reduce-scattered.
-
-    Attributes:
-        embed_dim: D; a logical axis "embed_dim" that is shorter than this is a shard.
-    """
+    """All-gathers sharded parameters inside a `jax.shard_map` over `fsdp`; their gradients are reduce-scattered."""
 
     embed_dim: int
+    """A logical axis "embed_dim" that is shorter than this is a shard."""
 
     def __call__(self, params: Any) -> Any:
         """The full parameters; the leaves are those of a layer, of stacked layers or of the decoder, by name."""
-        return jax.tree_util.tree_map_with_path(self._whole, params)
+        return jax.tree_util.tree_map_with_path(self._gathered, params)
 
-    def in_turn(self, first: Any, second: Any) -> tuple[Any, Any]:
-        """Both trees, see `cpu_collective_order.in_turn`."""
-        return in_turn(first, second)
+    def ordered(self, first: Any, second: Any) -> tuple[Any, Any]:
+        """Both trees, see `cpu_collective_order.ordered`."""
+        return ordered(first, second)
 
-    def _whole(self, path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+    def _gathered(self, path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         axes = logical_axes([str(key.key) for key in path], leaf.ndim)
         for index, axis in enumerate(axes):
             if axis == "embed_dim" and leaf.shape[index] < self.embed_dim:
