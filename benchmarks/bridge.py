@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
-from agentrl_jax.rollout.envs.side_by_side import run_all
+from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment
 from agentrl_jax.setup.service_tasks import ServedTask, Services
 

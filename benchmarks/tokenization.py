@@ -149,7 +149,7 @@ def play(
         both = [eval_set.play(params, eval_set.number(episodes), temperature) for eval_set in eval_sets]
         if any(trajectory.overflow.any() for trajectory in both):
             raise RuntimeError("a message has more tokens than by pieces in the worst case; raise max_message_tokens")
-        formatted = [1 - x.format_errors / np.maximum(x.num_turns, 1) for x in both]
+        formatted = [1 - x.turn.format_error.sum(axis=1) / np.maximum(x.num_turns, 1) for x in both]
         yield how, np.stack([x.success for x in both], 1), np.stack(formatted, 1)
 
 

@@ -53,7 +53,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         env_params=(task.env_params,),
     )
     ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
-    begin, act = jax.jit(batched_env.reset), jax.jit(functools.partial(batched_env.step, opens=False))
+    begin, act = jax.jit(batched_env.reset), jax.jit(functools.partial(batched_env.step, new_context=False))
 
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)

@@ -23,48 +23,40 @@ _ARRAY = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,]*)\]")
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One instruction.
-
-    Attributes:
-        kind: its name in HLO, without `-start`, or `MOVE`.
-        size: size of its result in bytes; for an asynchronous one, of the largest array of its result.
-        depth: number of `while` loops around it.
-    """
+    """One instruction."""
 
     kind: str
+    """Its name in HLO, without `-start`, or `MOVE`."""
     size: int
+    """Bytes of its result; for an asynchronous one, of the largest array of its result."""
     depth: int
+    """Number of `while` loops around it."""
 
 
 def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
     """All operations of the given kinds in a module, with the number of loops around them.
 
     Instructions inside a fusion are not counted: they are steps of one kernel, and their results are not stored. A
-    computation that is called from several places is counted once, at its largest depth.
-
-    Args:
-        text: `compiled.as_text()`.
-        kinds: names in HLO; of an asynchronous operation the start is counted, the end is not.
+    computation that is called from several places is counted once, at its largest depth. Of an asynchronous operation
+    the start is counted, the end is not. `text` is `compiled.as_text()`.
     """
     bodies, entry = _computations(text)
     depth = {entry: 0}
-    open_ends = [entry]
-    while open_ends:
-        name = open_ends.pop()
+    unvisited = [entry]
+    while unvisited:
+        name = unvisited.pop()
         for line in bodies[name]:
             for inner, deeper in _called(line):
                 if inner in bodies and depth[name] + deeper > depth.get(inner, -1):
                     depth[inner] = depth[name] + deeper
-                    open_ends.append(inner)
+                    unvisited.append(inner)
     wanted = set(kinds)
-    found = []
-    for name, lines in bodies.items():
-        for line in lines:
-            matched = _OPERATION.match(line)
-            kind = _kind(*matched.groups()) if matched else ""
-            if matched and kind in wanted and name in depth:
-                found.append(Operation(kind, _size(matched.group(1)), depth[name]))
-    return found
+    return [
+        Operation(kind, _size(matched.group(1)), depth[name])
+        for name, lines in bodies.items()
+        for line in lines
+        if name in depth and (matched := _OPERATION.match(line)) and (kind := _kind(*matched.groups())) in wanted
+    ]
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
@@ -96,12 +88,12 @@ def _kind(type_text: str, name: str) -> str:
 
 
 def _size(type_text: str) -> int:
-    return max((_array_size(*array) for array in _ARRAY.findall(type_text)), default=0)
+    sizes = (
+        _item_size(dtype) * math.prod(int(n) for n in dims.split(",") if n) for dtype, dims in _ARRAY.findall(type_text)
+    )
+    return max(sizes, default=0)
 
 
-def _array_size(dtype: str, dims: str) -> int:
-    each = _BYTES.get(dtype)
-    if each is None:
-        bits = re.search(r"\d+$", dtype)
-        each = max(1, int(bits.group()) // 8) if bits else 1
-    return each * math.prod(int(n) for n in dims.split(",") if n)
+def _item_size(dtype: str) -> int:
+    bits = re.search(r"\d+$", dtype)
+    return _BYTES.get(dtype) or max(1, int(bits.group()) // 8 if bits else 1)

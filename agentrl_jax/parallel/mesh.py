@@ -12,20 +12,19 @@ MESH_AXES = (DATA, FSDP, TENSOR)
 def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, tensor: int = 1) -> Mesh:
     """A mesh with the axes (data, fsdp, tensor); `data` is the number of devices / (fsdp x tensor).
 
-    Args:
-        devices: number of devices to use, the first ones of this host; 0: all. Or a sequence of devices.
-        fsdp: number of devices that parameters, optimizer state and rows are sharded over while learning.
-        tensor: number of devices that each matrix is sharded over.
+    `devices` are given, or so many of this host are taken; 0: all. While learning, parameters, optimizer state and rows
+    are sharded over `fsdp` devices; each matrix is sharded over `tensor` devices.
 
     Raises:
         ValueError: there are too few devices, or fsdp x tensor does not divide their number.
     """
     if isinstance(devices, int):
-        there = jax.devices()
-        count = devices or len(there)
-        if count > len(there):
-            raise ValueError(f"devices is {count}, but this host has {len(there)}; set devices to at most that or 0")
-        devices = there[:count]
+        present = jax.devices()
+        if devices > len(present):
+            raise ValueError(
+                f"devices is {devices}, but this host has {len(present)}; set devices to at most that or 0"
+            )
+        devices = present[: devices or None]
     if len(devices) % (fsdp * tensor):
         raise ValueError(
             f"fsdp x tensor is {fsdp} x {tensor}, which does not divide the {len(devices)} devices; use a divisor"

@@ -1,6 +1,6 @@
 """Division of the rows of a batch among devices, for use inside `jax.shard_map`.
 
-Shapes: `N` rows of the whole batch, `R` shards of it.
+Shapes: `N` rows of the batch, `R` shards of it.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.parallel.cpu_collective_order import after
 from agentrl_jax.parallel.mesh import DATA, FSDP
@@ -18,23 +19,18 @@ from agentrl_jax.parallel.mesh import DATA, FSDP
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch are divided among devices. With one shard every method is the identity.
-
-    Attributes:
-        count: R, static. Above 1 the methods must run inside `jax.shard_map` over `axes`.
-        axes: mesh axes that the rows are sharded over.
-    """
+    """How the rows of a batch are divided among devices. With one shard every method is the identity."""
 
     count: int = 1
+    """R. Above 1 the methods must run inside `jax.shard_map` over `axes`."""
     axes: tuple[str, ...] = (DATA,)
+    """Mesh axes that the rows are sharded over."""
 
     def shard_rows(self, tree: Any) -> Any:
         """This device's shard of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
 
-        Rows without sampled tokens are at the end of a batch; this way they are divided evenly.
-
-        Raises:
-            ValueError: R does not divide N.
+        Rows without sampled tokens are at the end of a batch; this way they are divided evenly. Raises a ValueError
+        where R does not divide N.
         """
         return self._cut(tree, axis=1)
 
@@ -43,11 +39,7 @@ class Shards:
         return self._collect(tree, axis=1)
 
     def block(self, tree: Any) -> Any:
-        """This device's contiguous block of replicated rows, divided as in the rollout: [N, ...] -> [N / R, ...].
-
-        Raises:
-            ValueError: R does not divide N.
-        """
+        """Like `shard_rows`, but a contiguous block of rows, as in the rollout: leaves [N, ...] -> [N / R, ...]."""
         return self._cut(tree, axis=0)
 
     def join(self, tree: Any) -> Any:
@@ -71,8 +63,8 @@ class Shards:
 
         return jax.tree.map(add, grads, params)
 
-    def norm(self, tree: Any) -> jax.Array:
-        """Euclidean norm f32[] of all leaves, which may be sharded."""
+    def norm(self, tree: Any) -> Float[Array, ""]:
+        """Euclidean norm of all leaves, which may be sharded."""
         if self.count == 1:
             return optax.tree.norm(tree)
         by_axes: dict[tuple[str, ...], Any] = {}
@@ -85,20 +77,20 @@ class Shards:
         """Maximum over shards."""
         return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
-    def any(self, x: jax.Array) -> jax.Array:
-        """Whether `x` bool[...] is true anywhere on the devices that shard the same parameters: bool[].
+    def any(self, x: Bool[Array, "..."]) -> Bool[Array, ""]:
+        """Whether `x` is true anywhere on the devices that shard the same parameters.
 
         A branch that all-gathers parameters must use this: a device that enters it alone would deadlock.
         """
         return self.fsdp_max(jnp.any(x).astype(jnp.int32)) > 0
 
-    def fsdp_max(self, x: jax.Array) -> jax.Array:
-        """Maximum i32[] over the devices that shard the same parameters, for branches as in `any`."""
-        return jax.lax.pmax(x, FSDP) if self._of_parts else x
+    def fsdp_max(self, x: Int[Array, ""]) -> Int[Array, ""]:
+        """Maximum over the devices that shard the same parameters, for branches as in `any`."""
+        return jax.lax.pmax(x, FSDP) if self._sharded_params else x
 
     def after(self, done: Any, tree: Any) -> Any:
         """`tree`, made to depend on `done`, so that loops with collectives that read it start after `done`."""
-        return after(done, tree) if self._of_parts else tree
+        return after(done, tree) if self._sharded_params else tree
 
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as varying over devices, so that loops and gradients treat them as such."""
@@ -112,7 +104,7 @@ class Shards:
         return jax.tree.map(mark, tree)
 
     @property
-    def _of_parts(self) -> bool:
+    def _sharded_params(self) -> bool:
         """Whether parameters are sharded and all-gathered."""
         return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
 
@@ -124,7 +116,7 @@ class Shards:
 
         def cut(x):
             if x.shape[0] % self.count:
-                raise ValueError(f"{x.shape[0]} rows cannot be shared by {self.count} devices; use a multiple")
+                raise ValueError(f"{x.shape[0]} rows cannot be divided among {self.count} devices; use a multiple")
             numbered = x.reshape(*((self.count, -1) if axis == 0 else (-1, self.count)), *x.shape[1:])
             return jax.lax.dynamic_index_in_dim(numbered, index, axis=axis, keepdims=False)
 
@@ -161,15 +153,10 @@ def maybe_shard_map(
 ) -> Callable[..., Any]:
     """`jax.shard_map` over some mesh axes, or the function itself on one device.
 
-    Args:
-        function: runs once per shard; the compiler handles the other mesh axes.
-        mesh: from `make_mesh`.
-        in_specs: as for `jax.shard_map`, for `axes` only.
-        out_specs: as for `jax.shard_map`, for `axes` only.
-        axes: mesh axes to map over.
-        replicated_results: some result is declared equal on all shards; this is then checked. The check requires loops
-            to start from values marked as varying, but the loops of environments start from constants. A function whose
-            results are all per shard is therefore not checked.
+    `function` runs once per shard, and the specs name `axes` only; the compiler handles the other mesh axes. With
+    `replicated_results`, some result is declared equal on all shards, and this is checked. The check requires loops to
+    start from values marked as varying, but the loops of environments start from constants. A function whose results
+    are all per shard is therefore not checked.
     """
     if mesh.size == 1:
         return function

@@ -18,8 +18,7 @@ class TopologyError(ValueError):
 def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
     """Devices of a topology, and the memory of each in bytes, or None if it is not known.
 
-    Args:
-        name: `local` for the devices of this process, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
+    `name` is `local` for the devices of this process, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
 
     Raises:
         TopologyError: the name is unknown, or `libtpu` is not installed.

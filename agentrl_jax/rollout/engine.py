@@ -1,9 +1,11 @@
 """The rollout engine: decoding, environment steps and prefill in one compiled program.
 
-Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` response tokens, `V` vocabulary. A slot plays
-one episode at a time; the result of an episode never depends on its slot or on the other rows. Each row has its own
-turn, position and phase: it decodes a response, waits for an observation, or is idle. One cycle of the loop decodes
-until a given share of the active rows waits, steps the environments of those rows, and prefills their observations.
+A slot is a row of the batch and plays one episode at a time; the result of an episode never depends on its slot or on
+the other rows. Each row has its own turn and position, and it decodes a response, waits for an observation, or is idle.
+One cycle of the loop decodes until a given share of the active rows waits, steps the environments of those rows, and
+prefills their observations.
+
+Shapes: `B` slots, `E` episodes, `T` turns, `O` observation tokens, `L` response tokens, `V` vocabulary.
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import masked
 from agentrl_jax.models import decoder
@@ -35,165 +38,137 @@ from agentrl_jax.rollout.trajectory import (
 )
 
 
-class LoopState(struct.PyTreeNode):
-    """State of the loop. The fields of an idle row do not change.
-
-    Attributes:
-        episode: i32[B] row of the trajectory that the slot writes to; E when idle.
-        ids: `EpisodeIds` of the slots, [B].
-        batched_env: state of the environments.
-        sample_keys: key[B] from which the tokens of each row are sampled.
-        turn: i32[B] turns finished.
-        position: i32[B] filled positions of the cache.
-        active: bool[B] the slot plays an episode.
-        waiting: bool[B] the response is complete and the environment has not answered yet.
-        response: `Response` under construction.
-        parser: state of the response grammar.
-        logits: f32[B, V] of the next token.
-        cache: `KVCache` of B rows.
-        message: the observation that the next response answers.
-        next_episode: i32[] first episode that no slot has started.
-        trajectory: the turns recorded so far, [E, ...].
-        stats: counters.
-    """
-
-    episode: jax.Array
-    ids: EpisodeIds
-    batched_env: Any
-    sample_keys: jax.Array
-    turn: jax.Array
-    position: jax.Array
-    active: jax.Array
-    waiting: jax.Array
-    response: Response
-    parser: Any
-    logits: jax.Array
-    cache: decoder.KVCache
-    message: Message
-    next_episode: jax.Array
-    trajectory: Trajectory
-    stats: RolloutStats
-
-
 def rollout(
     params: decoder.Params,
     model: DecoderConfig,
     batched_env: BatchedEnv,
     config: EngineConfig,
-    key: jax.Array,
+    key: Key[Array, ""],
     ids: EpisodeIds,
     settings: RolloutSettings,
     constrain_sharding: Callable[[Any], Any] = lambda state: state,
+    *,
+    responses: Response | None = None,
 ) -> tuple[Trajectory, RolloutStats]:
-    """Plays E episodes with the policy `params`. A pure function, meant to be compiled as a whole.
+    """Plays E episodes with the policy `params`. A pure function, meant to be compiled as one program.
 
-    Args:
-        params: parameters of the policy.
-        model: shape of the policy (static).
-        batched_env: environments, prompts and grammars (static).
-        config: shapes and scheduling (static).
-        key: key of this rollout.
-        ids: E episodes; with a group size above 1, rows of a group are contiguous.
-        settings: traced settings.
-        constrain_sharding: see `final_state`.
+    `model`, `batched_env` and `config` are static; the arguments and the errors raised are those of `Engine`.
+    """
+    engine = Engine(params, model, batched_env, config, key, ids, settings, constrain_sharding, responses)
+    state = engine.run()
+    trajectory = state.trajectory
+    return trajectory, RolloutStats(
+        decode_steps=state.decode_steps,
+        sampled_tokens=jnp.sum(trajectory.response.length, dtype=jnp.int32),
+        prefill_steps=state.prefill_steps,
+        slot_steps=state.decode_steps * engine.slots,
+        episodes=jnp.int32(engine.episodes),
+        failed=jnp.sum(trajectory.failed, dtype=jnp.int32),
+        solved=jnp.sum(trajectory.success & ~trajectory.failed, dtype=jnp.int32),
+        environment_steps=jnp.sum(trajectory.turn.actions >= 0, dtype=jnp.int32),
+        rounds=jnp.int32(1),
+    )
 
-    Returns:
-        The trajectory and counters.
+
+class LoopState(struct.PyTreeNode):
+    """State of the loop. The fields of an idle row do not change."""
+
+    episode: Int[Array, " B"]
+    """Row of the trajectory that the slot writes to; E when idle."""
+    ids: EpisodeIds
+    batched_env: Any
+    """State of the environments."""
+    sample_keys: Key[Array, " B"]
+    """Keys from which the tokens of each row are sampled."""
+    turn: Int[Array, " B"]
+    """Turns finished."""
+    position: Int[Array, " B"]
+    """Filled positions of the cache."""
+    active: Bool[Array, " B"]
+    """The slot plays an episode."""
+    waiting: Bool[Array, " B"]
+    """The response is complete, and the environment has not been stepped yet."""
+    response: Response
+    """Being sampled."""
+    parser: Any
+    """State of the response grammar."""
+    logits: Float[Array, "B V"]
+    """Of the next token."""
+    cache: decoder.KVCache
+    message: Message
+    """The observation that the response answers."""
+    next_episode: Int[Array, ""]
+    """First episode that no slot has started."""
+    trajectory: Trajectory
+    """The turns recorded so far."""
+    decode_steps: Int[Array, ""]
+    prefill_steps: Int[Array, ""]
+
+
+@dataclasses.dataclass(eq=False)
+class Engine:
+    """The steps of the loop, over one set of arguments.
 
     Raises:
         ValueError: slots or episodes are not a multiple of the group size, or there are more slots than episodes.
     """
-    state = final_state(params, model, batched_env, config, key, ids, settings, constrain_sharding=constrain_sharding)
-    trajectory = state.trajectory
-    outcomes = {"failed": trajectory.failed, "solved": trajectory.success & ~trajectory.failed}
-    stats = state.stats.replace(
-        environment_steps=jnp.sum(trajectory.turn.actions >= 0, dtype=jnp.int32),
-        **{name: jnp.sum(x, dtype=jnp.int32) for name, x in outcomes.items()},
-    )
-    return trajectory, stats
-
-
-def final_state(
-    params: decoder.Params,
-    model: DecoderConfig,
-    batched_env: BatchedEnv,
-    config: EngineConfig,
-    key: jax.Array,
-    ids: EpisodeIds,
-    settings: RolloutSettings,
-    *,
-    responses: Response | None = None,
-    constrain_sharding: Callable[[Any], Any] = lambda state: state,
-) -> LoopState:
-    """Like `rollout`, but returns the final state of the loop.
-
-    Args:
-        params: parameters of the policy; this and the next arguments are those of `rollout`.
-        model: shape of the policy.
-        batched_env: environments, prompts and grammars.
-        config: shapes and scheduling.
-        key: key of this rollout.
-        ids: E episodes.
-        settings: traced settings.
-        responses: [E, T] responses to use instead of sampling; each token is scored as if it had been sampled.
-        constrain_sharding: annotates every new state for the devices: `Shards.varying` inside a checked
-            `jax.shard_map`, where loops start from constants; the layout of the cache where the compiler shards it.
-    """
-    episodes = ids.group.shape[0]
-    slots = config.slots or episodes
-    if slots % config.group_size or episodes % config.group_size:
-        raise ValueError(
-            f"{slots} slots and {episodes} episodes must both be multiples of the {config.group_size} members of a "
-            "group"
-        )
-    if slots > episodes:
-        raise ValueError(f"{slots} slots for {episodes} episodes: give at most one slot an episode")
-    # Turns beyond T would be played but not recorded.
-    settings = settings.replace(horizon=jnp.minimum(settings.horizon, config.max_turns))
-    layers = decoder.prepare_for_decode(params, model)
-    opening = prefill_prefixes(layers, model, batched_env)
-    engine = _Engine(layers, model, batched_env, config, key, ids, settings, responses, constrain_sharding, opening)
-
-    def cycle(state: LoopState) -> LoopState:
-        state = jax.lax.while_loop(engine.may_decode, lambda s: constrain_sharding(engine.decode(s)), state)
-        state, pending = engine.interact(state)
-        state = constrain_sharding(state)
-        return jax.lax.cond(
-            jnp.any(state.active), lambda s: constrain_sharding(engine.prefill(s, pending)), lambda s: s, state
-        )
-
-    return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, constrain_sharding(engine.start(slots)))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Engine:
-    """The steps of the loop, over one set of arguments."""
 
     params: decoder.Params
     model: DecoderConfig
     batched_env: BatchedEnv
     config: EngineConfig
-    key: jax.Array
+    key: Key[Array, ""]
+    """Key of this rollout."""
     ids: EpisodeIds
+    """E episodes; with a group size above 1, rows of a group are contiguous."""
     settings: RolloutSettings
-    responses: Response | None
-    constrain_sharding: Callable[[Any], Any]
-    opening: decoder.KVCache
+    constrain_sharding: Callable[[Any], Any] = lambda state: state
+    """Annotates every new state for the devices: `Shards.varying` inside a checked `jax.shard_map`, where loops start
+    from constants; the layout of the cache where the compiler shards it."""
+    responses: Response | None = None
+    """[E, T] responses to use instead of sampling; each token is scored as if it had been sampled."""
+    prefixes: decoder.KVCache = dataclasses.field(init=False)
     """Keys and values of the task prefixes, see `prefill_prefixes`."""
 
-    def start(self, slots: int) -> LoopState:
-        """Starts the first `slots` episodes and prefills their first observations, once per group."""
+    def __post_init__(self):
+        self.episodes, group_size = self.ids.group.shape[0], self.config.group_size
+        self.slots = self.config.slots or self.episodes
+        if self.slots % group_size or self.episodes % group_size:
+            raise ValueError(
+                f"{self.slots} slots and {self.episodes} episodes must both be multiples of the {group_size} members "
+                "of a group"
+            )
+        if self.slots > self.episodes:
+            raise ValueError(f"{self.slots} slots for {self.episodes} episodes: give at most one slot an episode")
+        # Turns beyond T would be played but not recorded.
+        self.settings = self.settings.replace(horizon=jnp.minimum(self.settings.horizon, self.config.max_turns))
+        self.params = decoder.prepare_for_decode(self.params, self.model)
+        self.prefixes = prefill_prefixes(self.params, self.model, self.batched_env)
+
+    def run(self) -> LoopState:
+        """Plays all episodes, and returns the final state."""
+        constrain = self.constrain_sharding
+
+        def cycle(state: LoopState) -> LoopState:
+            state = jax.lax.while_loop(self.may_decode, lambda s: constrain(self.decode(s)), state)
+            state, pending = self.step_environments(state)
+            state = constrain(state)
+            return jax.lax.cond(
+                jnp.any(state.active), lambda s: constrain(self.prefill(s, pending)), lambda s: s, state
+            )
+
+        return jax.lax.while_loop(lambda state: jnp.any(state.active), cycle, constrain(self.start()))
+
+    def start(self) -> LoopState:
+        """Starts the first episodes, one per slot, and prefills their first observations, once per group."""
+        slots, config = self.slots, self.config
         ids = jax.tree.map(lambda x: x[:slots], self.ids)
         batched_env, message = self.batched_env.reset(self.key, self.settings, ids)
-        heads = slice(None, None, self.config.group_size)
-        cache = decoder.init_cache(
-            self.model, slots // self.config.group_size, cache_length(self.batched_env, self.config)
-        )
-        cache = write_prefix(cache, self.opening, ids.task[heads], jnp.ones(slots // self.config.group_size, bool))
-        tokens, length = message.tokens[heads], message.length[heads]
-        last, cache = self._read(cache, tokens, self._prefix_length(ids.task[heads]), length)
-        logits = decoder.logits(self.params, last)
-        logits, cache = jax.tree.map(lambda x: jnp.repeat(x, self.config.group_size, axis=0), (logits, cache))
+        task, tokens, length = (x[:: config.group_size] for x in (ids.task, message.tokens, message.length))
+        cache = decoder.init_cache(self.model, task.shape[0], cache_length(self.batched_env, config))
+        cache = write_prefix(cache, self.prefixes, task, jnp.ones(task.shape[0], bool))
+        prefilled = self._read(cache, tokens, self._prefix_length(task), length)
+        logits, cache = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
         return LoopState(
             episode=jnp.arange(slots),
             ids=ids,
@@ -203,20 +178,19 @@ class _Engine:
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
-            response=empty_response(slots, self.config.max_response_tokens),
+            response=empty_response(slots, config.max_response_tokens),
             parser=parsing.start(self.batched_env.grammars, ids.task),
             logits=logits,
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
-            trajectory=empty_trajectory(
-                self.batched_env, self.ids, self.config.max_turns, self.config.max_response_tokens
-            ),
-            stats=_counters(self.ids.group.shape[0]),
+            trajectory=empty_trajectory(self.batched_env, self.ids, config.max_turns, config.max_response_tokens),
+            decode_steps=jnp.int32(0),
+            prefill_steps=jnp.int32(1),
         )
 
-    def may_decode(self, state: LoopState) -> jax.Array:
-        """bool[]: some row is decoding, and fewer rows wait than `prefill_threshold` asks for."""
+    def may_decode(self, state: LoopState) -> Bool[Array, ""]:
+        """Whether some row is decoding, and fewer rows wait than `prefill_threshold` asks for."""
         waiting = jnp.sum(state.waiting)
         return jnp.any(state.active & ~state.waiting) & (
             waiting < self.config.prefill_threshold * jnp.sum(state.active)
@@ -224,29 +198,26 @@ class _Engine:
 
     def decode(self, state: LoopState) -> LoopState:
         """Adds one token to the response of every decoding row, and runs the model on it."""
-        config = self.config
+        config, grammars, task = self.config, self.batched_env.grammars, state.ids.task
         decoding = state.active & ~state.waiting
         response = state.response
-        token, logprob, longest = self._next_token(state)
+        token, logprob, max_length = self._next_token(state)
 
-        here = (jnp.arange(config.max_response_tokens) == response.length[:, None]) & decoding[:, None]
+        appended = (jnp.arange(config.max_response_tokens) == response.length[:, None]) & decoding[:, None]
         response = Response(
-            tokens=jnp.where(here, token[:, None], response.tokens),
-            logprob=jnp.where(here, logprob[:, None], response.logprob),
+            tokens=jnp.where(appended, token[:, None], response.tokens),
+            logprob=jnp.where(appended, logprob[:, None], response.logprob),
             length=response.length + decoding,
             ended=response.ended | (decoding & _is_one_of(token, config.end_of_turn)),
         )
-        parser = masked.where(
-            decoding, parsing.advance(self.batched_env.grammars, state.ids.task, state.parser, token), state.parser
-        )
-        complete = response.ended | (response.length >= longest)
+        parser = masked.where(decoding, parsing.advance(grammars, task, state.parser, token), state.parser)
+        complete = response.ended | (response.length >= max_length)
         if config.stop_at_answer:
-            complete |= parsing.closed(self.batched_env.grammars, state.ids.task, parser)
+            complete |= parsing.closed(grammars, task, parser)
 
         hidden, cache = decoder.forward_with_cache(
             self.params, self.model, state.cache, token[:, None], state.position, decoding.astype(jnp.int32)
         )
-        stats = state.stats
         return state.replace(
             response=response,
             parser=parser,
@@ -254,15 +225,11 @@ class _Engine:
             logits=masked.where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
             cache=cache,
             position=state.position + decoding,
-            stats=stats.replace(
-                decode_steps=stats.decode_steps + 1,
-                sampled_tokens=stats.sampled_tokens + jnp.sum(decoding, dtype=jnp.int32),
-                slot_steps=stats.slot_steps + decoding.shape[0],
-            ),
+            decode_steps=state.decode_steps + 1,
         )
 
-    def _next_token(self, state: LoopState) -> tuple[jax.Array, jax.Array, jax.Array | int]:
-        """Token and log-probability of each row, [B], and the length at which its response is complete."""
+    def _next_token(self, state: LoopState) -> tuple[Int[Array, " B"], Float[Array, " B"], Int[Array, " B"] | int]:
+        """Token and log-probability of each row, and the length at which its response is complete."""
         temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
         if self.responses is None:
             keys = rng.token_key(state.sample_keys, state.turn, state.response.length)
@@ -271,89 +238,57 @@ class _Engine:
         token = jnp.take_along_axis(given.tokens, state.response.length[:, None], axis=1, mode="clip")[:, 0]
         return token, score(state.logits, temperature, token), given.length
 
-    def interact(self, state: LoopState) -> tuple[LoopState, jax.Array]:
+    def step_environments(self, state: LoopState) -> tuple[LoopState, Bool[Array, " B"]]:
         """Steps the environments of the waiting rows, records their turns, and refills free slots with new episodes.
 
-        Returns:
-            The state, and bool[B]: the rows whose message has to be prefilled next.
+        Returns the state, and the rows whose message has to be prefilled next.
         """
-        answered = state.waiting
+        stepped = state.waiting
         parsed = parsing.result(self.batched_env.grammars, state.ids.task, state.parser)
         batched_env, result, message = self.batched_env.step(
-            self.settings,
-            state.batched_env,
-            state.response,
-            parsed,
-            answered,
-            opens=self.config.context == "single_turn",
+            self.settings, state.batched_env, state.response, parsed, stepped, new_context=self._single_turn
         )
-        turn = state.turn + answered
-        over = answered & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
-        full = answered & ~over & self._is_full(state, message)
+        turn = state.turn + stepped
+        over = stepped & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
+        full = stepped & ~over & self._is_full(state, message)
         cause = 1 + jnp.select(
             [result.truncated, full], [TRUNCATIONS.index("actions"), TRUNCATIONS.index("context")], 0
         )
         result, over = result.replace(truncated=result.truncated | full), over | full
         trajectory = record_turn(
-            state.trajectory, state.episode, state.turn, state.message, state.response, result, answered
+            state.trajectory, state.episode, state.turn, state.message, state.response, result, stepped
         )
         truncated = over & ~result.terminated & ~result.failed
         trajectory = record_truncation(trajectory, state.episode, message, cause, truncated)
-        continuing = answered & ~over
+        continuing = stepped & ~over
         state = state.replace(
             batched_env=batched_env,
             trajectory=trajectory,
             turn=turn,
             message=masked.where(continuing, message, state.message),
             active=state.active & ~over,
-            waiting=jnp.zeros_like(answered),
+            waiting=jnp.zeros_like(stepped),
         )
-        if state.episode.shape[0] == self.ids.group.shape[0]:
+        if self.slots == self.episodes:
             return state, continuing
         state, refilled = self._refill(state, over)
         return state, continuing | refilled
 
-    def _is_full(self, state: LoopState, message: Message) -> jax.Array:
-        """bool[B]: after this message the context may have no room for a response."""
+    def _is_full(self, state: LoopState, message: Message) -> Bool[Array, " B"]:
+        """Whether the context may have no room for a response after this message."""
         if not self.config.context_tokens:
             return jnp.zeros_like(state.active)
-        alone = self.config.context == "single_turn"
-        start = self._prefix_length(state.ids.task) if alone else state.position
+        start = self._prefix_length(state.ids.task) if self._single_turn else state.position
         return start + message.length + self.config.max_response_tokens > self.config.context_tokens
 
-    def prefill(self, state: LoopState, pending: jax.Array) -> LoopState:
-        """Runs the model on the observations of the rows in `pending` bool[B] and starts their responses."""
-        start = state.position
-        if self.config.context == "single_turn":
-            start = jnp.where(pending, self._prefix_length(state.ids.task), start)
-        length = jnp.where(pending, state.message.length, 0)
-        last, cache = self._read(state.cache, state.message.tokens, start, length)
-        return state.replace(
-            cache=cache,
-            position=start + length,
-            logits=masked.where(pending, decoder.logits(self.params, last), state.logits),
-            response=masked.where(
-                pending, empty_response(pending.shape[0], self.config.max_response_tokens), state.response
-            ),
-            parser=masked.where(pending, parsing.start(self.batched_env.grammars, state.ids.task), state.parser),
-            stats=state.stats.replace(prefill_steps=state.stats.prefill_steps + 1),
-        )
-
-    def _read(
-        self, cache: decoder.KVCache, tokens: jax.Array, start: jax.Array, length: jax.Array
-    ) -> tuple[jax.Array, decoder.KVCache]:
-        """See `chunked_prefill`."""
-        return chunked_prefill(self.params, self.model, cache, tokens, start, length, self.config.chunk)
-
-    def _refill(self, state: LoopState, over: jax.Array) -> tuple[LoopState, jax.Array]:
+    def _refill(self, state: LoopState, over: Bool[Array, " B"]) -> tuple[LoopState, Bool[Array, " B"]]:
         """Starts the next episodes in the slots whose episode is over, in the order of the slots."""
-        total = self.ids.group.shape[0]
         candidate = state.next_episode + jnp.cumsum(over, dtype=jnp.int32) - 1
-        refilled = over & (candidate < total)
-        taken = jnp.minimum(candidate, total - 1)
+        refilled = over & (candidate < self.episodes)
+        episode = jnp.minimum(candidate, self.episodes - 1)
 
-        def take(state: LoopState) -> LoopState:
-            ids = masked.where(refilled, jax.tree.map(lambda x: x[taken], self.ids), state.ids)
+        def begin(state: LoopState) -> LoopState:
+            ids = masked.where(refilled, jax.tree.map(lambda x: x[episode], self.ids), state.ids)
             batched_env, message = self.batched_env.reset(self.key, self.settings, ids, refilled)
             state = state.replace(
                 ids=ids,
@@ -362,28 +297,54 @@ class _Engine:
                 sample_keys=masked.where(refilled, rng.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
-                cache=write_prefix(state.cache, self.opening, ids.task, refilled),
+                cache=write_prefix(state.cache, self.prefixes, ids.task, refilled),
             )
             return self.constrain_sharding(state)
 
-        state = jax.lax.cond(jnp.any(refilled), take, lambda s: s, state)
+        state = jax.lax.cond(jnp.any(refilled), begin, lambda s: s, state)
         return state.replace(
-            episode=jnp.where(over, jnp.where(refilled, taken, total), state.episode),
+            episode=jnp.where(over, jnp.where(refilled, episode, self.episodes), state.episode),
             active=state.active | refilled,
             next_episode=state.next_episode + jnp.sum(refilled, dtype=jnp.int32),
         ), refilled
 
-    def _prefix_length(self, task: jax.Array) -> jax.Array:
+    def prefill(self, state: LoopState, pending: Bool[Array, " B"]) -> LoopState:
+        """Runs the model on the observations of the `pending` rows and starts their responses."""
+        start = state.position
+        if self._single_turn:
+            start = jnp.where(pending, self._prefix_length(state.ids.task), start)
+        length = jnp.where(pending, state.message.length, 0)
+        logits, cache = self._read(state.cache, state.message.tokens, start, length)
+        empty = empty_response(self.slots, self.config.max_response_tokens)
+        first = parsing.start(self.batched_env.grammars, state.ids.task)
+        return state.replace(
+            cache=cache,
+            position=start + length,
+            logits=masked.where(pending, logits, state.logits),
+            response=masked.where(pending, empty, state.response),
+            parser=masked.where(pending, first, state.parser),
+            prefill_steps=state.prefill_steps + 1,
+        )
+
+    def _read(
+        self,
+        cache: decoder.KVCache,
+        tokens: Int[Array, "B O"],
+        start: Int[Array, " B"],
+        length: Int[Array, " B"],
+    ) -> tuple[Float[Array, "B V"], decoder.KVCache]:
+        """Logits after the first `length` tokens of each row, and the cache that includes these tokens."""
+        last, cache = chunked_prefill(self.params, self.model, cache, tokens, start, length, self.config.chunk)
+        return decoder.logits(self.params, last), cache
+
+    @property
+    def _single_turn(self) -> bool:
+        return self.config.context == "single_turn"
+
+    def _prefix_length(self, task: Int[Array, " B"]) -> Int[Array, " B"]:
         return jnp.asarray(self.batched_env.prefix_length)[task]
 
 
-def _is_one_of(token: jax.Array, stops: tuple[int, ...]) -> jax.Array:
-    """bool[B]: the token [B] is a stop token. One comparison per stop token, since there are few."""
+def _is_one_of(token: Int[Array, " B"], stops: tuple[int, ...]) -> Bool[Array, " B"]:
+    """Whether each token is a stop token. One comparison per stop token, since there are few."""
     return functools.reduce(operator.or_, (token == stop for stop in stops))
-
-
-def _counters(episodes: int) -> RolloutStats:
-    """Counters after the first prefill; those that follow from the trajectory are filled in at the end."""
-    counted = {field.name: 0 for field in dataclasses.fields(RolloutStats) if field.name != "measured"}
-    counted |= {"prefill_steps": 1, "rounds": 1, "episodes": episodes}
-    return RolloutStats(**{name: jnp.int32(value) for name, value in counted.items()})

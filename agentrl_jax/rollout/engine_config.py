@@ -8,22 +8,7 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Shapes and scheduling of a rollout. Letters as in `rollout.engine`.
-
-    Attributes:
-        max_turns: T.
-        max_response_tokens: L, the cap on one response.
-        group_size: episodes per group; their rows are contiguous and share the prefill of the first observation.
-        slots: B; 0 gives every episode its own slot; with fewer, slots are refilled as episodes end.
-        prefill_threshold: share of the active rows that must wait before observations are prefilled; 1 is a barrier
-            after every turn.
-        context: "full" keeps the whole conversation; "single_turn" restarts from the prompt's prefix at every turn.
-        stop_at_answer: end a turn when the answer closes, without waiting for an end-of-turn token.
-        end_of_turn: ids of the stop tokens, at least one; sampling one of them ends the response.
-        chunk: observations are prefilled in chunks of this many tokens, until the longest is read; 0 for the full
-            width O at once. Chunks avoid padding where observations differ much in length.
-        context_tokens: maximum tokens of a context; an episode whose next turn might need more is truncated. 0 for the
-            longest context that can occur.
+    """Shapes and scheduling of a rollout, with the shapes of `rollout.engine`.
 
     Raises:
         ValueError: `prefill_threshold` is outside (0, 1], or `end_of_turn` is empty.
@@ -32,17 +17,29 @@ class EngineConfig:
     max_turns: int
     max_response_tokens: int
     group_size: int
+    """Episodes per group; their rows are contiguous and share the prefill of the first observation."""
     slots: int
+    """B; 0 gives every episode its own slot; with fewer, slots are refilled as episodes end."""
     prefill_threshold: float
+    """Share of the active rows that must wait before observations are prefilled; 1 is a barrier after every turn."""
     context: Literal["full", "single_turn"]
+    """Whether to keep the conversation, or to restart from the prompt's prefix at every turn."""
     stop_at_answer: bool
+    """End a turn when the answer closes, without waiting for an end-of-turn token."""
     end_of_turn: tuple[int, ...]
+    """Ids of the stop tokens, at least one; sampling one of them ends the response."""
     chunk: int = 0
+    """Observations are prefilled in chunks of this many tokens, until the longest is read; 0 for the full width O at
+    once. Chunks avoid padding where observations differ much in length."""
     context_tokens: int = 0
+    """Maximum tokens of a context; an episode whose next turn might need more is truncated. 0 for the longest context
+    that can occur."""
 
     def __post_init__(self):
         if not 0 < self.prefill_threshold <= 1:
-            raise ValueError(f"prefill_threshold {self.prefill_threshold} must lie in (0, 1]")
+            raise ValueError(
+                f"prefill_threshold {self.prefill_threshold} is not in (0, 1]; expected a share of the rows"
+            )
         if not self.end_of_turn:
             raise ValueError("end_of_turn names no stop token; give at least one")
 

@@ -1,10 +1,7 @@
-"""Metrics of a batch of trajectories, over all episodes and per task.
+"""Metrics of a batch of trajectories of `E` episodes, over all episodes and per task."""
 
-Shapes: `E` episodes, `M` members of a group.
-"""
-
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.masked import Mean
@@ -14,8 +11,8 @@ from agentrl_jax.rollout.trajectory import TRUNCATIONS, Trajectory
 
 def trajectory_metrics(
     trajectory: Trajectory, task_names: tuple[str, ...], group_size: int, penalties: Penalties
-) -> dict[str, jax.Array]:
-    """The means of `trajectory_means` as values f32[]."""
+) -> dict[str, Float[Array, ""]]:
+    """The means of `trajectory_means` as values."""
     return {name: x.value for name, x in trajectory_means(trajectory, task_names, group_size, penalties).items()}
 
 
@@ -24,34 +21,27 @@ def trajectory_means(
 ) -> dict[str, Mean]:
     """Means over the episodes of a batch (RAGEN's `train/*`, reference section 3.2).
 
-    Episodes whose environment failed count in "failed" and in nothing else.
+    Episodes whose environment failed count in "failed" and in nothing else. The rows of a group are contiguous; M is
+    `group_size`. First over all episodes; with several tasks also under each task's name, with "episodes":
 
-    Args:
-        trajectory: E episodes; the rows of a group are contiguous.
-        task_names: name of each task.
-        group_size: M.
-        penalties: penalties included in "return".
-
-    Returns:
-        success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format
-        (share of turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated
-        and by cause truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information
-        as a mean per turn, and non-zero/... as the mean over the episodes where it is not 0. First over all episodes;
-        with several tasks also under each task's name, with "episodes".
+    success, return (penalties included), raw_return, turns, actions, response_tokens (per turn), valid_format (share of
+    turns), valid_turn, ended (share of turns that the policy ended itself), failed, overflow, truncated and by cause
+    truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as a mean per
+    turn, and non-zero/... as the mean over the episodes where it is not 0.
     """
     everything = jnp.ones(trajectory.num_turns.shape, bool)
-    metrics = _over(trajectory, everything, group_size, penalties)
+    metrics = _means(trajectory, everything, group_size, penalties)
     if len(task_names) > 1:
         for index, name in enumerate(task_names):
-            mine = trajectory.ids.task == index
-            part = _over(trajectory, mine, group_size, penalties)
+            chosen = trajectory.ids.task == index
+            part = _means(trajectory, chosen, group_size, penalties)
             # A sum, so the weight is 0.
-            part["episodes"] = Mean(masked.count(mine), jnp.float32(0))
+            part["episodes"] = Mean(masked.count(chosen), jnp.float32(0))
             metrics |= {f"{name}/{key}": value for key, value in part.items()}
     return metrics
 
 
-def _over(trajectory: Trajectory, chosen: jax.Array, group_size: int, penalties: Penalties) -> dict[str, Mean]:
+def _means(trajectory: Trajectory, chosen: Bool[Array, " E"], group_size: int, penalties: Penalties) -> dict[str, Mean]:
     valid = chosen & ~trajectory.failed
     played = trajectory.turn_mask & valid[:, None]
 

@@ -1,12 +1,10 @@
-"""Response grammars of several tasks, applied to a batch of rows.
-
-Shapes: `B` rows, `K` tasks.
-"""
+"""Response grammars of several tasks, applied to a batch of `B` rows."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.text import grammar
 from agentrl_jax.text.grammar import GrammarState, GrammarTable, ParsedResponse
@@ -15,7 +13,7 @@ Tables = tuple[GrammarTable, ...]
 """One grammar per task; all keep the same number of actions per turn. If empty, nothing is parsed."""
 
 
-def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *rows: Any) -> Any:
+def _per_task(tables: Tables, task: Int[Array, " B"], function: Callable[..., Any], *rows: Any) -> Any:
     if not tables:
         return ()
 
@@ -25,21 +23,21 @@ def _per_task(tables: Tables, task: jax.Array, function: Callable[..., Any], *ro
     return jax.vmap(row)(task, *rows)
 
 
-def start(tables: Tables, task: jax.Array) -> GrammarState:
-    """State of each row before the first token of a response; `task` i32[B] selects the grammar."""
+def start(tables: Tables, task: Int[Array, " B"]) -> GrammarState:
+    """State of each row before the first token of a response; `task` selects the grammar."""
     return _per_task(tables, task, grammar.start)
 
 
-def advance(tables: Tables, task: jax.Array, state: GrammarState, token: jax.Array) -> GrammarState:
-    """State after the tokens `token` i32[B]."""
+def advance(tables: Tables, task: Int[Array, " B"], state: GrammarState, token: Int[Array, " B"]) -> GrammarState:
+    """State after one more token."""
     return _per_task(tables, task, grammar.advance, state, token)
 
 
-def closed(tables: Tables, task: jax.Array, state: GrammarState) -> jax.Array:
-    """bool[B]: the answer has been closed."""
+def closed(tables: Tables, task: Int[Array, " B"], state: GrammarState) -> Bool[Array, " B"]:
+    """Whether the answer has been closed."""
     return _per_task(tables, task, grammar.closed, state)
 
 
-def result(tables: Tables, task: jax.Array, state: GrammarState) -> ParsedResponse:
+def result(tables: Tables, task: Int[Array, " B"], state: GrammarState) -> ParsedResponse:
     """The parsed responses, fields [B, ...]."""
     return _per_task(tables, task, grammar.result, state)

@@ -1,11 +1,12 @@
 """Prefill of what the model reads before it responds: task prefixes (once for all episodes) and observations.
 
-Shapes: `B` rows, `K` tasks, `S` cache positions, `P` tokens of the longest prefix, `O` observation tokens, `D`
+Shapes: `B` rows, `K` tasks, `P` tokens of the longest prefix, `O` observation tokens, `C` tokens of a chunk, `D`
 embedding dimension.
 """
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
@@ -13,15 +14,9 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
 def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: BatchedEnv) -> decoder.KVCache:
-    """Keys and values of the P prefix positions of every task, one row per task.
+    """Keys and values of the P prefix positions of every task: a cache of K rows and P positions.
 
-    Args:
-        params: parameters of the policy from `decoder.prepare_for_decode`.
-        model: shape of the policy.
-        batched_env: has the prefixes of the K tasks, i32[K, P].
-
-    Returns:
-        A cache of K rows and P positions.
+    `params` come from `decoder.prepare_for_decode`.
     """
     tasks, length = batched_env.prefix.shape
     cache = decoder.init_cache(model, tasks, length)
@@ -32,23 +27,13 @@ def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: 
 
 
 def write_prefix(
-    cache: decoder.KVCache, prefixes: decoder.KVCache, task: jax.Array, rows: jax.Array
+    cache: decoder.KVCache, prefixes: decoder.KVCache, task: Int[Array, " B"], rows: Bool[Array, " B"]
 ) -> decoder.KVCache:
-    """Writes the task prefix to the start of some rows of a cache.
-
-    Args:
-        cache: of B rows and S positions.
-        prefixes: from `prefill_prefixes`.
-        task: i32[B] task of each row.
-        rows: bool[B] rows to write; the others keep every bit.
-
-    Returns:
-        The new cache of B rows and S positions.
-    """
+    """Writes the prefix of each row's task to the start of its cache; the rows not in `rows` keep every bit."""
 
     def write(buffer: jax.Array, prefix: jax.Array) -> jax.Array:
-        begun = jnp.where(rows[:, None, None, None], prefix[task], buffer[:, :, : prefix.shape[2]])
-        return jax.lax.dynamic_update_slice_in_dim(buffer, begun, 0, axis=2)
+        start = jnp.where(rows[:, None, None, None], prefix[task], buffer[:, :, : prefix.shape[2]])
+        return jax.lax.dynamic_update_slice_in_dim(buffer, start, 0, axis=2)
 
     return jax.tree.map(write, cache, prefixes)
 
@@ -57,24 +42,16 @@ def chunked_prefill(
     params: decoder.Params,
     model: DecoderConfig,
     cache: decoder.KVCache,
-    tokens: jax.Array,
-    start: jax.Array,
-    length: jax.Array,
+    tokens: Int[Array, "B O"],
+    start: Int[Array, " B"],
+    length: Int[Array, " B"],
     size: int,
-) -> tuple[jax.Array, decoder.KVCache]:
-    """Runs the model on the first tokens of every row, in chunks of `size` tokens until the longest row is read.
+) -> tuple[Float[Array, "B D"], decoder.KVCache]:
+    """Runs the model on the first `length` tokens of every row, whose cache positions begin at `start`.
 
-    Args:
-        params: parameters of the policy from `decoder.prepare_for_decode`.
-        model: shape of the policy.
-        cache: of B rows.
-        tokens: i32[B, O]; the first `length` tokens of a row are read.
-        start: i32[B] cache position of the first token.
-        length: i32[B], at most O; a row with 0 reads nothing, and its hidden state is meaningless.
-        size: tokens of a chunk; 0, or O and more, for all O at once.
-
-    Returns:
-        The hidden state [B, D] of the last token that each row reads, and the new cache.
+    Works in chunks of `size` tokens until the longest row is read; with 0, or O and more, all O at once. Returns the
+    hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`
+    come from `decoder.prepare_for_decode`.
     """
     if not 0 < size < tokens.shape[1]:
         hidden, cache = decoder.forward_with_cache(params, model, cache, tokens, start, length)
@@ -87,7 +64,7 @@ def chunked_prefill(
         hidden, cache = decoder.forward_with_cache(params, model, cache, part, start + number * size, count)
         return count, _last(hidden, count), cache
 
-    def go_on(carry):
+    def next_chunk(carry):
         number, last, cache = carry
         count, hidden, cache = read(number, cache)
         return number + 1, jnp.where(count[:, None] > 0, hidden, last), cache
@@ -96,10 +73,10 @@ def chunked_prefill(
     # Computed from `length`, so that it varies over devices like the value that replaces it.
     nothing = jnp.broadcast_to(0 * length[:, None], hidden.shape).astype(hidden.dtype)
     longest = jnp.max(length)
-    _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, go_on, (jnp.int32(0), nothing, cache))
+    _, last, cache = jax.lax.while_loop(lambda c: c[0] * size < longest, next_chunk, (jnp.int32(0), nothing, cache))
     return last, cache
 
 
-def _last(hidden: jax.Array, length: jax.Array) -> jax.Array:
-    """Hidden state [B, D] of the last real token of each row of a chunk [B, C, D]."""
+def _last(hidden: Float[Array, "B C D"], length: Int[Array, " B"]) -> Float[Array, "B D"]:
+    """Hidden state of the last real token of each row of a chunk."""
     return jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], axis=1)[:, 0]

@@ -1,10 +1,8 @@
-"""Records the finished turns in a trajectory.
-
-Shapes: as in `engine`.
-"""
+"""Records the finished turns in a trajectory. Shapes as in `engine`."""
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, Trajectory, TurnResult
@@ -21,14 +19,7 @@ def empty_response(batch: int, length: int) -> Response:
 
 
 def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, turns: int, max_response_tokens: int) -> Trajectory:
-    """A trajectory of E episodes without played turns.
-
-    Args:
-        batched_env: environments and prompts.
-        ids: the episodes.
-        turns: T.
-        max_response_tokens: L.
-    """
+    """A trajectory of the episodes `ids` without played turns."""
     episodes = ids.group.shape[0]
     flat = empty_response(episodes * turns, max_response_tokens), batched_env.empty_result(episodes * turns)
     response, result = jax.tree.map(lambda x: x.reshape(episodes, turns, *x.shape[1:]), flat)
@@ -50,25 +41,15 @@ def empty_trajectory(batched_env: BatchedEnv, ids: EpisodeIds, turns: int, max_r
 
 def record_turn(
     trajectory: Trajectory,
-    episode: jax.Array,
-    turn: jax.Array,
+    episode: Int[Array, " B"],
+    turn: Int[Array, " B"],
     message: Message,
     response: Response,
     result: TurnResult,
-    answered: jax.Array,
+    finished: Bool[Array, " B"],
 ) -> Trajectory:
-    """Adds the finished turns of some slots to the trajectory.
-
-    Args:
-        trajectory: of E episodes.
-        episode: i32[B] episode of each slot.
-        turn: i32[B] number of the finished turn.
-        message: the observations that the turn began with.
-        response: the responses.
-        result: the environments' results.
-        answered: bool[B] slots whose turn is finished; nothing is written for the others.
-    """
-    episode = jnp.where(answered, episode, trajectory.num_turns.shape[0])
+    """Adds turn number `turn` of the slots where it is `finished`; `message` is the observation it began with."""
+    episode = jnp.where(finished, episode, trajectory.num_turns.shape[0])
 
     def put(buffer, rows):
         return buffer.at[episode, turn].set(rows, mode="drop")
@@ -84,17 +65,13 @@ def record_turn(
 
 
 def record_truncation(
-    trajectory: Trajectory, episode: jax.Array, message: Message, cause: jax.Array, truncated: jax.Array
+    trajectory: Trajectory,
+    episode: Int[Array, " B"],
+    message: Message,
+    cause: Int[Array, " B"],
+    truncated: Bool[Array, " B"],
 ) -> Trajectory:
-    """Adds the causes and final observations of truncated episodes to the trajectory.
-
-    Args:
-        trajectory: of E episodes.
-        episode: i32[B] episode of each slot.
-        message: the observations that the next responses would have answered.
-        cause: i32[B] as in `Trajectory.truncation`.
-        truncated: bool[B] slots whose episode is truncated now; nothing is written for the others.
-    """
+    """Adds the cause and the final observation of the slots whose episode is truncated now."""
     episode = jnp.where(truncated, episode, trajectory.num_turns.shape[0])
 
     def put(buffer, rows):

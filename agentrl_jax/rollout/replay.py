@@ -4,7 +4,7 @@ Floating-point sums depend on their order, so a parallel forward pass gives log-
 the rollout in their last bits. A replay runs the engine itself over the recorded trajectory, with the same rows,
 chunks, slots and refills. With the rollout's parameters its result is equal bit for bit.
 
-Shapes: `E` episodes, `B` rows, `T` turns, `L` response tokens, `P` prompt tokens, `O` observation tokens.
+Shapes: `E` episodes, `B` rows, `K` tasks, `T` turns, `L` response tokens, `P` prompt tokens.
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
-from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import Message
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory, TurnResult, unplayed
@@ -28,25 +29,16 @@ def replay_logprobs(
     model: DecoderConfig,
     config: EngineConfig,
     trajectory: Trajectory,
-    temperature: jax.Array,
+    temperature: Float[Array, " E"],
     tasks: int,
     varying: Callable[[Any], Any] = lambda tree: tree,
-) -> jax.Array:
+) -> Float[Array, "E T L"]:
     """Log-probability of every recorded token under `params`, computed by the steps of the rollout.
 
-    No environment is stepped and nothing is sampled. For values only: there is no gradient through its loops.
-
-    Args:
-        params: parameters of the policy, stacked.
-        model: shape of the policy, as in the rollout (static).
-        config: as in the rollout (static).
-        trajectory: all E episodes that one device played, in the same order.
-        temperature: f32[E] sampling temperature of each episode.
-        tasks: number of tasks that the rollout could have played (static).
-        varying: used as `constrain_sharding` of `engine.final_state`.
-
-    Returns:
-        f32[E, T, L]; 0 where no token was sampled or the token was greedy.
+    0 where no token was sampled or the token was greedy. No environment is stepped and nothing is sampled. For values
+    only: there is no gradient through its loops. `params`, `model` and `config` are as in the rollout, `trajectory`
+    has all episodes that one device played, in the same order, `tasks` is the number of tasks that the rollout could
+    have played, and `varying` is the engine's `constrain_sharding`.
 
     Raises:
         ValueError: turns or response tokens of the trajectory do not match `config`, or its number of episodes does
@@ -63,57 +55,45 @@ def replay_logprobs(
     settings = RolloutSettings(
         temperature=temperature, horizon=jnp.max(trajectory.num_turns), max_actions=jnp.int32(0), env_params=()
     )
-    state = engine.final_state(
-        params,
-        model,
-        RecordedEnv(trajectory, tasks),
-        # The trajectory says where each response ended.
-        dataclasses.replace(config, stop_at_answer=False),
-        jax.random.key(0),  # nothing is sampled
-        trajectory.ids.replace(group=row),
-        settings,
-        responses=trajectory.response,
-        constrain_sharding=varying,
+    # The trajectory says where each response ended, and no key is used, because nothing is sampled.
+    config, key = dataclasses.replace(config, stop_at_answer=False), jax.random.key(0)
+    ids, batched_env = trajectory.ids.replace(group=row), RecordedEnv(trajectory, tasks)
+    replayed, _ = rollout(
+        params, model, batched_env, config, key, ids, settings, varying, responses=trajectory.response
     )
-    return state.trajectory.response.logprob
+    return replayed.response.logprob
 
 
 class RecordedState(struct.PyTreeNode):
-    """The replayed episodes of B slots.
+    """The replayed episodes of B slots."""
 
-    Attributes:
-        row: i32[B] row of the recorded trajectory.
-        turn: i32[B] turns answered.
-    """
-
-    row: jax.Array
-    turn: jax.Array
+    row: Int[Array, " B"]
+    """Row of the recorded trajectory."""
+    turn: Int[Array, " B"]
+    """Turns finished."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordedEnv:
-    """A `BatchedEnv` that returns recorded turns. Every episode is its own group; the group number is its row.
-
-    Attributes:
-        trajectory: the recorded episodes, E.
-        tasks: number of tasks.
-    """
+    """A `BatchedEnv` that returns recorded turns. Every episode is its own group; the group number is its row."""
 
     trajectory: Trajectory
     tasks: int
+    """Number of tasks."""
 
     @property
-    def prefix(self) -> jax.Array:
-        """i32[tasks, P]; a task without episodes here has the prefix of another task, which is never read."""
-        return self.trajectory.prompt[self._an_episode]
+    def prefix(self) -> Int[Array, "K P"]:
+        """See `BatchedEnv.prefix`; a task without episodes here has that of another task, which is never read."""
+        return self.trajectory.prompt[self._example]
 
     @property
-    def prefix_length(self) -> jax.Array:
-        """i32[tasks]."""
-        return self.trajectory.prompt_length[self._an_episode]
+    def prefix_length(self) -> Int[Array, " K"]:
+        """See `BatchedEnv.prefix_length`."""
+        return self.trajectory.prompt_length[self._example]
 
     @property
-    def _an_episode(self) -> jax.Array:
+    def _example(self) -> Int[Array, " K"]:
+        """An episode of each task."""
         return jnp.argmax(self.trajectory.ids.task == jnp.arange(self.tasks)[:, None], axis=1)
 
     @property
@@ -123,11 +103,11 @@ class RecordedEnv:
 
     @property
     def observation_tokens(self) -> int:
-        """O."""
+        """See `BatchedEnv.observation_tokens`."""
         return self.trajectory.observation.shape[2]
 
     def reset(
-        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+        self, key: Key[Array, ""], settings: RolloutSettings, ids: EpisodeIds, mask: Bool[Array, " B"] | None = None
     ) -> tuple[RecordedState, Message]:
         """See `BatchedEnv.reset`."""
         state = RecordedState(row=ids.group, turn=jnp.zeros_like(ids.group))
@@ -139,9 +119,9 @@ class RecordedEnv:
         state: RecordedState,
         response: Response,
         parsed: Any,
-        mask: jax.Array,
+        mask: Bool[Array, " B"],
         *,
-        opens: bool,
+        new_context: bool,
     ) -> tuple[RecordedState, TurnResult, Message]:
         """See `BatchedEnv.step`; an episode is over after its last recorded turn."""
         state = state.replace(turn=state.turn + mask)

@@ -5,43 +5,42 @@ environment; group -> member -> turn -> token. No key depends on the slot that p
 """
 
 import jax
+from jaxtyping import Array, Int, Key
 
 from agentrl_jax.rollout.trajectory import EpisodeIds
 
 _LEVEL, _MEMBER, _NOISE, _SHARED_NOISE, _SAMPLE = range(5)
 
 
-def _group(key: jax.Array, group: jax.Array) -> jax.Array:
-    return jax.random.fold_in(key, group)
+def level_key(key: Key[Array, ""], ids: EpisodeIds) -> Key[Array, " B"]:
+    """Key of each row's level; equal within a group."""
+    return _of_group(key, ids, _LEVEL)
 
 
-def level_key(key: jax.Array, ids: EpisodeIds) -> jax.Array:
-    """Key of each row's level, key[B]; equal within a group."""
-    return jax.vmap(lambda group: jax.random.fold_in(_group(key, group), _LEVEL))(ids.group)
-
-
-def noise_key(key: jax.Array, ids: EpisodeIds, *, shared: bool) -> jax.Array:
-    """Key of each row's environment noise, key[B].
+def noise_key(key: Key[Array, ""], ids: EpisodeIds, *, shared: bool) -> Key[Array, " B"]:
+    """Key of each row's environment noise.
 
     With `shared`, all members of a group get the same noise at the same primitive action, as in RAGEN.
     """
-    if shared:
-        return jax.vmap(lambda group: jax.random.fold_in(_group(key, group), _SHARED_NOISE))(ids.group)
-    return jax.vmap(lambda member: jax.random.fold_in(member, _NOISE))(_members(key, ids))
+    return _of_group(key, ids, _SHARED_NOISE) if shared else _of_member(key, ids, _NOISE)
 
 
-def sample_key(key: jax.Array, ids: EpisodeIds) -> jax.Array:
-    """Key from which the tokens of each row are sampled, key[B]; see `token_key`."""
-    return jax.vmap(lambda member: jax.random.fold_in(member, _SAMPLE))(_members(key, ids))
+def sample_key(key: Key[Array, ""], ids: EpisodeIds) -> Key[Array, " B"]:
+    """Key from which the tokens of each row are sampled; see `token_key`."""
+    return _of_member(key, ids, _SAMPLE)
 
 
-def token_key(sample_keys: jax.Array, turn: jax.Array, token: jax.Array) -> jax.Array:
-    """Key of token number `token` i32[B] of turn `turn` i32[B], key[B]."""
+def token_key(sample_keys: Key[Array, " B"], turn: Int[Array, " B"], token: Int[Array, " B"]) -> Key[Array, " B"]:
+    """Key of token number `token` of turn `turn` of each row."""
     return jax.vmap(lambda key, t, i: jax.random.fold_in(jax.random.fold_in(key, t), i))(sample_keys, turn, token)
 
 
-def _members(key: jax.Array, ids: EpisodeIds) -> jax.Array:
-    def member_key(group, member):
-        return jax.random.fold_in(jax.random.fold_in(_group(key, group), _MEMBER), member)
+def _of_group(key: Key[Array, ""], ids: EpisodeIds, use: int) -> Key[Array, " B"]:
+    return jax.vmap(lambda group: jax.random.fold_in(jax.random.fold_in(key, group), use))(ids.group)
 
-    return jax.vmap(member_key)(ids.group, ids.member)
+
+def _of_member(key: Key[Array, ""], ids: EpisodeIds, use: int) -> Key[Array, " B"]:
+    def member_key(group, member):
+        return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, group), _MEMBER), member)
+
+    return jax.vmap(lambda member: jax.random.fold_in(member, use))(jax.vmap(member_key)(ids.group, ids.member))

@@ -2,21 +2,17 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.models.decoder import at_token
 
 
-def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Samples tokens with the Gumbel-max trick: argmax(logits / temperature + noise).
+def sample(
+    keys: Key[Array, " B"], logits: Float[Array, "B V"], temperature: Float[Array, " B"]
+) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+    """Samples tokens with the Gumbel-max trick, argmax(logits / temperature + noise), and scores them as `score` does.
 
-    Args:
-        keys: key[B], one per row.
-        logits: f32[B, V].
-        temperature: f32[B]; 0 takes the largest logit.
-
-    Returns:
-        token i32[B]; its log-probability f32[B] under softmax(logits / temperature) (0 where greedy, since the token
-        then has probability 1).
+    Temperature 0 takes the largest logit.
     """
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
@@ -26,8 +22,8 @@ def sample(keys: jax.Array, logits: jax.Array, temperature: jax.Array) -> tuple[
     return token, score(logits, temperature, token)
 
 
-def score(logits: jax.Array, temperature: jax.Array, token: jax.Array) -> jax.Array:
-    """Log-probability f32[B] of tokens i32[B] under softmax(logits / temperature), 0 where greedy; see `sample`."""
+def score(logits: Float[Array, "B V"], temperature: Float[Array, " B"], token: Int[Array, " B"]) -> Float[Array, " B"]:
+    """Log-probability of tokens under softmax(logits / temperature); 0 where greedy, as the token is certain."""
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
     logprob = at_token(jax.nn.log_softmax(scaled), token)

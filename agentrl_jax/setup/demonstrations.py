@@ -253,7 +253,7 @@ def play_responses(
         response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
         observation, observation_length, overflow = message.tokens, message.length * playing, message.overflow & playing
         state, result, message = batched_env.step(
-            settings, state, response, parsed, playing, opens=context == "single_turn"
+            settings, state, response, parsed, playing, new_context=context == "single_turn"
         )
         over = result.terminated | result.truncated | result.failed
         return (state, message, playing & ~over), (observation, observation_length, response, result, playing, overflow)

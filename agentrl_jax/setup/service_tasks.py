@@ -258,7 +258,9 @@ class Services:
             task.config.label,
             lambda: BridgedEnvironment(service, task.pool, bridge),
             instruction=service.instruction,
-            grammar=PlainResponse(opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""),
+            response_format=PlainResponse(
+                opening=OPENINGS[prompt.think] if prompt.forced_tag and service.marked else ""
+            ),
             tokenizer=tokenizer,
             style=prompt.style,
             observation_tokens=env.observation_tokens,

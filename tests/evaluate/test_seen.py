@@ -12,7 +12,7 @@ import tiny_run
 import envs_jax
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
-from agentrl_jax.rollout.envs.level_splits import LEAST, TaskLevels, task_levels
+from agentrl_jax.rollout.envs.level_splits import MIN_LEVELS, TaskLevels, task_levels
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
@@ -68,7 +68,7 @@ def test_levels_that_were_learned_from_are_counted_also_turned_and_mirrored():
 def test_a_space_that_is_too_small_is_not_divided():
     bandit = task_levels(task(env="Bandit"))
     assert not bandit.held_out
-    assert f"at least {LEAST} of each" in bandit.too_small
+    assert f"at least {MIN_LEVELS} of each" in bandit.too_small
     assert [bandit.split(split) for split in SHARES] == [Split.ANY] * 3
     assert task_levels(task(env="FrozenLake")).held_out
 

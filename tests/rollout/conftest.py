@@ -21,10 +21,9 @@ def compiled():
 
     @functools.cache
     def build(config, whole_state=False, same_bits=False):
-        function = engine.final_state if whole_state else engine.rollout
-
         def play(params, key, ids, settings):
-            return function(params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, key, ids, settings)
+            arguments = (params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, key, ids, settings)
+            return engine.Engine(*arguments).run() if whole_state else engine.rollout(*arguments)
 
         return jax.jit(play, compiler_options=xla_settings.SAME_BITS if same_bits else None)
 

@@ -75,7 +75,7 @@ def test_finished_rows_are_frozen_whole(compiled, policy, batch):
 
     calm = play([*watched, *watched])
     busy = play([*watched, *long[:4]])
-    assert int(busy.stats.decode_steps) > int(calm.stats.decode_steps)
+    assert int(busy.decode_steps) > int(calm.decode_steps)
     assert not np.asarray(busy.active).any()
     parts = (
         "batched_env",

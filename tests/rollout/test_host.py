@@ -67,7 +67,7 @@ class Stage:
             "Courier",
             lambda: self.kind(),
             instruction=Courier.instruction,
-            grammar=GRAMMAR,
+            response_format=GRAMMAR,
             tokenizer=TOKENIZER,
             style="ragen",
             observation_tokens=40,

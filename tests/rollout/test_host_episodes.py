@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
+from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host_environment import HostStep, host_task
 from agentrl_jax.rollout.envs.host_episodes import HostEpisodes
-from agentrl_jax.rollout.envs.side_by_side import run_all
 from agentrl_jax.text.grammar import ResponseGrammar
 from agentrl_jax.text.tokenizer import load_small
 
@@ -61,7 +61,7 @@ def make_host_episodes():
                 "Echo",
                 Echo,
                 instruction="Say something.",
-                grammar=ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3),
+                response_format=ResponseGrammar(actions=actions, think=False, forced=False, max_actions=3),
                 tokenizer=TOKENIZER,
                 style="ragen",
                 observation_tokens=60,
@@ -221,7 +221,7 @@ def test_functions_that_have_not_begun_at_the_deadline_never_begin():
 
 def test_a_function_that_hangs_does_not_hold_up_the_end_of_the_program():
     code = (
-        "import threading; from agentrl_jax.rollout.envs.side_by_side import run_all; "
+        "import threading; from agentrl_jax.rollout.envs.concurrency import run_all; "
         "print(run_all([threading.Event().wait], 0.1, 1))"
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=60, check=True, capture_output=True, text=True)

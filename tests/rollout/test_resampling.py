@@ -28,7 +28,7 @@ SETTINGS = dataclasses.replace(
 
 
 def spread(trajectory):
-    returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64)
+    returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64)
     return np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
 
 
@@ -124,7 +124,7 @@ def test_an_overlong_penalty_makes_a_spread(policy, batch, play):
     trajectory, punished = play(1)({"policy": policy}, KEY, ids, long)
     length = np.asarray(trajectory.response.length, np.float64)
     paid = np.where(trajectory.turn_mask, 0.5 * length / toy_agent.MAX_RESPONSE_TOKENS, 0.0).sum(axis=1)
-    returns = np.asarray(trajectory.returns - 0.1 * trajectory.format_errors, np.float64) - paid
+    returns = np.asarray(trajectory.returns - 0.1 * jnp.sum(trajectory.turn.format_error, axis=1), np.float64) - paid
     varied = np.ptp(returns.reshape(-1, GROUP_SIZE), axis=1) > 1e-6
     assert varied.sum() > spread(trajectory).sum()
     before, found = played_metrics(stats), played_metrics(punished)

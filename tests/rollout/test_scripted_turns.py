@@ -203,7 +203,7 @@ def test_five_invalid_turns_cost_five_penalties_and_nothing_else(forced):
     trajectory = toy_agent.rows(forced.trajectory, [NONSENSE])
     assert trajectory.num_turns.tolist() == [TURNS]
     assert trajectory.returns.tolist() == [0.0]
-    assert float(PROMPT.format_penalty * trajectory.format_errors[0]) == pytest.approx(-0.5)
+    assert float(PROMPT.format_penalty * trajectory.turn.format_error[0].sum()) == pytest.approx(-0.5)
     assert not trajectory.success.any()
     assert (trajectory.turn.actions == -1).all()
     assert not trajectory.turn.terminated.any()

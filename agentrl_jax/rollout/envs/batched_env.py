@@ -6,13 +6,14 @@ Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` acti
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import masked
 from agentrl_jax.rollout import rng
@@ -24,17 +25,13 @@ from envs_jax.splits import Split, split_key
 
 
 class Message(struct.PyTreeNode):
-    """Tokens inserted before the next response of B rows.
+    """Tokens inserted before the next response of B rows."""
 
-    Attributes:
-        tokens: i32[B, O] padded on the right.
-        length: i32[B] number of tokens, at most O.
-        overflow: bool[B] the message was longer than O and was cut.
-    """
-
-    tokens: jax.Array
-    length: jax.Array
-    overflow: jax.Array
+    tokens: Int[Array, "B O"]
+    """Padded on the right."""
+    length: Int[Array, " B"]
+    overflow: Bool[Array, " B"]
+    """The message was longer than O and was cut."""
 
 
 class BatchedEnv(Protocol):
@@ -57,13 +54,13 @@ class BatchedEnv(Protocol):
 
     @property
     def observation_tokens(self) -> int:
-        """Maximum tokens of an observation: O."""
+        """Maximum tokens of an observation, with the text around it: O."""
         ...
 
     def reset(
-        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+        self, key: Key[Array, ""], settings: RolloutSettings, ids: EpisodeIds, mask: Bool[Array, " B"] | None = None
     ) -> tuple[Any, Message]:
-        """Starts the episodes `ids` [B] of the rows in `mask` bool[B], None for all.
+        """Starts the episodes `ids` of the rows in `mask`, None for all.
 
         Returns the state, every leaf [B, ...], and the first observations. Results of the other rows are meaningless.
         """
@@ -75,14 +72,14 @@ class BatchedEnv(Protocol):
         state: Any,
         response: Response,
         parsed: ParsedResponse,
-        mask: jax.Array,
+        mask: Bool[Array, " B"],
         *,
-        opens: bool,
+        new_context: bool,
     ) -> tuple[Any, TurnResult, Message]:
-        """Executes the responses of the rows in `mask` bool[B].
+        """Executes the responses of the rows in `mask`.
 
-        The state of the other rows does not change; their results are meaningless. With `opens` the next message is
-        written to follow the prefix directly, without earlier turns; otherwise it continues the conversation.
+        The state of the other rows does not change; their results are meaningless. With `new_context` the next message
+        is written to follow the prefix directly, without earlier turns; otherwise it continues the conversation.
         """
         ...
 
@@ -91,97 +88,129 @@ class BatchedEnv(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Task:
-    """One compiled environment with its prompt and response grammar.
+def shared_prefix_len(batched_env: BatchedEnv) -> int:
+    """Number of leading tokens that the prefixes of all tasks have in common."""
+    prefix, shortest = np.asarray(batched_env.prefix), int(np.min(batched_env.prefix_length))
+    return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())
 
-    Attributes:
-        name: shown in metrics.
-        env: the environment.
-        env_params: default parameters; a rollout uses those in its settings.
-        prompt: compiled prompt.
-        grammar: compiled response grammar.
+
+class PromptedEnv:
+    """What a `BatchedEnv` derives from its K `tasks`, each of which has a `prompt` and a compiled `grammar`.
+
+    The grammars keep the same number of actions per turn, A.
     """
 
-    name: str
-    env: TextEnvironment
-    env_params: Any
-    prompt: Prompt
-    grammar: GrammarTable
-
-
-class EpisodeState(struct.PyTreeNode):
-    """State of B compiled episodes.
-
-    Attributes:
-        task: i32[B].
-        envs: one state per task, [B, ...]; only the state of the row's task is used.
-        noise_key: key[B] of the environment noise.
-        turn: i32[B] turns answered.
-        used: i32[B] primitive actions executed.
-        no_level: bool[B] no level of the split was found, so the episode fails.
-    """
-
-    task: jax.Array
-    envs: tuple[Any, ...]
-    noise_key: jax.Array
-    turn: jax.Array
-    used: jax.Array
-    no_level: jax.Array
-
-
-class Prompted:
-    """The properties of a `BatchedEnv` that follow from the prompts of its K tasks."""
+    tasks: tuple[Any, ...]
 
     @property
-    def prompts(self) -> tuple[Prompt, ...]:
-        """Prompts of the K tasks."""
+    def info_keys(self) -> tuple[str, ...]:
+        """Names of the numeric environment information of all tasks."""
         raise NotImplementedError
 
     @property
     def prefix(self) -> np.ndarray:
-        """i32[K, P] prefix tokens, padded with 0."""
+        """See `BatchedEnv.prefix`; padded with 0."""
         longest = self.prefix_length.max()
-        rows = [np.pad(prompt.prefix, (0, longest - len(prompt.prefix))) for prompt in self.prompts]
+        rows = [np.pad(task.prompt.prefix, (0, longest - len(task.prompt.prefix))) for task in self.tasks]
         return np.stack(rows).astype(np.int32)
 
     @property
     def prefix_length(self) -> np.ndarray:
-        """i32[K]."""
-        return np.array([len(prompt.prefix) for prompt in self.prompts], np.int32)
-
-    @property
-    def observation_tokens(self) -> int:
-        """O: tokens of the longest message of any task, with the text around the observation."""
-        return max(prompt.max_message_tokens for prompt in self.prompts)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class CompiledEnv(Prompted):
-    """Environments that run inside the compiled loop. Every row has a state of every task, so a batch can mix tasks.
-
-    Attributes:
-        tasks: K tasks; their grammars keep the same number of actions per turn, A.
-        shared_noise: members of a group get the same environment noise.
-    """
-
-    tasks: tuple[Task, ...]
-    shared_noise: bool = False
-
-    @property
-    def prompts(self) -> tuple[Prompt, ...]:
-        """Prompts of the K tasks."""
-        return tuple(task.prompt for task in self.tasks)
+        """See `BatchedEnv.prefix_length`."""
+        return np.array([len(task.prompt.prefix) for task in self.tasks], np.int32)
 
     @property
     def grammars(self) -> tuple[GrammarTable, ...]:
-        """Response grammars of the K tasks."""
+        """See `BatchedEnv.grammars`."""
         return tuple(task.grammar for task in self.tasks)
+
+    @property
+    def observation_tokens(self) -> int:
+        """See `BatchedEnv.observation_tokens`."""
+        return max(task.prompt.max_message_tokens for task in self.tasks)
 
     @property
     def max_actions_per_turn(self) -> int:
         """A."""
         return self.tasks[0].grammar.max_actions
+
+    def empty_result(self, batch: int) -> TurnResult:
+        """See `BatchedEnv.empty_result`."""
+        return unplayed(batch, self.max_actions_per_turn, self.info_keys)
+
+    def _messages(
+        self,
+        observe: Callable[[int, Any], Int[Array, " pieces"]],
+        observed: Any,
+        settings: RolloutSettings,
+        state: Any,
+        *,
+        reward: Float[Array, " B"],
+        first: Bool[Array, " B"],
+        response_ended: Bool[Array, " B"],
+    ) -> Message:
+        """Messages of B rows, each formatted by the prompt of its task, see `text.prompt.message`.
+
+        `observe` maps the index of a task and one row of `observed` to the row's observation. `state` has `task`, the
+        number of turns finished (`turn`) and of actions executed (`used`) of each row.
+        """
+        prompts, capacity = [task.prompt for task in self.tasks], self.observation_tokens
+
+        def row(task, observed, fields):
+            def write(index, prompt, observed, fields):
+                tokens, length = message(prompt, observe(index, observed), **fields)
+                return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length
+
+            branches = [functools.partial(write, index, prompt) for index, prompt in enumerate(prompts)]
+            return jax.lax.switch(task, branches, observed, fields)
+
+        fields = {
+            "turn": state.turn,
+            "actions_left": settings.max_actions - state.used,
+            "reward": reward,
+            "first": first,
+            "response_ended": response_ended,
+        }
+        tokens, length = jax.vmap(row)(state.task, observed, fields)
+        limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[state.task]
+        return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """One compiled environment with its prompt and response grammar."""
+
+    name: str
+    """Shown in metrics."""
+    env: TextEnvironment
+    env_params: Any
+    """Default parameters; a rollout uses those in its settings."""
+    prompt: Prompt
+    grammar: GrammarTable
+
+
+class EpisodeState(struct.PyTreeNode):
+    """State of B compiled episodes."""
+
+    task: Int[Array, " B"]
+    envs: tuple[Any, ...]
+    """One state per task, [B, ...]; only the state of the row's task is used."""
+    noise_key: Key[Array, " B"]
+    turn: Int[Array, " B"]
+    """Turns finished."""
+    used: Int[Array, " B"]
+    """Primitive actions executed."""
+    no_level: Bool[Array, " B"]
+    """No level of the split was found, so the episode fails."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CompiledEnv(PromptedEnv):
+    """Environments that run inside the compiled loop. Every row has a state of every task, so a batch can mix tasks."""
+
+    tasks: tuple[Task, ...]
+    shared_noise: bool = False
+    """Members of a group get the same environment noise."""
 
     @property
     def env_params(self) -> tuple[Any, ...]:
@@ -195,14 +224,17 @@ class CompiledEnv(Prompted):
 
     @property
     def info_keys(self) -> tuple[str, ...]:
-        """Names of the numeric environment information of all tasks."""
-        names: set[str] = set()
-        for task in self.tasks:
-            names |= set(_info_shapes(task))
-        return tuple(sorted(names - {"success"}))
+        """See `PromptedEnv.info_keys`."""
+
+        def info(env, key, params):
+            return env.step_env(key, env.reset_env(key, params)[1], jnp.int32(0), params)[4]
+
+        key = jax.random.key(0)
+        infos = [jax.eval_shape(functools.partial(info, task.env), key, task.env_params) for task in self.tasks]
+        return tuple(sorted({name for info in infos for name in info} - {"success"}))
 
     def reset(
-        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+        self, key: Key[Array, ""], settings: RolloutSettings, ids: EpisodeIds, mask: Bool[Array, " B"] | None = None
     ) -> tuple[EpisodeState, Message]:
         """See `BatchedEnv.reset`. Resets all rows, since a reset has no side effects."""
         level_keys = rng.level_key(key, ids)
@@ -223,8 +255,8 @@ class CompiledEnv(Prompted):
             used=jnp.zeros(rows, jnp.int32),
             no_level=~functools.reduce(operator.and_, found),
         )
-        nothing = jnp.zeros(rows, jnp.float32)
-        return state, self._message(settings, state, nothing, jnp.ones(rows, bool), jnp.zeros(rows, bool))
+        first, no_reward = jnp.ones(rows, bool), jnp.zeros(rows, jnp.float32)
+        return state, self._message(settings, state, no_reward, first, jnp.zeros(rows, bool))
 
     def step(
         self,
@@ -232,149 +264,86 @@ class CompiledEnv(Prompted):
         state: EpisodeState,
         response: Response,
         parsed: ParsedResponse,
-        mask: jax.Array,
+        mask: Bool[Array, " B"],
         *,
-        opens: bool,
+        new_context: bool,
     ) -> tuple[EpisodeState, TurnResult, Message]:
         """See `BatchedEnv.step`."""
-        answered, result = jax.vmap(self._act_row, in_axes=(None, 0, 0))(settings, state, parsed)
-        state = masked.where(mask, answered, state)
-        first = jnp.full(mask.shape, opens)
+
+        def step_row(settings, state, parsed):
+            branches = [functools.partial(self._step_row, index, settings, parsed) for index in range(len(self.tasks))]
+            return jax.lax.switch(state.task, branches, state)
+
+        stepped, result = jax.vmap(step_row, in_axes=(None, 0, 0))(settings, state, parsed)
+        state = masked.where(mask, stepped, state)
+        first = jnp.full(mask.shape, new_context)
         return state, result, self._message(settings, state, result.reward, first, response.ended)
 
-    def empty_result(self, batch: int) -> TurnResult:
-        """See `BatchedEnv.empty_result`."""
-        return unplayed(batch, self.max_actions_per_turn, self.info_keys)
-
-    def _act_row(self, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
-        """Executes the valid actions of one row in the environment of its task."""
-        branches = [
-            lambda s, i=i, task=task: _play(task, i, self.info_keys, settings, s, parsed)
-            for i, task in enumerate(self.tasks)
-        ]
-        return jax.lax.switch(state.task, branches, state)
-
     def _message(self, settings, state: EpisodeState, reward, first, response_ended) -> Message:
-        return write_messages(
-            self.prompts,
-            lambda index, envs: self.tasks[index].env.describe(envs[index], settings.env_params[index]),
-            state.task,
-            state.envs,
-            turn=state.turn,
-            actions_left=settings.max_actions - state.used,
-            reward=reward,
-            first=first,
-            response_ended=response_ended,
+        def observe(index, envs):
+            return self.tasks[index].env.describe(envs[index], settings.env_params[index])
+
+        return self._messages(
+            observe, state.envs, settings, state, reward=reward, first=first, response_ended=response_ended
         )
 
+    def _step_row(
+        self, index: int, settings: RolloutSettings, parsed: ParsedResponse, state: EpisodeState
+    ) -> tuple[EpisodeState, TurnResult]:
+        """Executes up to A valid actions of one row in the environment of task `index`.
 
-def shared_prefix_len(batched_env: BatchedEnv) -> int:
-    """Number of leading tokens that the prefixes of all tasks have in common."""
-    prefix, shortest = np.asarray(batched_env.prefix), int(np.min(batched_env.prefix_length))
-    return int(np.cumprod(np.all(prefix[:, :shortest] == prefix[0, :shortest], axis=0)).sum())
+        Stops where the episode ends or the action budget is used up.
+        """
+        env, params, info_keys = self.tasks[index].env, settings.env_params[index], self.info_keys
 
+        def step(carry, inputs):
+            env_state, used, info = carry
+            number, action = inputs
+            run = (number < parsed.num_valid) & (used < settings.max_actions) & ~env.is_done(env_state, params)
+            key = jax.random.fold_in(state.noise_key, used)
+            _, moved, reward, _, news = env.step_env(key, env_state, jnp.maximum(action, 0), params)
+            news = {name: jnp.asarray(news.get(name, 0.0), jnp.float32) for name in info_keys}
+            env_state, info = jax.tree.map(lambda a, b: jnp.where(run, a, b), (moved, news), (env_state, info))
+            return (env_state, used + run, info), (jnp.where(run, reward, 0.0), jnp.where(run, action, -1))
 
-def write_messages(
-    prompts: Sequence[Prompt],
-    observe: Callable[[int, Any], jax.Array],
-    task: jax.Array,
-    states: Any,
-    *,
-    turn: jax.Array,
-    actions_left: jax.Array,
-    reward: jax.Array,
-    first: jax.Array,
-    response_ended: jax.Array,
-) -> Message:
-    """Messages of B rows, each formatted by the prompt of its task.
-
-    Args:
-        prompts: K prompts.
-        observe: maps (index of a task, one row of `states`) to the row's observation for `text.prompt.message`.
-        task: i32[B].
-        states: leaves [B, ...].
-        turn: i32[B]; this and the next arguments are those of `text.prompt.message`.
-        actions_left: i32[B].
-        reward: f32[B].
-        first: bool[B].
-        response_ended: bool[B].
-    """
-    capacity = max(prompt.max_message_tokens for prompt in prompts)
-
-    def row(task, state, fields):
-        def write(index, prompt, state, fields):
-            tokens, length = message(prompt, observe(index, state), **fields)
-            return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length
-
-        branches = [functools.partial(write, index, prompt) for index, prompt in enumerate(prompts)]
-        return jax.lax.switch(task, branches, state, fields)
-
-    fields = {
-        "turn": turn,
-        "actions_left": actions_left,
-        "reward": reward,
-        "first": first,
-        "response_ended": response_ended,
-    }
-    tokens, length = jax.vmap(row)(task, states, fields)
-    limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[task]
-    return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits)
+        before = state.envs[index]
+        numbers = jnp.arange(parsed.actions.shape[0])
+        info = {name: jnp.float32(0) for name in info_keys}
+        (after, used, info), (rewards, actions) = jax.lax.scan(
+            step, (before, state.used, info), (numbers, parsed.actions), unroll=True
+        )
+        done = env.is_done(after, params)
+        result = TurnResult(
+            actions=actions,
+            reward=jnp.sum(rewards),
+            valid=parsed.num_valid > 0,
+            format_error=((parsed.num_valid != parsed.num_parsed) | (parsed.num_valid == 0)).astype(jnp.int32),
+            state_hash=env.state_hash(before, params),
+            terminated=env.is_terminated(after, params),
+            truncated=(used >= settings.max_actions) & ~done
+            | env.is_truncated(after, params) & ~env.is_terminated(after, params),
+            success=env.success(after, params),
+            failed=state.no_level,
+            info=info,
+        )
+        envs = (*state.envs[:index], after, *state.envs[index + 1 :])
+        return state.replace(envs=envs, turn=state.turn + 1, used=used), result
 
 
 def _reset(
-    env: TextEnvironment, key: jax.Array, level: jax.Array, wanted: jax.Array, *, params: Any, split: jax.Array
-) -> tuple[Any, jax.Array]:
-    """Initial state of a level (row `level` of the pack, or sampled from a split), and bool[]: one was found."""
+    env: TextEnvironment,
+    key: Key[Array, ""],
+    level: Int[Array, ""],
+    wanted: Bool[Array, ""],
+    *,
+    params: Any,
+    split: Int[Array, ""],
+) -> tuple[Any, Bool[Array, ""]]:
+    """Initial state of a level (row `level` of the pack, or sampled from a split), and whether one was found."""
     key, found = split_key(env, key, params, jnp.where(wanted & (level < 0), split, Split.ANY))
-    drawn = env.reset_env(key, params)[1]
+    sampled = env.reset_env(key, params)[1]
     pack = getattr(params, "levels", None)
     if pack is None or pack.shape[0] == 0:
-        return drawn, found
+        return sampled, found
     given = env.reset_to_level(pack[jnp.maximum(level, 0) % pack.shape[0]], params)[1]
-    return jax.tree.map(lambda a, b: jnp.where(level >= 0, a, b), given, drawn), found
-
-
-def _info_shapes(task: Task) -> Mapping[str, Any]:
-    def one_step(key, params):
-        state = task.env.reset_env(key, params)[1]
-        return task.env.step_env(key, state, jnp.int32(0), params)[4]
-
-    return jax.eval_shape(one_step, jax.random.key(0), task.env_params)
-
-
-def _play(task: Task, index: int, info_keys, settings: RolloutSettings, state: EpisodeState, parsed: ParsedResponse):
-    """Executes up to A valid actions of one row until the episode ends or the action budget is used up."""
-    env, params = task.env, settings.env_params[index]
-
-    def step(carry, inputs):
-        env_state, used, info = carry
-        number, action = inputs
-        run = (number < parsed.num_valid) & (used < settings.max_actions) & ~env.is_done(env_state, params)
-        key = jax.random.fold_in(state.noise_key, used)
-        _, moved, reward, _, news = env.step_env(key, env_state, jnp.maximum(action, 0), params)
-        news = {name: jnp.asarray(news.get(name, 0.0), jnp.float32) for name in info_keys}
-        env_state, info = jax.tree.map(lambda a, b: jnp.where(run, a, b), (moved, news), (env_state, info))
-        return (env_state, used + run, info), (jnp.where(run, reward, 0.0), jnp.where(run, action, -1))
-
-    before = state.envs[index]
-    numbers = jnp.arange(parsed.actions.shape[0])
-    info = {name: jnp.float32(0) for name in info_keys}
-    (after, used, info), (rewards, actions) = jax.lax.scan(
-        step, (before, state.used, info), (numbers, parsed.actions), unroll=True
-    )
-    done = env.is_done(after, params)
-    result = TurnResult(
-        actions=actions,
-        reward=jnp.sum(rewards),
-        valid=parsed.num_valid > 0,
-        format_error=((parsed.num_valid != parsed.num_parsed) | (parsed.num_valid == 0)).astype(jnp.int32),
-        state_hash=env.state_hash(before, params),
-        terminated=env.is_terminated(after, params),
-        truncated=(used >= settings.max_actions) & ~done
-        | env.is_truncated(after, params) & ~env.is_terminated(after, params),
-        success=env.success(after, params),
-        failed=state.no_level,
-        info=info,
-    )
-    envs = (*state.envs[:index], after, *state.envs[index + 1 :])
-    return dataclasses.replace(state, envs=envs, turn=state.turn + 1, used=used), result
+    return jax.tree.map(lambda a, b: jnp.where(level >= 0, a, b), given, sampled), found

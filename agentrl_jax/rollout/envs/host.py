@@ -1,9 +1,8 @@
 """Python environments for the engine: one host callback per turn for the whole local batch.
 
-Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` message tokens, `A` actions of one turn.
+Shapes: `B` rows, `K` tasks, `O` message tokens.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.experimental import io_callback
+from jaxtyping import Array, Bool, Int, Key
 
 from agentrl_jax.rollout import rng
-from agentrl_jax.rollout.envs.batched_env import Message, Prompted, write_messages
+from agentrl_jax.rollout.envs.batched_env import Message, PromptedEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.host_episodes import HostEpisodes
-from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
-from agentrl_jax.text.grammar import GrammarTable, ParsedResponse
-from agentrl_jax.text.prompt import Prompt
+from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult
+from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.tokenizer import Tokenizer
 
 PART_BYTES = 64 * 1024
@@ -27,54 +26,39 @@ PART_BYTES = 64 * 1024
 
 
 class HostState(struct.PyTreeNode):
-    """Device state of B host episodes.
+    """Device state of B host episodes."""
 
-    Attributes:
-        rollout: i32[B, 2] bits of the rollout's key, which distinguish its episodes from those of other rollouts.
-        ids: `EpisodeIds`; task, group and member identify the episode on the host.
-        turn: i32[B] turns answered.
-        used: i32[B] actions executed.
-    """
-
-    rollout: jax.Array
-    ids: EpisodeIds
-    turn: jax.Array
-    used: jax.Array
-
-    @property
-    def identity(self) -> jax.Array:
-        """i32[B, 5], rows of `host_episodes.Identity`."""
-        names = (self.ids.task, self.ids.group, self.ids.member)
-        return jnp.concatenate([self.rollout, jnp.stack(names, axis=1)], axis=1)
+    identity: Int[Array, "B 5"]
+    """Rows of `host_episodes.Identity`, which identify the episodes on the host."""
+    task: Int[Array, " B"]
+    turn: Int[Array, " B"]
+    """Turns finished."""
+    used: Int[Array, " B"]
+    """Actions executed."""
 
 
-class HostEnv(Prompted):
+class HostEnv(PromptedEnv):
     """Host environments as a `BatchedEnv`.
 
     Every `reset` and every `step` is one ordered `io_callback` over the local batch. Under `jax.shard_map` each device
     makes its own calls, in its own order. An episode's environment is found by the rollout's key, task, group and
     member, never by slot or device. So the same rollout must not run twice at the same time in one `HostEnv`.
-    `RolloutSettings.env_params` is () here.
 
     The seed of an episode is its `level` if that is not negative, otherwise 32 bits of its level key.
-
-    Attributes:
-        tasks: K tasks; their grammars keep the same number of actions per turn, A.
-        host_episodes: the running episodes.
     """
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int = 64):
-        """Creates the interface, without episodes.
+        """Creates the interface, without episodes. The tasks must have been made with the same tokenizer.
 
         Args:
             tasks: K tasks.
-            tokenizer: the tokenizer that the tasks were made with.
+            tokenizer: the tokenizer.
             deadline: seconds that one call may take; rows without an answer by then fail. With more rows than `workers`
                 it includes the time that rows wait for a worker.
             workers: most environments that run at once.
 
         Raises:
-            ValueError: `deadline` or `workers` is not positive, or tasks have different A.
+            ValueError: `deadline` or `workers` is not positive, or tasks keep different numbers of actions per turn.
         """
         if not deadline > 0 or workers < 1:
             raise ValueError(
@@ -89,14 +73,9 @@ class HostEnv(Prompted):
         self.host_episodes = HostEpisodes(tasks, tokenizer, deadline=deadline, workers=workers)
 
     @property
-    def prompts(self) -> tuple[Prompt, ...]:
-        """Prompts of the K tasks."""
-        return tuple(task.prompt for task in self.tasks)
-
-    @property
-    def grammars(self) -> tuple[GrammarTable, ...]:
-        """Response grammars of the K tasks."""
-        return tuple(task.table for task in self.tasks)
+    def info_keys(self) -> tuple[str, ...]:
+        """See `PromptedEnv.info_keys`."""
+        return self.host_episodes.info_keys
 
     @property
     def env_params(self) -> tuple[()]:
@@ -108,23 +87,24 @@ class HostEnv(Prompted):
         return self.tasks[task].levels
 
     def reset(
-        self, key: jax.Array, settings: RolloutSettings, ids: EpisodeIds, mask: jax.Array | None = None
+        self, key: Key[Array, ""], settings: RolloutSettings, ids: EpisodeIds, mask: Bool[Array, " B"] | None = None
     ) -> tuple[HostState, Message]:
         """See `BatchedEnv.reset`."""
         rows = ids.task.shape[0]
         bits = jax.lax.bitcast_convert_type(jax.random.key_data(key), jnp.int32)
+        numbers = jnp.stack((ids.task, ids.group, ids.member), axis=1)
         state = HostState(
-            rollout=jnp.broadcast_to(bits, (rows, *bits.shape)),
-            ids=ids,
+            identity=jnp.concatenate([jnp.broadcast_to(bits, (rows, *bits.shape)), numbers], axis=1),
+            task=ids.task,
             turn=jnp.zeros(rows, jnp.int32),
             used=jnp.zeros(rows, jnp.int32),
         )
-        drawn = jax.random.key_data(rng.level_key(key, ids))[:, -1]
-        seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), drawn)
+        sampled = jax.random.key_data(rng.level_key(key, ids))[:, -1]
+        seed = jnp.where(ids.level >= 0, ids.level.astype(jnp.uint32), sampled)
         wanted = jnp.ones(rows, bool) if mask is None else mask
-        shown = _call(self.host_episodes.reset, self._shown(rows), state.identity, seed, wanted)
+        observations = _call(self.host_episodes.reset, self._observations(rows), state.identity, seed, wanted)
         first = jnp.ones(rows, bool)
-        return state, self._message(settings, state, shown, jnp.zeros(rows, jnp.float32), first, ~first)
+        return state, self._message(settings, state, observations, jnp.zeros(rows, jnp.float32), first, ~first)
 
     def step(
         self,
@@ -132,42 +112,31 @@ class HostEnv(Prompted):
         state: HostState,
         response: Response,
         parsed: ParsedResponse,
-        mask: jax.Array,
+        mask: Bool[Array, " B"],
         *,
-        opens: bool,
+        new_context: bool,
     ) -> tuple[HostState, TurnResult, Message]:
         """See `BatchedEnv.step`. The host parses the responses again for their text; the result equals `parsed`."""
         rows = mask.shape[0]
-        asked = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
-        shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._shown(rows))
-        result, *shown = _call(self.host_episodes.step, shapes, *asked, response.tokens, response.length, mask)
+        sent = (state.identity, state.turn, state.used, settings.horizon, settings.max_actions)
+        shapes = (jax.eval_shape(lambda: self.empty_result(rows)), *self._observations(rows))
+        result, *observations = _call(self.host_episodes.step, shapes, *sent, response.tokens, response.length, mask)
         executed = jnp.sum(result.actions >= 0, axis=1, dtype=jnp.int32)
-        state = dataclasses.replace(state, turn=state.turn + mask, used=state.used + executed)
-        first = jnp.full(rows, opens)
-        return state, result, self._message(settings, state, shown, result.reward, first, response.ended)
+        state = state.replace(turn=state.turn + mask, used=state.used + executed)
+        first = jnp.full(rows, new_context)
+        return state, result, self._message(settings, state, observations, result.reward, first, response.ended)
 
-    def empty_result(self, batch: int) -> TurnResult:
-        """See `BatchedEnv.empty_result`."""
-        return unplayed(batch, self.tasks[0].grammar.max_actions, self.host_episodes.info_keys)
-
-    def _shown(self, rows: int) -> tuple[Any, Any]:
+    def _observations(self, rows: int) -> tuple[Any, Any]:
+        """Shapes of the observations that `HostEpisodes` returns."""
         width = max(task.observation_tokens for task in self.tasks)
         return jax.ShapeDtypeStruct((rows, width), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.bool_)
 
-    def _message(self, settings, state: HostState, shown, reward, first, response_ended) -> Message:
-        observation, overflow = shown
-        message = write_messages(
-            self.prompts,
-            lambda index, row: row,
-            state.ids.task,
-            observation,
-            turn=state.turn,
-            actions_left=settings.max_actions - state.used,
-            reward=reward,
-            first=first,
-            response_ended=response_ended,
+    def _message(self, settings, state: HostState, observations, reward, first, response_ended) -> Message:
+        tokens, overflow = observations
+        message = self._messages(
+            lambda index, row: row, tokens, settings, state, reward=reward, first=first, response_ended=response_ended
         )
-        return dataclasses.replace(message, overflow=message.overflow | overflow)
+        return message.replace(overflow=message.overflow | overflow)
 
 
 def _call(function: Callable[..., Any], shapes: Any, *args: jax.Array) -> Any:
@@ -177,13 +146,13 @@ def _call(function: Callable[..., Any], shapes: Any, *args: jax.Array) -> Any:
     all of these threads wait in callbacks (many devices on few cores), none can copy, and the program deadlocks.
     Smaller arrays are copied immediately, so large arguments are split.
     """
-    whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in args]
+    arg_shapes = [x.shape for x in args]
     counts = [max(1, -(-x.size * x.dtype.itemsize // PART_BYTES)) for x in args]
 
     def on_host(*parts: Any) -> Any:
         remaining = iter(parts)
-        taken = [[np.asarray(next(remaining)) for _ in range(count)] for count in counts]
-        return function(*(np.concatenate(x).reshape(like.shape) for x, like in zip(taken, whole)))
+        split = [[np.asarray(next(remaining)) for _ in range(count)] for count in counts]
+        return function(*(np.concatenate(x).reshape(shape) for x, shape in zip(split, arg_shapes)))
 
     parts = [part for x, count in zip(args, counts) for part in jnp.array_split(x.reshape(-1), count)]
     return io_callback(on_host, shapes, *parts, ordered=True)

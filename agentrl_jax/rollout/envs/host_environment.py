@@ -16,25 +16,20 @@ from envs_jax.splits import Split
 
 @dataclasses.dataclass(frozen=True)
 class HostStep:
-    """Result of one step of a host environment.
-
-    Attributes:
-        observation: text that the agent reads next.
-        reward: of this turn, finite.
-        terminated: the environment reached a terminal state.
-        truncated: a limit of the environment was reached first.
-        success: the task is solved.
-        valid: the response named an action; otherwise it counts as a format error.
-        info: finite numbers for metrics; names are among the task's `info_keys`, and missing ones are 0.
-    """
+    """Result of one step of a host environment."""
 
     observation: str
+    """Text that the agent reads next."""
     reward: float = 0.0
+    """Of this turn, finite."""
     terminated: bool = False
     truncated: bool = False
+    """A limit of the environment was reached before a terminal state."""
     success: bool = False
     valid: bool = True
+    """The response named an action; otherwise it counts as a format error."""
     info: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Finite numbers for metrics; names are among the task's `info_keys`, and missing ones are 0."""
 
 
 class HostEnvironment(Protocol):
@@ -53,10 +48,9 @@ class HostEnvironment(Protocol):
     def step(self, response: str, actions: Sequence[str]) -> HostStep:
         """Executes one turn.
 
-        Args:
-            response: everything the agent has written, tags included.
-            actions: parsed actions: the known ones by their declared names, or, where none are declared, the answer's
-                items as written. Empty for a response with a wrong format, and never more than the action budget left.
+        `response` is everything the agent has written, tags included. `actions` are the known actions by their declared
+        names, or, where none are declared, the answer's items as written: none for a response with a wrong format, and
+        never more than the action budget left.
         """
         ...
 
@@ -67,32 +61,29 @@ class HostEnvironment(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostTask:
-    """One kind of host environment with its prompt and response format; see `host_task`.
-
-    Attributes:
-        name: shown in metrics.
-        make: makes an environment for one episode; called in many threads.
-        prompt: compiled with `pieces=None`.
-        grammar: the response format. Without action names the answer is free text: every item of it is a valid action
-            and is recorded as action 0; a whole `PlainResponse` is one such item.
-        table: `grammar`, compiled.
-        observation_tokens: O; a longer text is cut.
-        info_keys: names that `HostStep.info` may have.
-        levels: number of numbered levels, which the seed then selects; 0 if every seed makes a level.
-        validation: how many of the levels, counted from the end, are for validation; the others are for tests.
-        baselines: results of a random and a scripted policy on the first n levels; None if they are unknown.
-    """
+    """One kind of host environment with its prompt and response format; see `host_task`."""
 
     name: str
+    """Shown in metrics."""
     make: Callable[[], HostEnvironment]
+    """Makes an environment for one episode; called in many threads."""
     prompt: Prompt
-    grammar: ResponseGrammar | PlainResponse
-    table: GrammarTable
+    """Compiled with `pieces=None`."""
+    response_format: ResponseGrammar | PlainResponse
+    """Without action names the answer is free text: every item of it is a valid action and is recorded as action 0. The
+    whole response of a `PlainResponse` is one such item."""
+    grammar: GrammarTable
+    """`response_format`, compiled."""
     observation_tokens: int
+    """Maximum tokens of an observation; a longer one is cut and its episode marked."""
     info_keys: tuple[str, ...]
+    """Names that `HostStep.info` may have."""
     levels: int = 0
+    """Number of numbered levels, which the seed then selects; 0 if every seed makes a level."""
     validation: int = 0
+    """How many of the levels, counted from the end, are for validation; the others are for tests."""
     baselines: Callable[[int], Baselines | None] | None = None
+    """Results of a random and a scripted policy on the first n levels; None if they are unknown."""
 
     @property
     def splits(self) -> np.ndarray | None:
@@ -107,7 +98,7 @@ def host_task(
     make: Callable[[], HostEnvironment],
     *,
     instruction: str,
-    grammar: ResponseGrammar | PlainResponse,
+    response_format: ResponseGrammar | PlainResponse,
     tokenizer: Tokenizer,
     style: str,
     observation_tokens: int,
@@ -119,39 +110,30 @@ def host_task(
     validation: int = 0,
     baselines: Callable[[int], Baselines | None] | None = None,
 ) -> HostTask:
-    """Makes a task from a host environment: compiles its prompt and its response grammar.
+    """Makes a task from a host environment: compiles its prompt and its response format.
 
-    Args:
-        name: shown in metrics.
-        make: makes an environment for one episode.
-        instruction: the task in words.
-        grammar: the response format; `actions=()` for free text between tags, a `PlainResponse` for any response.
-        tokenizer: the tokenizer.
-        style: name of the prompt style.
-        observation_tokens: maximum tokens of an observation; a longer one is cut and its episode marked.
-        max_turns: largest turn number that the prompt can show.
-        max_actions: action budget stated in the prompt.
-        response_words: words of a response stated in the prompt.
-        info_keys: names that `HostStep.info` may have.
-        levels: see `HostTask`.
-        validation: see `HostTask`.
-        baselines: see `HostTask`.
+    The prompt has the given style and can show turn numbers up to `max_turns`; it states the instruction, the budget
+    of `max_actions` and the `response_words` of a response. The other arguments are fields of `HostTask`.
     """
+    plain = response_format if isinstance(response_format, PlainResponse) else None
+    tagged = None if isinstance(response_format, PlainResponse) else response_format
     prompt = compile_prompt(
         get_style(style),
         instruction=instruction,
         legend=(),
-        actions=grammar.actions,
+        actions=response_format.actions,
         pieces=None,
         observation_pieces=observation_tokens,
-        think=not isinstance(grammar, PlainResponse) and grammar.think,
-        forced=not isinstance(grammar, PlainResponse) and grammar.forced,
-        separator="" if isinstance(grammar, PlainResponse) else grammar.separator,
-        plain=grammar.opening if isinstance(grammar, PlainResponse) else None,
+        think=tagged is not None and tagged.think,
+        forced=tagged is not None and tagged.forced,
+        separator=tagged.separator if tagged else "",
+        plain=plain.opening if plain else None,
         max_actions_budget=max_actions,
         max_turns=max_turns,
         response_words=response_words,
         tokenizer=tokenizer,
     )
-    table = compile_grammar(grammar, tokenizer)
-    return HostTask(name, make, prompt, grammar, table, observation_tokens, info_keys, levels, validation, baselines)
+    grammar = compile_grammar(response_format, tokenizer)
+    return HostTask(
+        name, make, prompt, response_format, grammar, observation_tokens, info_keys, levels, validation, baselines
+    )

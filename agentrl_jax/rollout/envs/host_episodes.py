@@ -1,7 +1,7 @@
 """Episodes of host environments, in plain Python and NumPy, called by the callbacks of `rollout.envs.host`.
 
 Nothing here calls JAX: the device waits for this code, so a JAX computation could deadlock. Shapes: `B` rows, `O`
-tokens of an observation, `A` actions of one turn.
+tokens of an observation, `L` tokens of a response.
 """
 
 import dataclasses
@@ -9,17 +9,16 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentrl_jax.errors import MAX_FOREIGN, shortened
+from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host_environment import HostEnvironment, HostStep, HostTask
-from agentrl_jax.rollout.envs.side_by_side import run_all
 from agentrl_jax.rollout.trajectory import TurnResult, unplayed
-from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -29,15 +28,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Failure(NamedTuple):
-    """An environment that failed; its episode is not trained on.
-
-    Attributes:
-        task: name of the task.
-        group: number of the group.
-        member: number within the group.
-        what: "reset" or "step".
-        error: the error message.
-    """
+    """An environment that failed in `what`, "reset" or "step"; its episode is not trained on."""
 
     task: str
     group: int
@@ -48,25 +39,21 @@ class Failure(NamedTuple):
 
 @dataclasses.dataclass
 class Report:
-    """Counters of `HostEpisodes` since the last report.
-
-    Attributes:
-        calls: callbacks answered.
-        seconds: time that programs waited for them; calls of several devices may overlap.
-        failures: environments that failed.
-    """
+    """Counters of `HostEpisodes` since the last report."""
 
     calls: int = 0
+    """Callbacks answered."""
     seconds: float = 0.0
+    """Time that programs waited for them; calls of several devices may overlap."""
     failures: list[Failure] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class _Episode:
     env: HostEnvironment
-    seen: str
+    observation: str
     tokens: Sequence[int]
-    """All tokens of `seen`, not cut."""
+    """All tokens of the first observation, not cut."""
 
 
 Identity = tuple[int, ...]
@@ -78,13 +65,11 @@ class HostEpisodes:
 
     def __init__(self, tasks: tuple[HostTask, ...], tokenizer: Tokenizer, *, deadline: float, workers: int):
         """Creates an empty store; arguments as in `agentrl_jax.rollout.envs.host.HostEnv`."""
+        self.info_keys = tuple(sorted({name for task in tasks for name in task.info_keys}))
         self._tasks = tasks
         self._tokenizer = tokenizer
         self._deadline = deadline
         self._workers = workers
-        self._width = max(task.observation_tokens for task in tasks)
-        self._max_actions = tasks[0].grammar.max_actions
-        self._info_keys = tuple(sorted({name for task in tasks for name in task.info_keys}))
         self._episodes: dict[Identity, _Episode] = {}
         self._report = Report()
         self._lock = threading.Lock()
@@ -98,14 +83,9 @@ class HostEpisodes:
     def clear(self) -> None:
         """Drops all running episodes. Call it between rollouts, which may end episodes without a last step."""
         with self._lock:
-            names = list(self._episodes)
-        for name in names:
-            self._forget(name)
-
-    @property
-    def info_keys(self) -> tuple[str, ...]:
-        """Names of the numeric environment information of all tasks."""
-        return self._info_keys
+            identities = list(self._episodes)
+        for identity in identities:
+            self._close(identity)
 
     @property
     def live(self) -> int:
@@ -114,122 +94,101 @@ class HostEpisodes:
             return len(self._episodes)
 
     def reset(self, identity: Any, seed: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Starts episodes.
+        """Starts the episodes of the rows in `mask` bool[B], from `identity` i32[B, I] and `seed` u32[B].
 
-        An environment that fails here has an empty first observation, and its first turn fails.
-
-        Args:
-            identity: i32[B, I] rows of `Identity`.
-            seed: u32[B].
-            mask: bool[B] rows to start.
-
-        Returns:
-            i32[B, O] tokens of the observations, padded with -1; bool[B] whether they were cut.
+        An environment that fails here has an empty first observation, and its first turn fails. Returns the tokens of
+        the observations i32[B, O], padded with -1, and whether they were cut, bool[B].
         """
         began = time.monotonic()
-        names, seeds = _identities(identity), np.asarray(seed).tolist()
+        identities, seeds = _identities(identity), np.asarray(seed).tolist()
         rows = np.flatnonzero(np.asarray(mask)).tolist()
         for row in rows:  # episodes left by an aborted rollout with the same key
-            self._forget(names[row])
-        opened: dict[Identity, _Episode] = {}
+            self._close(identities[row])
+        started: dict[Identity, _Episode] = {}
         late = threading.Event()
-        outcomes = run_all(
-            [partial(self._start, names[row], seeds[row], opened, late) for row in rows], self._deadline, self._workers
-        )
+        jobs = [partial(self._start, identities[row], seeds[row], started, late) for row in rows]
+        outcomes = run_all(jobs, self._deadline, self._workers)
         with self._lock:
             late.set()
-        shown: dict[Identity, _Episode] = {}  # by group: the first member that started
-        answers: dict[int, Sequence[int]] = {}
+        first: dict[Identity, _Episode] = {}  # by group: the first member that started
         for row, outcome in zip(rows, outcomes):
-            group = names[row][:-1]
-            outcome = opened.get(names[row], outcome)  # it may have started after the deadline
-            if isinstance(outcome, BaseException):
-                self._failed(names[row], "reset", outcome)
+            episode = started.get(identities[row], outcome)  # it may have started after the deadline
+            if isinstance(episode, BaseException):
+                self._note_failure(identities[row], "reset", episode)
                 continue
-            first = shown.setdefault(group, outcome)
-            if outcome.seen != first.seen:
+            expected = first.setdefault(identities[row][:-1], episode).observation
+            if episode.observation != expected:
                 error = ValueError(
-                    f"first observation {outcome.seen!r}; expected its group's {first.seen!r} from equal seeds"
+                    f"first observation {episode.observation!r}; expected its group's {expected!r} from equal seeds"
                 )
-                outcome.env.close()
-                self._failed(names[row], "reset", error)
+                episode.env.close()
+                self._note_failure(identities[row], "reset", error)
                 continue
             with self._lock:
-                self._episodes[names[row]] = outcome
-        for row in rows:
-            group = names[row][:-1]
-            answers[row] = shown[group].tokens if group in shown else ()
-        self._answered(began)
-        return self._tokens(len(names), names, answers)
+                self._episodes[identities[row]] = episode
+        observations = {row: first[group].tokens for row in rows if (group := identities[row][:-1]) in first}
+        self._count_call(began)
+        return self._padded(identities, observations)
 
     def step(
         self, identity: Any, turn: Any, used: Any, horizon: Any, max_actions: Any, tokens: Any, length: Any, mask: Any
     ) -> tuple[TurnResult, np.ndarray, np.ndarray]:
-        """Executes responses; drops the episodes that end.
+        """Executes the responses of the rows in `mask` bool[B]; drops the episodes that end.
 
-        Args:
-            identity: i32[B, I] rows of `Identity`.
-            turn: i32[B] turns answered so far.
-            used: i32[B] actions executed so far.
-            horizon: i32[] turns of an episode.
-            max_actions: i32[] actions of an episode.
-            tokens: i32[B, L] responses.
-            length: i32[B].
-            mask: bool[B] rows to answer.
-
-        Returns:
-            `TurnResult` of B turns, NumPy; the next observations as in `reset`.
+        `turn` and `used`, i32[B], count the finished turns and the executed actions of each episode, `horizon` and
+        `max_actions` limit them. The responses are `tokens` i32[B, L] up to `length` i32[B]. Returns the results in
+        NumPy, and the next observations as `reset` does.
         """
         began = time.monotonic()
-        names, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()
+        identities, turns, spent = _identities(identity), np.asarray(turn).tolist(), np.asarray(used).tolist()
         responses, lengths = np.asarray(tokens).tolist(), np.asarray(length).tolist()
         last, budget = int(np.asarray(horizon)), int(np.asarray(max_actions))
         rows = np.flatnonzero(np.asarray(mask)).tolist()
         with self._lock:
-            episodes = {row: self._episodes.get(names[row]) for row in rows}
-        present = {row: episode for row, episode in episodes.items() if episode is not None}
+            episodes = {row: self._episodes[identities[row]] for row in rows if identities[row] in self._episodes}
         parsed: dict[int, HostResponse] = {}
-        jobs: list[Callable[[], tuple[HostStep, Sequence[int]]]] = []
-        for row, episode in present.items():
-            task = self._tasks[_task(names[row])]
+        jobs = []
+        for row, episode in episodes.items():
+            task = self._task(identities[row])
             data = self._tokenizer.decode_bytes(responses[row][: lengths[row]])
-            parsed[row] = _understand(data, task.grammar)
+            parsed[row] = _parse(data, task)
             jobs.append(partial(self._step, episode, data, task, parsed[row], budget - spent[row]))
-        outcomes = dict(zip(present, run_all(jobs, self._deadline, self._workers)))
+        outcomes = dict(zip(episodes, run_all(jobs, self._deadline, self._workers)))
 
-        result = unplayed(len(names), self._max_actions, self._info_keys, np)
-        answers: dict[int, Sequence[int]] = {}
+        result = unplayed(len(identities), self._tasks[0].grammar.max_actions, self.info_keys, np)
+        observations: dict[int, Sequence[int]] = {}
         for row in rows:
             outcome = outcomes.get(row)
             if outcome is None or isinstance(outcome, BaseException):
                 result.failed[row] = True
                 if outcome is not None:
-                    self._failed(names[row], "step", outcome)
-                self._forget(names[row])
+                    self._note_failure(identities[row], "step", outcome)
+                self._close(identities[row])
                 continue
-            step, answers[row] = outcome
-            episode, response = present[row], parsed[row]
+            step, observations[row] = outcome
+            episode, response = episodes[row], parsed[row]
             done = min(response.num_valid, budget - spent[row])
+            wrong = response.num_valid != response.num_parsed or response.num_valid == 0 or not step.valid
             result.actions[row, :done] = response.actions[:done]
             result.reward[row] = step.reward
             result.valid[row] = response.num_valid > 0 and step.valid
-            result.format_error[row] = (
-                response.num_valid != response.num_parsed or response.num_valid == 0 or not step.valid
-            )
-            result.state_hash[row] = _text_hash(episode.seen)
+            result.format_error[row] = wrong
+            result.state_hash[row] = _text_hash(episode.observation)
             result.terminated[row] = step.terminated
             result.truncated[row] = not step.terminated and (step.truncated or spent[row] + done >= budget)
             result.success[row] = step.success
             for name, value in step.info.items():
                 result.info[name][row] = value
-            episode.seen = step.observation
+            episode.observation = step.observation
             if result.terminated[row] or result.truncated[row] or turns[row] + 1 >= last:
-                self._forget(names[row])
-        self._answered(began)
-        return result, *self._tokens(len(names), names, answers)
+                self._close(identities[row])
+        self._count_call(began)
+        return result, *self._padded(identities, observations)
 
-    def _start(self, name: Identity, seed: int, opened: dict[Identity, _Episode], late: threading.Event) -> _Episode:
-        env = self._tasks[_task(name)].make()
+    def _start(
+        self, identity: Identity, seed: int, started: dict[Identity, _Episode], late: threading.Event
+    ) -> _Episode:
+        env = self._task(identity).make()
         try:
             text = env.reset(seed)
             if not isinstance(text, str):
@@ -238,7 +197,7 @@ class HostEpisodes:
             with self._lock:
                 if late.is_set():
                     raise TimeoutError("nobody waits for this environment any more")
-                opened[name] = episode
+                started[identity] = episode
             return episode
         except BaseException:
             env.close()
@@ -247,69 +206,65 @@ class HostEpisodes:
     def _step(
         self, episode: _Episode, data: bytes, task: HostTask, response: HostResponse, budget: int
     ) -> tuple[HostStep, Sequence[int]]:
-        step = _checked_step(episode, data, task, response, budget)
+        """The result of a turn, checked, and the tokens of its observation."""
+        names, text = task.response_format.actions, task.response_format.forced_text + data.decode("utf-8", "replace")
+        actions = [names[action] for action in response.actions] if names else list(response.items)
+        step = episode.env.step(text, actions[:budget])
+        if not isinstance(step, HostStep) or not isinstance(step.observation, str):
+            raise TypeError(f"step returned {step!r}; expected a HostStep whose observation is text")
+        unknown = set(step.info) - set(task.info_keys)
+        if unknown:
+            raise ValueError(
+                f"info {', '.join(sorted(unknown))}; expected names out of the task's info_keys; add them there"
+            )
+        for name, value in (("reward", step.reward), *step.info.items()):
+            if not abs(value) <= _LARGEST:
+                raise ValueError(f"{name} is {value}; expected a finite number that float32 holds")
         return step, self._tokenizer.encode(step.observation)
 
-    def _forget(self, name: Identity) -> None:
+    def _close(self, identity: Identity) -> None:
         with self._lock:
-            episode = self._episodes.pop(name, None)
+            episode = self._episodes.pop(identity, None)
         if episode is not None:
             episode.env.close()
 
-    def _answered(self, began: float) -> None:
+    def _count_call(self, began: float) -> None:
         with self._lock:
             self._report.calls += 1
             self._report.seconds += time.monotonic() - began
 
-    def _failed(self, name: Identity, what: str, error: BaseException) -> None:
-        *_, task, group, member = name
-        failure = Failure(
-            self._tasks[task].name, group, member, what, shortened(f"{type(error).__name__}: {error}", MAX_FOREIGN)
-        )
+    def _note_failure(self, identity: Identity, what: str, error: BaseException) -> None:
+        message = shortened(f"{type(error).__name__}: {error}", MAX_FOREIGN)
+        *_, group, member = identity
+        failure = Failure(self._task(identity).name, group, member, what, message)
         _log.warning("host environment %s, group %d, member %d failed in %s: %s", *failure)
         with self._lock:
             self._report.failures.append(failure)
 
-    def _tokens(
-        self, rows: int, names: Sequence[Identity], answers: Mapping[int, Sequence[int]]
+    def _padded(
+        self, identities: Sequence[Identity], observations: Mapping[int, Sequence[int]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        tokens, overflow = np.full((rows, self._width), -1, np.int32), np.zeros(rows, bool)
-        for row, ids in answers.items():
-            limit = self._tasks[_task(names[row])].observation_tokens
+        """Observations by row as arrays: tokens i32[B, O], padded with -1, and whether they were cut, bool[B]."""
+        width = max(task.observation_tokens for task in self._tasks)
+        tokens, overflow = np.full((len(identities), width), -1, np.int32), np.zeros(len(identities), bool)
+        for row, ids in observations.items():
+            limit = self._task(identities[row]).observation_tokens
             tokens[row, : min(len(ids), limit)] = ids[:limit]
             overflow[row] = len(ids) > limit
         return tokens, overflow
 
-
-def _understand(data: bytes, grammar: ResponseGrammar | PlainResponse) -> HostResponse:
-    response = parse_response(data, grammar)
-    return response if grammar.actions else dataclasses.replace(response, actions=(0,) * response.num_parsed)
+    def _task(self, identity: Identity) -> HostTask:
+        return self._tasks[identity[-3]]
 
 
-def _checked_step(episode: _Episode, data: bytes, task: HostTask, response: HostResponse, budget: int) -> HostStep:
-    known = (
-        [task.grammar.actions[action] for action in response.actions] if task.grammar.actions else list(response.items)
-    )
-    step = episode.env.step(task.grammar.forced_text + data.decode("utf-8", "replace"), known[:budget])
-    if not isinstance(step, HostStep) or not isinstance(step.observation, str):
-        raise TypeError(f"step returned {step!r}; expected a HostStep whose observation is text")
-    unknown = set(step.info) - set(task.info_keys)
-    if unknown:
-        raise ValueError(
-            f"info {', '.join(sorted(unknown))}; expected names out of the task's info_keys; add them there"
-        )
-    for name, value in (("reward", step.reward), *step.info.items()):
-        if not abs(value) <= _LARGEST:
-            raise ValueError(f"{name} is {value}; expected a finite number that float32 holds")
-    return step
+def _parse(data: bytes, task: HostTask) -> HostResponse:
+    response = parse_response(data, task.response_format)
+    free_text = not task.response_format.actions
+    return dataclasses.replace(response, actions=(0,) * response.num_parsed) if free_text else response
 
 
 def _identities(rows: Any) -> list[Identity]:
     return [tuple(row) for row in np.asarray(rows).tolist()]
-
-
-def _task(name: Identity) -> int:
-    return name[-3]
 
 
 def _text_hash(text: str) -> np.ndarray:

@@ -5,32 +5,29 @@ A task with too few different levels is not divided: every split uses all of its
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.host import HostEnv
 from envs_jax.splits import SHARES, Split, distinct_levels, splits_of_levels
 
-DRAWS = 1024
+SAMPLED_LEVELS = 1024
 """Levels that are sampled to see whether a task has enough different ones."""
 
-LEAST = 8
+MIN_LEVELS = 8
 """Different levels that each split needs among the sampled ones, or in a pack; with fewer, nothing is held out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskLevels:
-    """The levels of one task.
-
-    Attributes:
-        too_small: why the levels are not divided; empty if they are.
-        pack: i32[N] split of every level of the task's pack; None if levels are generated.
-    """
+    """The levels of one task."""
 
     too_small: str = ""
+    """Why the levels are not divided; empty if they are."""
     pack: np.ndarray | None = None
+    """i32[N] split of every level of the task's pack; None if levels are generated."""
 
     @property
     def held_out(self) -> bool:
@@ -54,8 +51,8 @@ class LevelSplits:
 
     tasks: tuple[TaskLevels, ...]
 
-    def of(self, wanted: Split) -> jax.Array:
-        """The split of each task, i32[K], for `RolloutSettings.split`."""
+    def of(self, wanted: Split) -> Int[Array, " K"]:
+        """The split of each task, for `RolloutSettings.split`."""
         return jnp.array([task.split(wanted) for task in self.tasks], jnp.int32)
 
 
@@ -74,10 +71,10 @@ def task_levels(task: Task) -> TaskLevels:
         counts = {split: int(np.sum(pack == split)) for split in SHARES}
         where = f"{len(pack)} levels of its file"
     else:
-        pack, where = None, f"{DRAWS} draws"
-        counts = distinct_levels(task.env, task.env_params, DRAWS)
-    few = [split for split, count in counts.items() if count < LEAST]
+        pack, where = None, f"{SAMPLED_LEVELS} draws"
+        counts = distinct_levels(task.env, task.env_params, SAMPLED_LEVELS)
+    few = [split for split, count in counts.items() if count < MIN_LEVELS]
     if not few:
         return TaskLevels(pack=pack)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)
-    return TaskLevels(f"{where} hold {found}; at least {LEAST} of each are needed", pack)
+    return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", pack)
