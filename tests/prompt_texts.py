@@ -4,13 +4,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from agentrl_jax.text.canonical import CanonicalTable
+from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.pieces import Piece, Special
 from agentrl_jax.text.prompt import REWARD_DECIMALS, REWARD_DIGITS, Prompt
+from agentrl_jax.text.styles import Task, get_style
+from agentrl_jax.text.tokenizer import Tokenizer
 
 
-def prefix_text(prompt: Prompt) -> str:
+def prefix_text(prompt: Prompt, tokenizer: Tokenizer) -> str:
     """Returns the prefix as text, with special tokens by name."""
-    return "".join(_spell(prompt.prefix_pieces))
+    return tokenizer.decode(prompt.prefix.tolist(), skip_special=False)
+
+
+def expected_prefix(style: str, tokenizer: Tokenizer, **task) -> str:
+    """Returns the text of the prefix that a style writes for the fields of a `Task`."""
+    return spell(get_style(style).prefix(Task(**task), chat_format(tokenizer, task["think"])))
 
 
 def message_text(
@@ -32,17 +41,25 @@ def message_text(
         "reward": format_number(reward, REWARD_DECIMALS, REWARD_DIGITS),
     }
     parts = [part for part in prompt.message_parts if shown[part.when]]
-    return "".join("".join(_spell(part.pieces)) if part.kind == "text" else values[part.kind] for part in parts)
+    return "".join(spell(part.pieces) if part.kind == "text" else values[part.kind] for part in parts)
 
 
-def response_text(prompt: Prompt, actions: Sequence[int]) -> str:
+def response_text(prompt: Prompt, tokenizer: Tokenizer, actions: Sequence[int]) -> str:
     """Returns the text of `response` for a list of action ids, with the end-of-turn token by name."""
-    before, between, after = ("".join(_spell(pieces)) for pieces in prompt.response_pieces)
-    return before + between.join(prompt.actions[a] for a in actions) + after
+    table = prompt.table.byte_tokens if isinstance(prompt.table, CanonicalTable) else prompt.table
+    tokens, offsets = np.asarray(table.tokens), np.asarray(table.offsets)
+
+    def text(ids: Sequence[int]) -> str:
+        pieces = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in ids]
+        return "".join(tokenizer.decode(piece, skip_special=False) for piece in pieces)
+
+    before, between, after = map(text, prompt.response_ids)
+    return before + between.join(text([prompt.action_ids + action]) for action in actions) + after
 
 
-def _spell(pieces: Sequence[Piece]) -> list[str]:
-    return [piece.name if isinstance(piece, Special) else piece for piece in pieces]
+def spell(pieces: Sequence[Piece]) -> str:
+    """Returns pieces as text, with special tokens by name."""
+    return "".join(piece.name if isinstance(piece, Special) else piece for piece in pieces)
 
 
 def format_number(value: float, decimals: int, integer_digits: int = 4) -> str:

@@ -44,12 +44,9 @@ left right up down box target player wall floor goal hole frozen state action an
 
 
 def build(corpus: str = CORPUS, size: int = VOCAB_SIZE, words: Sequence[str] = WORDS) -> str:
-    """Returns the text of a `tokenizer.json`; the same on every run.
+    """Returns the text of a `tokenizer.json` with merges learned from `corpus`; the same on every run.
 
-    Args:
-        corpus: text that merges are learned from.
-        size: maximum tokens, including special ones, words and the 256 bytes.
-        words: words that are always one token.
+    It has at most `size` tokens, including special ones, `words` (always one token each) and the 256 bytes.
     """
     alphabet = sorted(byte_alphabet().values())
     trainee = Tokenizer(models.BPE())

@@ -2,15 +2,17 @@
 
 A conversation is append-only: sampled and inserted tokens never change, so the policy is trained on what it has read
 and its KV cache stays valid. A chat template may rewrite earlier messages (for example drop the think blocks of earlier
-responses); `differences` lists such cases.
+responses); such changes are not followed.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from agentrl_jax.text.chat_segments import CONTENTS, ChatSegments, derive
+from agentrl_jax.text.chat_segments import CONTENTS, ChatSegments, derive, keep
 from agentrl_jax.text.pieces import Piece, Special
 from agentrl_jax.text.tokenizer import Tokenizer
+
+Pieces = tuple[Piece, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,59 +22,49 @@ class Chat:
     Attributes:
         open_system: opens a conversation with a system message; None if there is no system role, so that its text is
             put at the start of the first user message.
-        system_end: ends the system message.
-        first_user: header of the user message right after a system message.
+        first_user_header: header of the user message right after a system message.
         open_user: opens a conversation without a system message, including the header of the first user message.
-        user: header of a user message after a response.
-        user_end: ends a user message.
-        response: header of a sampled response; may include an empty think block after the role.
-        response_lead: follows this header before a response that was given, not sampled.
-        unended: ends a response that did not end by itself; its last piece is `end`.
-        end: name of the end-of-turn token, which a policy samples to end its response.
-        after_end: follows `end`, before the next header.
-        headers_suffice: the end of a system or user message may be left out before the next header.
-        cuts: by kind of content (`chat_segments.CONTENTS`), the name in `edits.CUTS` of what the template does to it.
+        response_header: header of a sampled response; may include an empty think block after the role.
+        response_end: ends a response that did not end by itself; its last piece is `end_of_turn`.
+        end_of_turn: name of the token that a policy samples to end its response.
+        response_lead: follows `response_header` before a response that was given, not sampled.
+        after_end: follows `end_of_turn`, before the next header.
+        ends_optional: the end of a system or user message may be left out before the next header.
+        edits: what the template does to each kind of content (`chat_segments.CONTENTS`).
     """
 
-    open_system: tuple[Piece, ...] | None
-    system_end: tuple[Piece, ...]
-    first_user: tuple[Piece, ...]
-    open_user: tuple[Piece, ...]
-    user: tuple[Piece, ...]
-    user_end: tuple[Piece, ...]
-    response: tuple[Piece, ...]
-    unended: tuple[Piece, ...]
-    end: str
-    response_lead: tuple[Piece, ...] = ()
-    after_end: tuple[Piece, ...] = ()
-    headers_suffice: bool = False
-    cuts: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict.fromkeys(CONTENTS, "kept"))
+    open_system: Pieces | None
+    system_end: Pieces
+    first_user_header: Pieces
+    open_user: Pieces
+    user_header: Pieces
+    user_end: Pieces
+    response_header: Pieces
+    response_end: Pieces
+    end_of_turn: str
+    response_lead: Pieces = ()
+    after_end: Pieces = ()
+    ends_optional: bool = False
+    edits: Mapping[str, Callable[[str], str]] = dataclasses.field(default_factory=lambda: dict.fromkeys(CONTENTS, keep))
 
-    def system(self, text: str, *, brief: bool = False) -> tuple[Piece, ...]:
-        """Opens a conversation with a system message; the header of the first user message is next.
+    def system(self, text: str, *, omit_end: bool = False) -> Pieces:
+        """Opens a conversation with a system message, without its end if `omit_end` and the end is optional.
 
-        Args:
-            text: content of the message.
-            brief: leave out the end of the message if `headers_suffice`.
+        The header of the first user message is next.
         """
         if self.open_system is None:
             return (*self.open_user, text, "\n\n")
-        end = () if brief and self.headers_suffice else self.system_end
+        end = () if omit_end and self.ends_optional else self.system_end
         return (*self.open_system, text, *end)
 
-    def opening(self, tag: str, *, forced: bool) -> tuple[Piece, ...]:
-        """Returns what is inserted between the header of a response and its first sampled token.
-
-        Args:
-            tag: the tag that a response starts with.
-            forced: whether it is inserted.
+    def opening(self, tag: str, *, forced: bool) -> Pieces:
+        """Returns what is inserted between the header of a response and its first sampled token: `tag` if `forced`.
 
         Raises:
             ValueError: the header opens a think block, but the response format does not start inside one.
         """
-        last = self.response[-1] if self.response else ""
-        written = last.name if isinstance(last, Special) else last
-        if not written.rstrip().endswith("<think>"):
+        last = self.response_header[-1] if self.response_header else ""
+        if not (last.name if isinstance(last, Special) else last).rstrip().endswith("<think>"):
             return (tag,) if forced else ()
         if tag != "<think>" or not forced:
             raise ValueError(
@@ -85,9 +77,7 @@ class Chat:
 def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
     """Returns the chat format from the tokenizer's template or, without one, from its special tokens.
 
-    Args:
-        tokenizer: the tokenizer.
-        thinking: value of `enable_thinking` for templates that read it; None for the template's default.
+    `thinking` is the value of `enable_thinking` for templates that read it; None for the template's default.
 
     Raises:
         ValueError: there is neither a template nor special tokens for a conversation, or segments cannot express the
@@ -95,20 +85,38 @@ def chat_format(tokenizer: Tokenizer, thinking: bool | None = None) -> Chat:
     """
     if tokenizer.template is not None:
         return _from_segments(segments(tokenizer, thinking))
-    end = tokenizer.special_name(tokenizer.end_of_turn_id)
     names = ("system", "user", "assistant")
+    begin: Pieces = ()
+    after_end: Pieces = ()
+    ends_optional = False
     if tokenizer.has_special("<|im_start|>"):
-        headers: list[tuple[Piece, ...]] = [(Special("<|im_start|>"), name, "\n") for name in names]
-        return _by_headers((), headers, end, ("\n",))
-    if tokenizer.has_special("<|start_header_id|>"):
-        begin, after = Special("<|start_header_id|>"), Special("<|end_header_id|>")
-        return _by_headers((Special("<|begin_of_text|>"),), [(begin, name, after, "\n\n") for name in names], end, ())
-    if tokenizer.has_special("<|user|>") and tokenizer.has_special("<|system|>"):
-        plain = _by_headers((), [(Special(f"<|{name}|>"),) for name in names], end, ())
-        return dataclasses.replace(plain, headers_suffice=True)
-    raise ValueError(
-        "the tokenizer has no special tokens for a conversation; expected a chat template, <|im_start|>, "
-        "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model"
+        headers: list[Pieces] = [(Special("<|im_start|>"), name, "\n") for name in names]
+        after_end = ("\n",)
+    elif tokenizer.has_special("<|start_header_id|>"):
+        begin = (Special("<|begin_of_text|>"),)
+        headers = [(Special("<|start_header_id|>"), name, Special("<|end_header_id|>"), "\n\n") for name in names]
+    elif tokenizer.has_special("<|user|>") and tokenizer.has_special("<|system|>"):
+        headers = [(Special(f"<|{name}|>"),) for name in names]
+        ends_optional = True
+    else:
+        raise ValueError(
+            "the tokenizer has no special tokens for a conversation; expected a chat template, <|im_start|>, "
+            "<|start_header_id|> or <|user|> and <|system|>; use the tokenizer of an instruction-tuned model"
+        )
+    system, user, response = headers
+    end = tokenizer.special_name(tokenizer.end_of_turn_id)
+    return Chat(
+        open_system=(*begin, *system),
+        system_end=(Special(end), *after_end),
+        first_user_header=user,
+        open_user=(*begin, *user),
+        user_header=user,
+        user_end=(Special(end), *after_end),
+        response_header=response,
+        response_end=(Special(end),),
+        end_of_turn=end,
+        after_end=after_end,
+        ends_optional=ends_optional,
     )
 
 
@@ -122,100 +130,47 @@ def segments(tokenizer: Tokenizer, thinking: bool | None = None) -> ChatSegments
         raise ValueError("the tokenizer has no chat template; expected one in tokenizer_config.json")
     names = frozenset(tokenizer.special_name(i) for i in tokenizer.special_ids)
     written = (tokenizer.template.source, *dict(tokenizer.template.variables).values())
-    greedy = [
-        token.content
-        for token in tokenizer.backend.get_added_tokens_decoder().values()
-        if token.special and (token.lstrip or token.rstrip) and any(token.content in text for text in written)
-    ]
-    if greedy:
-        raise ValueError(
-            f"the special token {greedy[0]} takes in the white space beside it, so that tokens depend on what stands "
-            "next to them; expected special tokens with lstrip and rstrip false"
-        )
+    for token in tokenizer.backend.get_added_tokens_decoder().values():
+        absorbs_space = token.special and (token.lstrip or token.rstrip)
+        if absorbs_space and any(token.content in text for text in written):
+            raise ValueError(
+                f"the special token {token.content} absorbs the white space around it, so that tokens depend on the "
+                "text next to them; expected special tokens with lstrip and rstrip false"
+            )
     return derive(tokenizer.template, names, thinking)
-
-
-def differences(tokenizer: Tokenizer, thinking: bool | None = None) -> tuple[str, ...]:
-    """Describes how a growing conversation differs from the tokenizer's template; errors as in `segments`.
-
-    Empty if both agree for every conversation, except for contents that spell a special token.
-    """
-    found = segments(tokenizer, thinking)
-    texts, told = found.texts, []
-    if found.system_refusal:
-        told.append(f"system: the words of a system message open the first user message ({found.system_refusal})")
-    if found.template.asks_for_date:
-        told.append(f"date: the template is told that today is {found.template.date.isoformat()}")
-    if any(found.cuts[kind] != "kept" for kind in ("system", "first_user", "user")):
-        told.append("white space: the template cuts it around contents; an environment's text keeps it")
-    if not texts["response_earlier"].startswith(texts["ask"]):
-        told.append(
-            f"earlier responses: the template asks for a response by {texts['ask']!r} and later tells it after "
-            f"{texts['response_earlier']!r}; a conversation that goes on keeps the former"
-        )
-    if found.cuts["response_earlier"] != "kept":
-        told.append("white space of responses: the template cuts it; what was sampled stays")
-    if found.thoughts["response_earlier"][1].startswith("dropped"):
-        told.append("think blocks: the template drops those of earlier responses; what was sampled stays")
-    ending = _from_segments(found).unended
-    if len(ending) > 1:
-        told.append(
-            f"ends of responses: the template writes {ending[0]!r} before the token that a response ends itself by"
-        )
-    return tuple(told)
-
-
-def _by_headers(
-    begin: tuple[Piece, ...], headers: Sequence[tuple[Piece, ...]], end: str, after_end: tuple[Piece, ...]
-) -> Chat:
-    """A format in which all messages have the same end; `headers` are those of system, user and assistant."""
-    system, user, response = headers
-    close = (Special(end), *after_end)
-    return Chat(
-        open_system=(*begin, *system),
-        system_end=close,
-        first_user=user,
-        open_user=(*begin, *user),
-        user=user,
-        user_end=close,
-        response=response,
-        unended=(Special(end),),
-        end=end,
-        after_end=after_end,
-    )
 
 
 def _from_segments(found: ChatSegments) -> Chat:
     texts = found.texts
     ending = found.split(texts["response_end"])
     count = next((i + 1 for i, piece in enumerate(ending) if isinstance(piece, Special)), 0)
-    unended, last = ending[:count], ending[count - 1] if count else None
-    spelled = "".join(piece.name if isinstance(piece, Special) else piece for piece in unended)
-    if not isinstance(last, Special) or not texts["next_user"].startswith(spelled):
+    response_end, last = ending[:count], ending[count - 1] if count else None
+    end_text = "".join(piece.name if isinstance(piece, Special) else piece for piece in response_end)
+    if not isinstance(last, Special) or not texts["next_user"].startswith(end_text):
         raise ValueError(
             f"the chat template writes {texts['response_end']!r} after the last response and {texts['next_user']!r} "
             "after an earlier one; expected both to begin with one special token that ends a response"
         )
     # The split between the end of a response and the next header only matters for comparing headers.
-    tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else spelled
+    tail = texts["response_end"] if texts["next_user"].startswith(texts["response_end"]) else end_text
     user = texts["next_user"].removeprefix(tail)
     after_system = texts.get("after_system", "")
-    alike = user != "" and after_system.endswith(user)
+    same_header = user != "" and after_system.endswith(user)
     user_end = texts["user_end"] if texts["ask"].startswith(texts["user_end"]) else ""
     # A template may write a space after the header that it expects the policy to sample.
-    written = texts["response_earlier"]
-    lead = written.removeprefix(texts["ask"]) if written.startswith(texts["ask"]) else ""
+    earlier = texts["response_earlier"]
+    lead = earlier.removeprefix(texts["ask"]) if earlier.startswith(texts["ask"]) else ""
     return Chat(
         open_system=None if found.system_refusal else found.split(texts["open_system"]),
-        system_end=found.split(after_system.removesuffix(user) if alike else after_system),
-        first_user=found.split(user) if alike else (),
+        system_end=found.split(after_system.removesuffix(user) if same_header else after_system),
+        first_user_header=found.split(user) if same_header else (),
         open_user=found.split(texts["open_user"]),
-        user=found.split(user),
+        user_header=found.split(user),
         user_end=found.split(user_end),
-        response=found.split(texts["ask"].removeprefix(user_end)),
+        response_header=found.split(texts["ask"].removeprefix(user_end)),
         response_lead=found.split(lead),
-        unended=unended,
-        end=last.name,
-        after_end=found.split(tail.removeprefix(spelled)),
-        cuts=found.cuts,
+        response_end=response_end,
+        end_of_turn=last.name,
+        after_end=found.split(tail.removeprefix(end_text)),
+        edits=found.edits,
     )

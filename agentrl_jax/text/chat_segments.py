@@ -7,22 +7,22 @@ with the first difference in the error message. Runs on the host.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.text.chat_template import ChatTemplate, Message, special_pattern
-from agentrl_jax.text.edits import CUTS, THOUGHT_CUTS, holds_thought
 from agentrl_jax.text.pieces import Piece, Special
 
 SEGMENTS = {
-    "open_system": "what opens a conversation with a system message",
-    "after_system": "what stands between the system message and the first user message",
-    "open_user": "what opens a conversation without a system message",
-    "ask": "what follows a user message when the next response is generated",
-    "user_end": "what follows the last message of a conversation if it is the user's",
-    "response_earlier": "what stands before a response that a user message follows",
-    "response_last": "what stands before the last response",
-    "next_user": "what stands between a response and the next user message",
-    "response_end": "what follows the last message of a conversation if it is a response",
+    "open_system": "the opening of a conversation with a system message",
+    "after_system": "the text between the system message and the first user message",
+    "open_user": "the opening of a conversation without a system message",
+    "ask": "the text after a user message when the next response is generated",
+    "user_end": "the text after the user message that ends a conversation",
+    "response_earlier": "the text before a response that a user message follows",
+    "response_last": "the text before the last response",
+    "next_user": "the text between a response and the next user message",
+    "response_end": "the text after the response that ends a conversation",
 }
 """The segments by name. The first two are missing if a template takes no system message."""
 
@@ -31,12 +31,41 @@ RESPONSES = ("response_earlier", "response_last")
 CONTENTS = ("system", "first_user", "user", *RESPONSES)
 """The kinds of content that a template may treat in different ways; "first_user" follows a system message."""
 
-TURNS = 4
+_MAX_TURNS = 4
 """Turns of the longest conversation that a template is tested on."""
 
 _SPACES = ("\n\n \tplain\nwords \t\n\n", "\n\nplain\n\n", "  plain  ")
+_THOUGHT_END = "</think>"
 _THOUGHT = "<think>\nplan\n</think>\n\nThe answer."
 _TRIALS = ("Hello.", "<answer>Up || Down</answer>", *_SPACES, "two\nlines\n\nand √ 你", "  {{ x }} {% y %} '\"\\")
+
+
+def keep(content: str) -> str:
+    """Returns a content unchanged."""
+    return content
+
+
+Edit = Callable[[str], str]
+
+_STRIPS: tuple[Edit, ...] = (
+    keep,
+    str.strip,
+    str.lstrip,
+    str.rstrip,
+    lambda content: content.strip("\n"),
+    lambda content: content.lstrip("\n"),
+    lambda content: content.rstrip("\n"),
+)
+"""What a template may do to the white space around a content."""
+
+_THOUGHT_EDITS: tuple[Edit, ...] = (
+    keep,
+    lambda content: content.split(_THOUGHT_END)[-1],
+    lambda content: content.split(_THOUGHT_END)[-1].lstrip("\n"),
+    lambda content: content.split(_THOUGHT_END)[-1].strip(),
+    str.strip,
+)
+"""What a template may do to a response with a think block."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +73,10 @@ class ChatSegments:
     """The text that a chat template writes around contents, and how it changes contents.
 
     Attributes:
-        template: the template.
-        thinking: value of `enable_thinking` passed to the template.
-        special_names: the tokenizer's special tokens.
+        thinking: value of `enable_thinking` passed to the template; None for the template's default.
         texts: the segments by their names in `SEGMENTS`.
-        cuts: by kind of content, the name in `edits.CUTS` of what the template does to it.
-        thoughts: by kind of response, for one with a think block: (the segment before it, name in
-            `edits.THOUGHT_CUTS`).
+        edits: what the template does to each kind of content in `CONTENTS`.
+        thoughts: by kind of response, for one with a think block: the name of the segment before it, and its edit.
         system_refusal: why system messages are refused; empty if they are allowed.
     """
 
@@ -58,67 +84,52 @@ class ChatSegments:
     thinking: bool | None
     special_names: frozenset[str]
     texts: Mapping[str, str]
-    cuts: Mapping[str, str]
-    thoughts: Mapping[str, tuple[str, str]]
+    edits: Mapping[str, Edit]
+    thoughts: Mapping[str, tuple[str, Edit]]
     system_refusal: str
 
     def split(self, text: str) -> tuple[Piece, ...]:
         """Splits the text of a segment into pieces: special tokens, and the text between them."""
-        return tuple(split_specials(text, self.special_names))
+        parts = re.split(f"({special_pattern(self.special_names).pattern})", text)
+        return tuple(Special(part) if i % 2 else part for i, part in enumerate(parts) if part)
 
     def pieces(self, messages: Sequence[Message], *, generate: bool) -> tuple[Piece, ...]:
         """Returns a conversation exactly as the template writes it, segment by segment and content by content.
 
-        Contents are text pieces: text in them that spells a special token stays text.
-
-        Args:
-            messages: the conversation, see `check_roles`.
-            generate: whether it ends with the header of the next response; only after a user message.
+        Contents are text pieces: text in them that spells a special token stays text. With `generate`, the conversation
+        ends with the header of the next response, after a user message.
 
         Raises:
             ValueError: the roles are out of order, or the template writes this conversation differently.
         """
-        pieces: list[Piece] = []
-        written = ""
-        for is_content, text in self._parts(messages, generate):
-            pieces.extend([text] if is_content else self.split(text))
-            written += text
-        rendered = self.template.render(messages, generate=generate, thinking=self.thinking)
-        if rendered != written:
-            raise ValueError(f"the chat template changes this conversation: {difference(rendered, written)}")
-        return tuple(piece for piece in pieces if piece)
-
-    def _parts(self, messages: Sequence[Message], generate: bool) -> Iterator[tuple[bool, str]]:
-        """Yields (is it a content, text) in order."""
         roles = [role for role, _ in messages]
         check_roles(roles)
         names = segment_names(roles, generate)
-        missing = [name for name in names if name not in self.texts]
-        if missing:
+        if not self.texts.keys() >= set(names):
             raise ValueError(f"no system message with this chat template: {self.system_refusal}")
+        pieces: list[Piece] = []
+        written = ""
         for name, (role, content) in zip(names, messages):
             kind = name if role == "assistant" else "first_user" if name == "after_system" else role
-            if role == "assistant" and holds_thought(content):
-                name, cut = self.thoughts[kind]
-                content = THOUGHT_CUTS[cut](content)
-            else:
-                content = CUTS[self.cuts[kind]](content)
-            yield False, self.texts[name]
-            yield True, content
-        yield False, self.texts[names[len(messages)]]
+            edit = self.edits[kind]
+            if role == "assistant" and _THOUGHT_END in content:
+                name, edit = self.thoughts[kind]
+            pieces += (*self.split(self.texts[name]), edit(content))
+            written += self.texts[name] + edit(content)
+        end = self.texts[names[-1]]
+        rendered = self.template.render(messages, generate=generate, thinking=self.thinking)
+        if rendered != written + end:
+            raise ValueError(f"the chat template changes this conversation: {_difference(rendered, written + end)}")
+        return tuple(piece for piece in (*pieces, *self.split(end)) if piece)
 
 
 def check_roles(roles: Sequence[str]) -> None:
-    """Checks the order of the roles: an optional system message, then user and assistant alternately.
-
-    Raises:
-        ValueError: the order is different, or there is no user message.
-    """
+    """Raises a ValueError unless the roles are an optional system, then user and assistant alternately."""
     spoken = list(roles[1:] if roles and roles[0] == "system" else roles)
     if not spoken or spoken != [("user", "assistant")[i % 2] for i in range(len(spoken))]:
         raise ValueError(
             f"a conversation of {', '.join(roles) or 'nothing'}; expected at most one system message, then user and "
-            "assistant in turn, the user first"
+            "assistant alternately, the user first"
         )
 
 
@@ -135,21 +146,12 @@ def segment_names(roles: Sequence[str], generate: bool) -> list[str]:
 
 @functools.lru_cache(maxsize=32)
 def derive(template: ChatTemplate, special_names: frozenset[str], thinking: bool | None = None) -> ChatSegments:
-    """Derives the segments of a template.
-
-    Args:
-        template: the template.
-        special_names: the tokenizer's special tokens.
-        thinking: value of `enable_thinking`; None for the template's default.
-
-    Raises:
-        ValueError: the template cannot be expressed by segments; the message says where.
-    """
+    """Derives the segments of a template; ValueError if it cannot be expressed by them, which says where."""
     texts = _texts(template, thinking, system=False)
     refusal = ""
     try:
         with_system = _texts(template, thinking, system=True)
-        _agree(texts, with_system)
+        _check_equal(texts, with_system)
     except ValueError as error:
         refusal = str(error)
     else:
@@ -159,31 +161,19 @@ def derive(template: ChatTemplate, special_names: frozenset[str], thinking: bool
         thinking=thinking,
         special_names=special_names,
         texts=texts,
-        cuts=dict.fromkeys(CONTENTS, "kept"),
-        thoughts={kind: (kind, "kept") for kind in RESPONSES},
+        edits=dict.fromkeys(CONTENTS, keep),
+        thoughts={kind: (kind, keep) for kind in RESPONSES},
         system_refusal=refusal,
     )
-    segments = dataclasses.replace(plain, cuts={kind: _find_cut(plain, kind) for kind in CONTENTS})
+    segments = dataclasses.replace(plain, edits={kind: _find_edit(plain, kind) for kind in CONTENTS})
     segments = dataclasses.replace(segments, thoughts={kind: _find_thought(segments, kind) for kind in RESPONSES})
-    for number, (roles, generate) in enumerate(_shapes(system=False) + ([] if refusal else _shapes(system=True))):
+    for number, (roles, generate) in enumerate(_role_orders(False) + ([] if refusal else _role_orders(True))):
         trials = [_TRIALS[(number + index) % len(_TRIALS)] for index, _ in enumerate(roles)]
         segments.pieces(list(zip(roles, trials)), generate=generate)
     return segments
 
 
-def split_specials(text: str, special_names: frozenset[str]) -> Iterator[Piece]:
-    """Yields the special tokens spelled in a text, and the text between them."""
-    begin = 0
-    for match in special_pattern(special_names).finditer(text):
-        if match.start() > begin:
-            yield text[begin : match.start()]
-        yield Special(match[0])
-        begin = match.end()
-    if begin < len(text):
-        yield text[begin:]
-
-
-def difference(rendered: str, written: str) -> str:
+def _difference(rendered: str, written: str) -> str:
     """Describes where the text of the template and that of the segments first differ."""
     pairs = enumerate(zip(rendered, written))
     at = next((i for i, (a, b) in pairs if a != b), min(len(rendered), len(written)))
@@ -191,40 +181,37 @@ def difference(rendered: str, written: str) -> str:
     return f"it writes {rendered[near]!r} where its segments give {written[near]!r}"
 
 
-def _shapes(system: bool) -> list[tuple[tuple[str, ...], bool]]:
-    """Conversations as (roles, generate), up to `TURNS` turns, ending in a user message, a header or a response."""
-    shapes = []
-    for turns in range(1, TURNS + 1):
+def _role_orders(system: bool) -> list[tuple[tuple[str, ...], bool]]:
+    """Returns conversations as (roles, generate), ending in a user message, a header or a response."""
+    orders = []
+    for turns in range(1, _MAX_TURNS + 1):
         roles = ("system",) * system + ("user", "assistant") * turns
-        shapes += [(roles[:-1], False), (roles[:-1], True), (roles, False)]
-    return shapes
+        orders += [(roles[:-1], False), (roles[:-1], True), (roles, False)]
+    return orders
 
 
 def _texts(template: ChatTemplate, thinking: bool | None, *, system: bool) -> dict[str, str]:
-    """The segments of conversations with, or without, a system message."""
+    """Returns the segments of conversations with, or without, a system message."""
     texts: dict[str, str] = {}
-    for roles, generate in _shapes(system):
+    for roles, generate in _role_orders(system):
         markers = [f"\ue000{i}\ue001" for i in range(len(roles))]
         rest = template.render(list(zip(roles, markers)), generate=generate, thinking=thinking)
         found: dict[str, str] = {}
         for index, (name, marker) in enumerate(zip(segment_names(roles, generate), [*markers, None])):
-            if marker is None:
-                text = rest
-            else:
-                text, seen, rest = rest.partition(marker)
-                if not seen or marker in rest:
-                    raise ValueError(
-                        f"the chat template does not write message {index + 1} of {', '.join(roles)} once and in its "
-                        "place; expected contents in their order, each once"
-                    )
-            _agree(found, {name: text})
+            text, seen, rest = rest.partition(marker) if marker else (rest, "", "")
+            if marker and (not seen or marker in rest):
+                raise ValueError(
+                    f"the chat template does not write message {index + 1} of {', '.join(roles)} once and in its "
+                    "place; expected contents in their order, each once"
+                )
+            _check_equal(found, {name: text})
             found[name] = text
-        _agree(texts, found)
+        _check_equal(texts, found)
         texts |= found
     return texts
 
 
-def _agree(texts: Mapping[str, str], others: Mapping[str, str]) -> None:
+def _check_equal(texts: Mapping[str, str], others: Mapping[str, str]) -> None:
     for name, text in others.items():
         if texts.get(name, text) != text:
             raise ValueError(
@@ -234,43 +221,43 @@ def _agree(texts: Mapping[str, str], others: Mapping[str, str]) -> None:
 
 
 def _probe(kind: str, content: str) -> tuple[list[Message], bool]:
-    """A conversation with `content` as its content of a kind, and whether the next response is generated."""
-    if kind == "system":
-        return [("system", content), ("user", "u")], True
-    if kind == "first_user":
-        return [("system", "s"), ("user", content)], True
-    if kind == "user":
-        return [("user", content), ("assistant", "a"), ("user", content)], True
+    """Returns a conversation with `content` as its content of a kind, and whether the next response is generated."""
     turn = [("user", "u"), ("assistant", content)]
-    return (turn, False) if kind == "response_last" else ([*turn, ("user", "v")], True)
+    return {
+        "system": ([("system", content), ("user", "u")], True),
+        "first_user": ([("system", "s"), ("user", content)], True),
+        "user": ([("user", content), ("assistant", "a"), ("user", content)], True),
+        "response_earlier": ([*turn, ("user", "v")], True),
+        "response_last": (turn, False),
+    }[kind]
 
 
-def _find_cut(segments: ChatSegments, kind: str) -> str:
-    """Name of the first cut that reproduces what the template does to outer white space."""
+def _find_edit(segments: ChatSegments, kind: str) -> Edit:
+    """Returns the first edit that reproduces what the template does to outer white space."""
     if kind in ("system", "first_user") and segments.system_refusal:
-        return "kept"
-    for name in CUTS:
-        tried = dataclasses.replace(segments, cuts={**segments.cuts, kind: name})
-        if all(_holds(tried, kind, content) for content in _SPACES):
-            return name
+        return keep
+    for edit in _STRIPS:
+        tried = dataclasses.replace(segments, edits={**segments.edits, kind: edit})
+        if all(_agrees(tried, kind, content) for content in _SPACES):
+            return edit
     messages, generate = _probe(kind, _SPACES[0])
     rendered = segments.template.render(messages, generate=generate, thinking=segments.thinking)
     raise ValueError(f"the chat template changes {_SPACES[0]!r} as content of the {kind}: {rendered!r}")
 
 
-def _find_thought(segments: ChatSegments, kind: str) -> tuple[str, str]:
-    """Segment and cut that reproduce a response with a think block; those for an unchanged one if none do."""
+def _find_thought(segments: ChatSegments, kind: str) -> tuple[str, Edit]:
+    """Returns the segment and the edit for a response with a think block; those for other responses if none fit."""
     for before in (kind, "response_earlier"):
-        for name in THOUGHT_CUTS:
-            tried = dataclasses.replace(segments, thoughts={**segments.thoughts, kind: (before, name)})
-            if all(_holds(tried, kind, content) for content in (_THOUGHT, _THOUGHT + "\n ")):
-                return before, name
-    return kind, "kept"
+        for edit in _THOUGHT_EDITS:
+            tried = dataclasses.replace(segments, thoughts={**segments.thoughts, kind: (before, edit)})
+            if all(_agrees(tried, kind, content) for content in (_THOUGHT, _THOUGHT + "\n ")):
+                return before, edit
+    return kind, keep
 
 
-def _holds(segments: ChatSegments, kind: str, content: str) -> bool:
+def _agrees(segments: ChatSegments, kind: str, content: str) -> bool:
+    messages, generate = _probe(kind, content)
     try:
-        messages, generate = _probe(kind, content)
         segments.pieces(messages, generate=generate)
     except ValueError:
         return False

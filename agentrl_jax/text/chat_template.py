@@ -37,22 +37,11 @@ MAX_SECONDS = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class ChatTemplate:
-    """A chat template and its variables besides the messages.
-
-    Attributes:
-        source: the Jinja program.
-        variables: pairs (name, value) of the special tokens that it may use, such as `("bos_token", "<s>")`.
-        date: today's date for the template.
-    """
+    """A Jinja program, the special tokens that it may use (such as `("bos_token", "<s>")`), and today's date for it."""
 
     source: str = dataclasses.field(repr=False)
     variables: tuple[tuple[str, str], ...] = ()
     date: datetime.date = DATE
-
-    @property
-    def asks_for_date(self) -> bool:
-        """Whether the template can write the date."""
-        return "strftime_now" in self.source
 
     @property
     def asks_for_thinking(self) -> bool:
@@ -60,12 +49,10 @@ class ChatTemplate:
         return "enable_thinking" in self.source
 
     def render(self, messages: Sequence[Message], *, generate: bool, thinking: bool | None = None) -> str:
-        """Returns a conversation as text, special tokens spelled by their names.
+        """Returns a conversation as text, with special tokens by name.
 
-        Args:
-            messages: the conversation.
-            generate: whether the text ends with the header of the next response.
-            thinking: value of `enable_thinking`; None for the template's default.
+        With `generate`, it ends with the header of the next response. `thinking` is the value of `enable_thinking`,
+        None for the template's default.
 
         Raises:
             ValueError: the template is not valid Jinja, refuses this conversation, or writes too much text.
@@ -73,7 +60,7 @@ class ChatTemplate:
         if len(self.source) > MAX_SOURCE:
             raise ValueError(f"a chat template of {len(self.source)} characters; expected at most {MAX_SOURCE}")
         options = {} if thinking is None else {"enable_thinking": thinking}
-        answer = _ask(
+        answer = _render_in_worker(
             {
                 "source": self.source,
                 "messages": [{"role": role, "content": content} for role, content in messages],
@@ -88,34 +75,29 @@ class ChatTemplate:
         if "refusal" in answer:
             roles = shortened(", ".join(role for role, _ in messages))
             raise ValueError(f"the chat template refuses a conversation of {roles}: {shortened(answer['refusal'])}")
-        text = answer["text"]
-        if not _is_unicode(text):
-            raise ValueError("the chat template writes half of a surrogate pair, which is no text; correct its escapes")
-        return text
+        try:
+            answer["text"].encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                "the chat template writes half of a surrogate pair, which is no text; correct its escapes"
+            ) from None
+        return answer["text"]
 
     def closing_token(self, special_names: Iterable[str]) -> str | None:
         """Returns the first of the given special tokens after a finished response; None if there is none."""
-        asked, replied = "\ue000asked\ue001", "\ue000replied\ue001"
+        marker = "\ue000replied\ue001"
         try:
-            text = self.render([("user", asked), ("assistant", replied)], generate=False)
+            text = self.render([("user", "\ue000asked\ue001"), ("assistant", marker)], generate=False)
         except ValueError:
             return None
-        found = special_pattern(special_names).search(text.partition(replied)[2])
+        found = special_pattern(special_names).search(text.partition(marker)[2])
         return found[0] if found else None
 
 
 def special_pattern(special_names: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern that matches the spelling of special tokens, preferring longer ones."""
+    """Returns a pattern that matches the names of special tokens in text, preferring longer ones."""
     longest_first = sorted(special_names, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 _LOCK = threading.Lock()
@@ -123,14 +105,14 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _worker() -> subprocess.Popen[str]:
-    """The process that renders templates; it exits when its standard input closes, so with this process."""
+    """Returns the process that renders templates; it exits when its standard input closes, so with this process."""
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
             "chat templates of pretrained models need the package transformers; pip install 'transformers>=5.17,<6'"
         )
-    words = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("template_worker.py"))]
     worker = subprocess.Popen(
-        words,
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -139,21 +121,21 @@ def _worker() -> subprocess.Popen[str]:
     )
     if not worker.stdout or not worker.stdout.readline():
         worker.communicate()
-        raise UserError(f"the process that renders chat templates does not start; {' '.join(words)} says why")
+        raise UserError(f"the process that renders chat templates does not start; run {' '.join(command)} to see why")
     return worker
 
 
-def _ask(asked: dict[str, Any]) -> dict[str, str]:
-    """The worker's answer, or a refusal if the worker exited; the next call then starts another worker."""
+def _render_in_worker(request: dict[str, Any]) -> dict[str, str]:
+    """Returns the worker's answer, or a refusal if the worker exited; the next call then starts another worker."""
     with _LOCK:
         worker = _worker()
-        if worker.poll() is not None:  # it was ended from outside while idle
+        if worker.poll() is not None:  # it was killed while idle
             _worker.cache_clear()
             worker = _worker()
         assert worker.stdin
         assert worker.stdout
         try:
-            worker.stdin.write(json.dumps(asked) + "\n")
+            worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()
         except BrokenPipeError:
@@ -168,5 +150,5 @@ def _ask(asked: dict[str, Any]) -> dict[str, str]:
         if worker.returncode == -signal.SIGPROF:
             return {"refusal": f"it takes more than {MAX_SECONDS:g} s"}
         if worker.returncode in (-signal.SIGKILL, -signal.SIGTERM):  # a template cannot cause these signals
-            raise UserError("the process that renders chat templates was ended from outside; try again")
+            raise UserError("the process that renders chat templates was killed by another process; try again")
         return {"refusal": f"the process that renders it ended with code {worker.returncode}"}

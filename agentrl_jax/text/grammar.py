@@ -6,15 +6,15 @@ costs a few gathers per token. The result equals `agentrl_jax.text.reference.par
 response.
 
 Shapes: `Q` states, `V` vocabulary, `C` classes of tokens with the same effect, `E` items that one token can complete,
-`F` distinct runs of completed items, `A` actions kept per turn.
+`F` distinct runs of completed items, `A` actions kept per turn, `B` rows of a batch (none for one response).
 """
 
 import dataclasses
 import string
 
-import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.text import automaton
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -29,26 +29,21 @@ _SEPARATOR_BYTES = frozenset(string.punctuation) - frozenset("<>/")
 class ResponseGrammar:
     """Format of a response: `<think>...</think><answer>Up || Left</answer>`, or the answer block alone.
 
-    Attributes:
-        actions: action names; index = action id. Their ASCII case does not matter.
-        think: whether a think block comes before the answer block.
-        forced: whether the opening tag is inserted for the agent, so that its response starts inside the first block.
-        separator: text between two actions.
-        max_actions: `A`, actions kept per turn; what follows is ignored without penalty.
+    Raises:
+        ValueError: the format would be ambiguous.
     """
 
     actions: tuple[str, ...]
+    """Action names; index = action id. Their ASCII case does not matter."""
     think: bool
+    """Whether a think block comes before the answer block."""
     forced: bool
+    """Whether the opening tag is inserted for the agent, so that its response starts inside the first block."""
     separator: str = "||"
     max_actions: int = 5
+    """`A`, actions kept per turn; what follows is ignored without penalty."""
 
     def __post_init__(self) -> None:
-        """Checks the fields.
-
-        Raises:
-            ValueError: the format would be ambiguous.
-        """
         if not self.separator or not set(self.separator) <= _SEPARATOR_BYTES:
             raise ValueError(
                 f"separator {self.separator!r}; expected one or more of {''.join(sorted(_SEPARATOR_BYTES))}, none of "
@@ -79,13 +74,10 @@ class ResponseGrammar:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainResponse:
-    """A free-text response, which the environment parses itself; it counts as one action, with id 0.
-
-    Attributes:
-        opening: text inserted before the response, such as "Action: ".
-    """
+    """A free-text response, which the environment parses itself; it counts as one action, with id 0."""
 
     opening: str = ""
+    """Text inserted before the response, such as "Action: "."""
     actions: tuple[str, ...] = ()
     max_actions: int = 1
 
@@ -96,62 +88,38 @@ class PlainResponse:
 
 
 class GrammarTable(struct.PyTreeNode):
-    """A grammar compiled for one tokenizer.
+    """A grammar compiled for one tokenizer; class 0 of the tokens changes nothing."""
 
-    Attributes:
-        token_class: i32[V] class of each token; class 0 changes nothing.
-        next_state: i32[Q, C] state after a token.
-        emission: i32[Q, C] row of `runs` with the items that a token completes.
-        runs: i32[F, E] completed items in order: 0 none, 1 an unknown name, 2 + action id.
-        start_state: state before the first token of a response.
-        closed_state: absorbing state after the answer's closing tag.
-        max_actions: `A`.
-    """
-
-    token_class: jax.Array
-    next_state: jax.Array
-    emission: jax.Array
-    runs: jax.Array
+    token_class: Int[Array, " V"]
+    next_state: Int[Array, "Q C"]
+    emission: Int[Array, "Q C"]
+    """Row of `runs` with the items that a token completes."""
+    runs: Int[Array, "F E"]
+    """Completed items in order: 0 none, 1 an unknown name, 2 + action id."""
     start_state: int = struct.field(pytree_node=False)
     closed_state: int = struct.field(pytree_node=False)
     max_actions: int = struct.field(pytree_node=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Total bytes of all tables."""
-        return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(self))
-
 
 class GrammarState(struct.PyTreeNode):
-    """Parser state of one response.
+    """State of the automaton in one response, and the items so far, as in `ParsedResponse`."""
 
-    Attributes:
-        state: i32[] state of the automaton.
-        actions: i32[A] ids of the known actions so far, from the left; -1 elsewhere.
-        num_valid: i32[] known actions so far.
-        num_parsed: i32[] items so far, known or not, at most `A`.
-    """
-
-    state: jax.Array
-    actions: jax.Array
-    num_valid: jax.Array
-    num_parsed: jax.Array
+    state: Int[Array, "*B"]
+    actions: Int[Array, "*B A"]
+    num_valid: Int[Array, "*B"]
+    num_parsed: Int[Array, "*B"]
 
 
 class ParsedResponse(struct.PyTreeNode):
-    """The parsed actions of one response.
+    """The parsed actions of one response."""
 
-    Attributes:
-        actions: i32[A] ids of the known actions among the first `A` items, from the left; -1 elsewhere.
-        num_valid: i32[] number of known actions.
-        num_parsed: i32[] items found, known or not, at most `A`.
-        format_ok: bool[] all blocks are present and closed; otherwise there are no actions.
-    """
-
-    actions: jax.Array
-    num_valid: jax.Array
-    num_parsed: jax.Array
-    format_ok: jax.Array
+    actions: Int[Array, "*B A"]
+    """Ids of the known actions among the first `A` items, from the left; -1 elsewhere."""
+    num_valid: Int[Array, "*B"]
+    num_parsed: Int[Array, "*B"]
+    """Items found, known or not, at most `A`."""
+    format_ok: Bool[Array, "*B"]
+    """All blocks are present and closed; otherwise there are no actions."""
 
 
 def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokenizer) -> GrammarTable:
@@ -160,33 +128,17 @@ def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokeniz
     The table of a plain response parses nothing: no token changes its state, and it never closes.
     """
     if isinstance(grammar, PlainResponse):
-        nothing = jnp.zeros((2, 1), jnp.int32)
-        return GrammarTable(
-            token_class=jnp.zeros(tokenizer.vocab_size, jnp.int32),
-            next_state=jnp.array([[0], [1]], jnp.int32),
-            emission=nothing,
-            runs=jnp.zeros((1, 1), jnp.int32),
-            start_state=0,
-            closed_state=1,
-            max_actions=grammar.max_actions,
-        )
+        shapes = (tokenizer.vocab_size, (2, 1), (2, 1), (1, 1))
+        nothing = GrammarTable(*(jnp.zeros(shape, jnp.int32) for shape in shapes), 0, 1, grammar.max_actions)
+        return nothing.replace(next_state=jnp.array([[0], [1]], jnp.int32))
     machine = automaton.build(
         actions=tuple(name.encode() for name in grammar.actions),
         think=grammar.think,
         forced=grammar.forced,
         separator=grammar.separator.encode(),
     )
-    tables = automaton.compose(machine, tokenizer.token_bytes)
-    token_class, next_state, emission, runs = map(jnp.asarray, tables)
-    return GrammarTable(
-        token_class=token_class,
-        next_state=next_state,
-        emission=emission,
-        runs=runs,
-        start_state=machine.start,
-        closed_state=machine.closed,
-        max_actions=grammar.max_actions,
-    )
+    tables = map(jnp.asarray, automaton.compose(machine, tokenizer.token_bytes))
+    return GrammarTable(*tables, machine.start, machine.closed, grammar.max_actions)
 
 
 def start(table: GrammarTable) -> GrammarState:
@@ -199,28 +151,25 @@ def start(table: GrammarTable) -> GrammarState:
     )
 
 
-def advance(table: GrammarTable, state: GrammarState, token: jax.Array) -> GrammarState:
-    """Returns the state after one token, i32[]. Special tokens and ids outside the vocabulary change nothing."""
+def advance(table: GrammarTable, state: GrammarState, token: Int[Array, ""]) -> GrammarState:
+    """Returns the state after one token. Special tokens and ids outside the vocabulary change nothing."""
     kind = table.token_class.at[token].get(mode="fill", fill_value=INVISIBLE, wrap_negative_indices=False)
     run = table.runs[table.emission[state.state, kind]]
     actions, num_valid, num_parsed = state.actions, state.num_valid, state.num_parsed
-    slots = jnp.arange(table.max_actions)
+    indices = jnp.arange(table.max_actions)
     for item in run:
         counted = (item > 0) & (num_parsed < table.max_actions)
         known = counted & (item >= automaton.FIRST_ACTION)
-        actions = jnp.where(known & (slots == num_valid), item - automaton.FIRST_ACTION, actions)
+        actions = jnp.where(known & (indices == num_valid), item - automaton.FIRST_ACTION, actions)
         num_valid += known.astype(jnp.int32)
         num_parsed += counted.astype(jnp.int32)
     return GrammarState(
-        state=table.next_state[state.state, kind],
-        actions=actions,
-        num_valid=num_valid,
-        num_parsed=num_parsed,
+        state=table.next_state[state.state, kind], actions=actions, num_valid=num_valid, num_parsed=num_parsed
     )
 
 
-def closed(table: GrammarTable, state: GrammarState) -> jax.Array:
-    """Returns bool[]: the answer is closed; later tokens are ignored."""
+def closed(table: GrammarTable, state: GrammarState) -> Bool[Array, ""]:
+    """Returns whether the answer is closed; later tokens are ignored."""
     return state.state == table.closed_state
 
 

@@ -5,9 +5,9 @@ roundTiesToEven), saturate at the available digits, write sign, digits without l
 no sign. Product and rounding are single IEEE operations, so the text is the same on every platform.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 DIGIT_PIECES = (*"0123456789", ".", "-")
 """The pieces that the ids from `number_pieces` index."""
@@ -15,16 +15,11 @@ DIGIT_PIECES = (*"0123456789", ".", "-")
 POINT, MINUS = 10, 11
 
 
-def number_pieces(value: jax.Array, decimals: int, integer_digits: int = 4) -> jax.Array:
-    """Writes a number as ids into `DIGIT_PIECES`.
+def number_pieces(value: Float[Array, ""] | Int[Array, ""], decimals: int, integer_digits: int = 4) -> Int[Array, " K"]:
+    """Writes a number as ids into `DIGIT_PIECES`; -1 means no piece, anywhere in the row.
 
-    Args:
-        value: f32[] or i32[]; NaN is written as zero, since the device cannot raise an error.
-        decimals: digits after the point; 0 writes no point.
-        integer_digits: digits before the point; larger magnitudes are written as all nines.
-
-    Returns:
-        i32[K] with `K = 1 + integer_digits + (decimals > 0) + decimals`; -1 means no piece, anywhere in the row.
+    `decimals` and `integer_digits` are the digits after and before the point. Larger magnitudes are written as all
+    nines, and NaN as zero, since the device cannot raise an error. Without decimals there is no point.
 
     Raises:
         ValueError: more than seven digits, which exceeds the precision of float32.

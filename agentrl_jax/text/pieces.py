@@ -4,12 +4,13 @@ Shapes: `N` pieces in a table, `M` tokens in a table, `K` piece ids in a row.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import Array, Int
 
 from agentrl_jax.text.tokenizer import Tokenizer
 
@@ -25,25 +26,16 @@ Piece = str | Special
 
 
 class PieceTable(struct.PyTreeNode):
-    """The concatenated tokens of all pieces.
+    """The concatenated tokens of all pieces: those of piece `i` are `tokens[offsets[i]:offsets[i + 1]]`."""
 
-    Attributes:
-        tokens: i32[M] tokens of piece 0, then of piece 1, and so on.
-        offsets: i32[N + 1] piece `i` has the tokens `tokens[offsets[i]:offsets[i + 1]]`.
-        pad_id: token that fills a row on the right.
-    """
-
-    tokens: jax.Array
-    offsets: jax.Array
+    tokens: Int[Array, " M"]
+    offsets: Int[Array, " N+1"]
     pad_id: int = struct.field(pytree_node=False)
+    """Token that fills a row on the right."""
 
 
 def build_table(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> PieceTable:
-    """Encodes every piece separately, once per tokenizer.
-
-    Raises:
-        ValueError: a special token is unknown, or decoding does not return a piece (the tokenizer normalizes text).
-    """
+    """Encodes every piece separately, once per tokenizer; errors as in `encode_piece`."""
     rows = [encode_piece(tokenizer, piece) for piece in pieces]
     return PieceTable(
         tokens=jnp.array([token for row in rows for token in row] or [tokenizer.pad_id], jnp.int32),
@@ -53,11 +45,13 @@ def build_table(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> PieceTable:
 
 
 def encode_piece(tokenizer: Tokenizer, piece: Piece) -> list[int]:
-    """Returns the tokens of one piece; errors as in `build_table`."""
-    if isinstance(piece, Special):
-        return [tokenizer.special_id(piece.name)]
-    ids = tokenizer.encode(piece)
-    if tokenizer.decode_bytes(ids) != piece.encode():
+    """Returns the tokens of one piece.
+
+    Raises:
+        ValueError: a special token is unknown, or decoding does not return the piece (the tokenizer normalizes text).
+    """
+    ids = encode_pieces(tokenizer, (piece,))
+    if isinstance(piece, str) and tokenizer.decode_bytes(ids) != piece.encode():
         raise ValueError(
             f"the tokenizer turns the piece {piece!r} into {tokenizer.decode(ids)!r}; expected the same text back; "
             "write the piece in the tokenizer's normal form"
@@ -65,17 +59,29 @@ def encode_piece(tokenizer: Tokenizer, piece: Piece) -> list[int]:
     return ids
 
 
-def expand(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Array, jax.Array]:
-    """Turns one row of piece ids into tokens.
+def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece], *, joined: bool = False) -> list[int]:
+    """Returns the tokens of pieces, encoded one by one.
 
-    Args:
-        table: the pieces' tokens.
-        ids: i32[K] piece ids; a negative id means no piece, anywhere in the row.
-        max_tokens: static length of the result.
+    With `joined`, the text between two special tokens is encoded at once, as if the whole text were tokenized.
+    """
+    if joined:
+        runs = itertools.groupby(pieces, lambda piece: isinstance(piece, Special))
+        merged = [list(run) if special else ["".join(map(str, run))] for special, run in runs]
+        pieces = itertools.chain.from_iterable(merged)
+    return [
+        token
+        for piece in pieces
+        for token in ([tokenizer.special_id(piece.name)] if isinstance(piece, Special) else tokenizer.encode(piece))
+    ]
 
-    Returns:
-        (i32[max_tokens] tokens, padded on the right; i32[] true length, which exceeds `max_tokens` if the row did not
-        fit and was cut).
+
+def expand(
+    table: PieceTable, ids: Int[Array, " K"], max_tokens: int
+) -> tuple[Int[Array, " {max_tokens}"], Int[Array, ""]]:
+    """Turns one row of piece ids into tokens; a negative id means no piece, anywhere in the row.
+
+    Returns the tokens, padded on the right, and their true number, which exceeds the static length `max_tokens` if the
+    row did not fit and was cut.
     """
     piece = jnp.maximum(ids, 0)
     begin = table.offsets[piece]
@@ -83,8 +89,8 @@ def expand(table: PieceTable, ids: jax.Array, max_tokens: int) -> tuple[jax.Arra
     ends = jnp.cumsum(lengths)
     # Position t of piece k is token t + shift[k]; comparing with every end is faster than a binary search here.
     shift = begin - (ends - lengths)
-    slots = jnp.arange(max_tokens)
-    owner = jnp.minimum(jnp.sum(ends[None, :] <= slots[:, None], axis=1), ids.shape[0] - 1)
-    inside = slots < ends[-1]
-    tokens = table.tokens[jnp.where(inside, slots + shift[owner], 0)]
+    positions = jnp.arange(max_tokens)
+    owner = jnp.minimum(jnp.sum(ends[None, :] <= positions[:, None], axis=1), ids.shape[0] - 1)
+    inside = positions < ends[-1]
+    tokens = table.tokens[jnp.where(inside, positions + shift[owner], 0)]
     return jnp.where(inside, tokens, table.pad_id).astype(jnp.int32), ends[-1].astype(jnp.int32)

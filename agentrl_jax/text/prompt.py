@@ -6,6 +6,7 @@ message is one row of ids and one lookup.
 Shapes: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a response.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int
 
-from agentrl_jax.text.canonical import CanonicalTable, build_canonical, encode_pieces, encode_row
+from agentrl_jax.text.canonical import CanonicalTable, build_canonical, encode_prefix, encode_row
 from agentrl_jax.text.chat import chat_format
 from agentrl_jax.text.numbers import DIGIT_PIECES, number_pieces
 from agentrl_jax.text.pieces import Piece, PieceTable, Special, build_table, encode_piece, expand
@@ -35,47 +37,37 @@ ENCODERS: dict[str, Callable[[Any, jax.Array, int], tuple[jax.Array, jax.Array]]
 class Prompt(struct.PyTreeNode):
     """A style compiled for one task and one tokenizer.
 
-    The table holds the observation's pieces, then `DIGIT_PIECES`, then the style's own pieces.
+    The table holds the observation's pieces, then `DIGIT_PIECES`, the action names, and the style's pieces.
 
     Attributes:
-        prefix: i32[Px] tokens at the start of an episode. NumPy.
-        table: tokens of all pieces.
-        prefix_pieces: the prefix as pieces.
-        message_parts: the parts of a message, in order.
-        message_ids: for each part, the ids of its pieces.
-        response_pieces: pieces (before, between, after) the actions of a canonical response.
-        response_ids: ids of `response_pieces`.
-        actions: action names.
+        prefix: tokens at the start of an episode. NumPy.
+        message_ids: for each part of a message, the ids of its pieces.
+        response_ids: ids of the pieces (before, between, after) the actions of a canonical response.
         action_ids: id of the first action's piece; the others follow.
         digit_ids: id of the first piece of `DIGIT_PIECES`.
         turn_digits: digits of the largest turn number.
         action_digits: digits of the action budget.
         max_message_tokens: `O`, enough for every message by pieces; the canonical encoder takes fewer tokens.
-        max_action_tokens: tokens of the longest action name.
-        encoder: name in `ENCODERS`.
+        response_tokens: tokens of a canonical response: around the actions, between two, and of the longest action.
     """
 
     prefix: np.ndarray
     table: PieceTable | CanonicalTable
-    prefix_pieces: tuple[Piece, ...] = struct.field(pytree_node=False)
     message_parts: tuple[Segment, ...] = struct.field(pytree_node=False)
     message_ids: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False)
-    response_pieces: tuple[tuple[Piece, ...], tuple[Piece, ...], tuple[Piece, ...]] = struct.field(pytree_node=False)
     response_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = struct.field(pytree_node=False)
-    actions: tuple[str, ...] = struct.field(pytree_node=False)
     action_ids: int = struct.field(pytree_node=False)
     digit_ids: int = struct.field(pytree_node=False)
     turn_digits: int = struct.field(pytree_node=False)
     action_digits: int = struct.field(pytree_node=False)
     max_message_tokens: int = struct.field(pytree_node=False)
-    max_action_tokens: int = struct.field(pytree_node=False)
-    response_frame_tokens: tuple[int, int] = struct.field(pytree_node=False)
+    response_tokens: tuple[int, int, int] = struct.field(pytree_node=False)
     encoder: str = struct.field(pytree_node=False)
 
     def max_response_tokens(self, actions: int) -> int:
         """Returns `L`, enough for every canonical response of at most `actions` actions."""
-        frame, between = self.response_frame_tokens
-        return frame + actions * self.max_action_tokens + max(actions - 1, 0) * between
+        around, between, action = self.response_tokens
+        return around + actions * action + max(actions - 1, 0) * between
 
 
 def compile_prompt(
@@ -100,24 +92,12 @@ def compile_prompt(
 ) -> Prompt:
     """Compiles a style for a task and a tokenizer. Runs on the host.
 
-    Args:
-        style: the prompt style.
-        instruction: the task in words.
-        legend: pairs (symbol, meaning); may be empty.
-        actions: action names by action id.
-        pieces: the environment's pieces; None if its observations are token ids, as for host environments.
-        observation_pieces: `P`, length of an observation row.
-        think: whether a response has a think block; passed to chat templates that read `enable_thinking`.
-        forced: whether a message ends with the opening tag of the response.
-        separator: text between two actions.
-        max_actions_budget: actions per episode.
-        max_turns: turns per episode.
-        response_words: words that a response may have, stated in the prompt.
-        tokenizer: the tokenizer.
-        piece_limits: maximum occurrences of each piece in one observation; empty for no limit except `P`.
-        encoder: name in `ENCODERS`.
-        plain: for free-text responses, the opening that is inserted before them; None for responses in tags.
-        lists_actions: whether the style may list the action names; responses use them in any case.
+    `legend` has pairs (symbol, meaning). `pieces` are the environment's; None if its observations are token ids, as for
+    host environments. An observation has `P` = `observation_pieces` ids, with piece i at most `piece_limits[i]` times
+    (empty: no limit). `think` asks for a think block and sets `enable_thinking` in chat templates that read it. With
+    `forced`, messages end with the opening tag of the response. For free-text responses, `plain` is the opening that is
+    inserted before them; None for responses in tags. `response_words` is the limit that the prompt names. With
+    `lists_actions`, the style may list the action names; responses use them in any case.
 
     Raises:
         ValueError: the tokenizer has no special tokens for a chat or changes a piece; its chat template cannot be
@@ -127,152 +107,129 @@ def compile_prompt(
     if encoder not in ENCODERS:
         raise ValueError(f"encoder {encoder!r}; expected one of {', '.join(ENCODERS)}")
     chat = chat_format(tokenizer, thinking=think)
-    task = Task(
-        instruction=instruction,
-        legend=legend,
-        actions=actions if lists_actions else (),
-        think=think,
-        separator=separator,
-        max_actions_budget=max_actions_budget,
-        response_words=response_words,
-    )
+    listed = actions if lists_actions else ()
+    task = Task(instruction, legend, listed, think, separator, max_actions_budget, response_words)
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
-    opening = ("<think>" if think else "<answer>",)
-    inserted = chat.opening(opening[0], forced=forced) if plain is None else (plain,) if plain else ()
+    opening = "<think>" if think else "<answer>"
+    inserted = chat.opening(opening, forced=forced) if plain is None else (plain,) if plain else ()
     parts = (*parts, Segment("text", inserted)) if inserted else parts
-    before: tuple[Piece, ...] = (*(() if forced else opening), *(("</think>", "<answer>") if think else ()))
-    between: tuple[Piece, ...] = (f" {separator} " if style.spaced else separator,)
-    after: tuple[Piece, ...] = ("</answer>", Special(chat.end))
+    before = (*(() if forced else (opening,)), *(("</think>", "<answer>") if think else ()))
+    between = f" {separator} " if style.spaced else separator
 
     # For observations that are token ids, piece i is token i.
-    observed = tokenizer.vocab_size if pieces is None else len(pieces)
-    own: list[Piece] = []
+    num_observed = tokenizer.vocab_size if pieces is None else len(pieces)
+    action_ids = num_observed + len(DIGIT_PIECES)
+    all_pieces: list[Piece] = [*(pieces or ()), *DIGIT_PIECES]
 
-    def ids_of(wanted: Sequence[Piece]) -> tuple[int, ...]:
-        first = observed + len(DIGIT_PIECES) + len(own)
-        own.extend(wanted)
+    def add(wanted: Sequence[Piece]) -> tuple[int, ...]:
+        first = len(all_pieces) + (num_observed if pieces is None else 0)
+        all_pieces.extend(wanted)
         return tuple(range(first, first + len(wanted)))
 
-    action_ids = observed + len(DIGIT_PIECES)
-    ids_of(actions)
-    message_ids = tuple(ids_of(part.pieces) for part in parts)
-    response_ids = (ids_of(before), ids_of(between), ids_of(after))
-    all_pieces = (*(pieces or ()), *DIGIT_PIECES, *own)
+    add(actions)
+    message_ids = tuple(add(part.pieces) for part in parts)
+    response_ids = (add(before), add((between,)), add(("</answer>", Special(chat.end_of_turn))))
     by_pieces = build_table(tokenizer, all_pieces)
     if pieces is None:
         by_pieces = PieceTable(
-            tokens=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), by_pieces.tokens]),
-            offsets=jnp.concatenate([jnp.arange(observed, dtype=jnp.int32), observed + by_pieces.offsets]),
+            tokens=jnp.concatenate([jnp.arange(num_observed, dtype=jnp.int32), by_pieces.tokens]),
+            offsets=jnp.concatenate([jnp.arange(num_observed, dtype=jnp.int32), num_observed + by_pieces.offsets]),
             pad_id=by_pieces.pad_id,
         )
-    lengths = np.diff(by_pieces.offsets)
     turn_digits, action_digits = len(str(max_turns)), len(str(max_actions_budget))
-    limits = piece_limits or (observation_pieces,) * observed
+    limits = piece_limits or (observation_pieces,) * num_observed
 
     def longest_message(lengths: np.ndarray) -> int:
-        digit = int(lengths[observed:action_ids].max())
-        widths = {
+        digit = int(lengths[num_observed:action_ids].max())
+        value_lengths = {
             "text": 0,
-            "observation": _most_tokens(lengths[:observed], limits, observation_pieces),
+            "observation": _longest(lengths[:num_observed], limits, observation_pieces),
             "turn": digit * turn_digits,
             "actions_left": digit * action_digits,
             "reward": digit * (2 + REWARD_DIGITS + REWARD_DECIMALS),
         }
-        return sum(widths[part.kind] + int(lengths[list(ids)].sum()) for part, ids in zip(parts, message_ids))
+        return sum(value_lengths[part.kind] + int(lengths[list(ids)].sum()) for part, ids in zip(parts, message_ids))
+
+    def response_lengths(lengths: np.ndarray) -> tuple[int, int, int]:
+        around = int(lengths[[*response_ids[0], *response_ids[2]]].sum())
+        longest_action = int(lengths[action_ids : action_ids + len(actions)].max(initial=0))
+        return around, int(lengths[list(response_ids[1])].sum()), longest_action
 
     table: PieceTable | CanonicalTable = by_pieces
-    prefix = [t for piece in prefix_pieces for t in encode_piece(tokenizer, piece)]
+    prefix = [token for piece in prefix_pieces for token in encode_piece(tokenizer, piece)]
     if encoder == "canonical":
         if pieces is None:
             raise ValueError("encoder canonical is for compiled environments; use encoder pieces with others")
         sizes = np.array([1 if isinstance(piece, Special) else len(piece.encode()) for piece in all_pieces])
-        named = sizes[action_ids : action_ids + len(actions)].max(initial=0) + sizes[list(response_ids[1])].sum()
-        longest_response = int(sizes[[*response_ids[0], *response_ids[2]]].sum() + max_actions_budget * named)
+        around_size, between_size, action_size = response_lengths(sizes)
+        longest_response = around_size + max_actions_budget * (action_size + between_size)
         table = build_canonical(tokenizer, all_pieces, max(longest_message(sizes), longest_response))
         prefix = _canonical_prefix(tokenizer, prefix_pieces, parts, pieces)
-    frame = int(lengths[[*response_ids[0], *response_ids[2]]].sum())
+    lengths = np.diff(by_pieces.offsets)
     return Prompt(
         prefix=np.array(prefix, np.int32),
         table=table,
-        prefix_pieces=prefix_pieces,
         message_parts=parts,
         message_ids=message_ids,
-        response_pieces=(before, between, after),
         response_ids=response_ids,
-        actions=actions,
         action_ids=action_ids,
-        digit_ids=observed,
+        digit_ids=num_observed,
         turn_digits=turn_digits,
         action_digits=action_digits,
         max_message_tokens=longest_message(lengths),
-        max_action_tokens=int(lengths[action_ids : action_ids + len(actions)].max(initial=0)),
-        response_frame_tokens=(frame, int(lengths[list(response_ids[1])].sum())),
+        response_tokens=response_lengths(lengths),
         encoder=encoder,
     )
 
 
 def message(
     prompt: Prompt,
-    observation: jax.Array,
+    observation: Int[Array, " P"],
     *,
-    turn: jax.Array,
-    actions_left: jax.Array,
-    reward: jax.Array,
-    first: jax.Array,
-    response_ended: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the message: all tokens inserted before the next response.
+    turn: Int[Array, ""],
+    actions_left: Int[Array, ""],
+    reward: Float[Array, ""],
+    first: Bool[Array, ""],
+    response_ended: Bool[Array, ""],
+) -> tuple[Int[Array, " O"], Int[Array, ""]]:
+    """Returns the message: all tokens inserted before the next response, padded on the right, and their true number.
 
-    Args:
-        prompt: the compiled prompt.
-        observation: i32[P] piece ids (token ids if the prompt was compiled with `pieces=None`); negative for no piece.
-        turn: i32[] index of the next turn, from 0; shown from 1.
-        actions_left: i32[] actions left in the episode.
-        reward: f32[] reward of the last turn.
-        first: bool[] the message directly follows the prefix.
-        response_ended: bool[] the last response ended by sampling a stop token; then no end-of-turn token is inserted.
-
-    Returns:
-        (i32[O] tokens, padded on the right; i32[] true length).
+    The observation has piece ids (token ids if the prompt was compiled with `pieces=None`); negative for no piece.
+    `turn` is the index of the next turn, shown from 1; `reward` is that of the last turn. A `first` message directly
+    follows the prefix. If the last response ended by sampling a stop token, no end-of-turn token is inserted.
     """
     conditions = {"always": jnp.bool_(True), "first": first, "later": ~first, "unended": ~first & ~response_ended}
+    numbers = {
+        "turn": (turn + 1, 0, prompt.turn_digits),
+        "actions_left": (actions_left, 0, prompt.action_digits),
+        "reward": (reward, REWARD_DECIMALS, REWARD_DIGITS),
+    }
     rows = []
-    for part, own in zip(prompt.message_parts, prompt.message_ids):
+    for part, ids in zip(prompt.message_parts, prompt.message_ids):
         if part.kind == "observation":
             row = observation
-        elif part.kind == "turn":
-            row = _digits(prompt, turn + 1, 0, prompt.turn_digits)
-        elif part.kind == "actions_left":
-            row = _digits(prompt, actions_left, 0, prompt.action_digits)
-        elif part.kind == "reward":
-            row = _digits(prompt, reward, REWARD_DECIMALS, REWARD_DIGITS)
+        elif part.kind in numbers:
+            digits = number_pieces(*numbers[part.kind])
+            row = jnp.where(digits >= 0, prompt.digit_ids + digits, -1)
         else:
-            row = jnp.array(own, jnp.int32)
+            row = jnp.array(ids, jnp.int32)
         rows.append(row if part.when == "always" else jnp.where(conditions[part.when], row, -1))
     return ENCODERS[prompt.encoder](prompt.table, jnp.concatenate(rows), prompt.max_message_tokens)
 
 
 def response(
-    prompt: Prompt, actions: jax.Array, count: jax.Array, max_tokens: int | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the canonical response for some actions, with an empty think block.
+    prompt: Prompt, actions: Int[Array, " A"], count: Int[Array, ""], max_tokens: int | None = None
+) -> tuple[Int[Array, " L"], Int[Array, ""]]:
+    """Returns the canonical response for the first `count` actions, with an empty think block, and its true length.
 
-    It goes from after the forced tag to the end-of-turn token; all of its tokens count as sampled.
-
-    Args:
-        prompt: the compiled prompt.
-        actions: i32[A] action ids.
-        count: i32[] number of actions to use.
-        max_tokens: static `L`; by default enough for `A` actions.
-
-    Returns:
-        (i32[L] tokens, padded on the right; i32[] true length).
+    It goes from after the forced tag to the end-of-turn token; all of its tokens count as sampled. It is padded on the
+    right to the static length `max_tokens`, by default enough for `A` actions.
     """
     before, between, after = (jnp.array(ids, jnp.int32) for ids in prompt.response_ids)
-    slots = jnp.arange(actions.shape[0])
-    named = jnp.where(slots < count, prompt.action_ids + actions, -1)
-    joined = jnp.where((slots > 0) & (slots < count), between, -1)
-    ids = jnp.concatenate([before, jnp.stack([joined, named], axis=1).ravel(), after])
+    indices = jnp.arange(actions.shape[0])
+    names = jnp.where(indices < count, prompt.action_ids + actions, -1)
+    separators = jnp.where((indices > 0) & (indices < count), between, -1)
+    ids = jnp.concatenate([before, jnp.stack([separators, names], axis=1).ravel(), after])
     size = prompt.max_response_tokens(actions.shape[0]) if max_tokens is None else max_tokens
     return ENCODERS[prompt.encoder](prompt.table, ids, size)
 
@@ -280,31 +237,22 @@ def response(
 def _canonical_prefix(
     tokenizer: Tokenizer, prefix: Sequence[Piece], parts: Sequence[Segment], pieces: Sequence[str]
 ) -> list[int]:
-    """Tokens of the prefix before a first message, as the tokenizer encodes them; only its beginning must be known."""
+    """Encodes the prefix before a first message; only the message's beginning must be known."""
     first = next(part for part in parts if part.when in ("always", "first"))
     if first.kind == "text":
-        specials = [i for i, piece in enumerate(first.pieces) if isinstance(piece, Special)]
-        beginnings = {"".join(_spell(first.pieces[: specials[0] if specials else None]))}
+        text = itertools.takewhile(lambda piece: not isinstance(piece, Special), first.pieces)
+        beginnings = {"".join(map(str, text))}
     else:
         beginnings = {piece[:1] for piece in (pieces if first.kind == "observation" else DIGIT_PIECES)}
-    found = {tuple(encode_pieces(tokenizer, prefix, beginning)) for beginning in beginnings}
+    found = {tuple(encode_prefix(tokenizer, prefix, beginning)) for beginning in beginnings}
     if len(found) > 1:
         raise ValueError("the prefix has other tokens with every observation, which follows it; use encoder pieces")
     return list(found.pop())
 
 
-def _most_tokens(lengths: np.ndarray, limits: Sequence[int], size: int) -> int:
-    """Maximum total tokens of `size` pieces, if piece i may occur `limits[i]` times: takes the longest ones first."""
+def _longest(lengths: np.ndarray, limits: Sequence[int], size: int) -> int:
+    """Returns the maximum total length of `size` pieces, if piece i may occur `limits[i]` times."""
     order = np.argsort(-lengths)
     limit = np.asarray(limits)[order]
     taken = np.clip(size - (np.cumsum(limit) - limit), 0, limit)
     return int(np.sum(taken * lengths[order]))
-
-
-def _spell(pieces: Sequence[Piece]) -> list[str]:
-    return [piece.name if isinstance(piece, Special) else piece for piece in pieces]
-
-
-def _digits(prompt: Prompt, value: jax.Array, decimals: int, integer_digits: int) -> jax.Array:
-    ids = number_pieces(value, decimals, integer_digits)
-    return jnp.where(ids >= 0, prompt.digit_ids + ids, -1)

@@ -23,17 +23,14 @@ _ANSWER_ONLY = re.compile(rb"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class HostResponse:
-    """The parsed actions of one response, on the host.
-
-    Attributes:
-        actions: ids of the known actions among the first `max_actions` items.
-        items: these items as written, known or not, without outer spaces.
-        format_ok: all blocks are present and closed; otherwise there are no items.
-    """
+    """The parsed actions of one response, on the host."""
 
     actions: tuple[int, ...]
+    """Ids of the known actions among the first `max_actions` items."""
     items: tuple[str, ...]
+    """These items as written, known or not, without outer spaces."""
     format_ok: bool
+    """All blocks are present and closed; otherwise there are no items."""
 
     @property
     def num_valid(self) -> int:

@@ -1,9 +1,9 @@
 """Prompt styles: the text of prefix and messages as pieces, independent of the tokenizer.
 
-`ragen` has the content of RAGEN's prompt (arXiv 2504.20073, appendix on prompts, and its context manager) in other
-words: task, legend, actions, budget, then per turn the reward, the turn number, the state, the actions left and the
-format. `compact` has the legend and the action names once, then per turn the state and the actions left. `chat` has
-the task as a system message, then per turn only the environment's text; `bare` has no task either.
+`ragen` paraphrases RAGEN's prompt (arXiv 2504.20073, appendix on prompts, and its context manager): task, legend,
+actions, budget, then per turn the reward, the turn number, the state, the actions left and the format. `compact` has
+the legend and the action names once, then per turn the state and the actions left. `chat` has the task as a system
+message, then per turn only the environment's text; `bare` has no task either.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from agentrl_jax.text.pieces import Piece
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Content of a prompt; the fields are arguments of `compile_prompt`, with `actions` those to be listed."""
+    """Content of a prompt; the fields are arguments of `compile_prompt`, with the `actions` to be listed."""
 
     instruction: str
     legend: tuple[tuple[str, str], ...]
@@ -29,70 +29,53 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """One part of a message.
-
-    Attributes:
-        kind: fixed pieces, or a value that the engine fills in.
-        pieces: the fixed pieces; empty for a value.
-        when: in every message, in the first, in all but the first, or in all but the first if the response before did
-            not end by itself.
-    """
+    """One part of a message: fixed `pieces` if its kind is "text", else a value that the engine fills in."""
 
     kind: Literal["text", "observation", "turn", "actions_left", "reward"]
     pieces: tuple[Piece, ...] = ()
     when: Literal["always", "first", "later", "unended"] = "always"
+    """In which messages: "later" is all but the first, "unended" those after a response that did not end by itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptStyle:
-    """A style of prompt.
+    """A style of prompt: the pieces at the start of an episode, and the message before every response, untagged."""
 
-    Attributes:
-        name: name for `get_style`.
-        prefix: pieces at the start of an episode.
-        message: parts inserted before every response, without the forced tag.
-        spaced: whether a canonical response has spaces around the separator.
-    """
-
-    name: str
     prefix: Callable[[Task, Chat], tuple[Piece, ...]]
     message: Callable[[Task, Chat], tuple[Segment, ...]]
-    spaced: bool
+    spaced: bool = False
+    """Whether a canonical response has spaces around the separator."""
 
 
 def get_style(name: str) -> PromptStyle:
-    """Returns the style called `name`.
-
-    Raises:
-        ValueError: there is no such style.
-    """
+    """Returns the style called `name`; ValueError if there is none."""
     if name not in STYLES:
         raise ValueError(f"prompt style {name!r}; expected one of {', '.join(STYLES)}")
     return STYLES[name]
 
 
-def _later(chat: Chat) -> tuple[Segment, ...]:
-    """The end of the previous response, and the header of the message."""
-    closing = (Segment("text", chat.unended, when="unended"), Segment("text", chat.after_end, when="later"))
-    if chat.first_user == chat.user:
-        return (*closing, Segment("text", chat.user))
-    return (*closing, Segment("text", chat.first_user, when="first"), Segment("text", chat.user, when="later"))
+def _previous_end_and_header(chat: Chat) -> tuple[Segment, ...]:
+    end = (Segment("text", chat.response_end, when="unended"), Segment("text", chat.after_end, when="later"))
+    if chat.first_user_header == chat.user_header:
+        return (*end, Segment("text", chat.user_header))
+    first = Segment("text", chat.first_user_header, when="first")
+    return (*end, first, Segment("text", chat.user_header, when="later"))
 
 
 def _compact_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     legend = " ".join(f"{symbol} {meaning}" for symbol, meaning in task.legend)
     text = "\n".join(line for line in (legend, " ".join(task.actions)) if line)
-    return chat.system(text, brief=True)
+    return chat.system(text, omit_end=True)
 
 
 def _compact_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
-    closing = () if chat.headers_suffice else chat.user_end
+    user_end = () if chat.ends_optional else chat.user_end
     return (
-        *_later(chat),
+        *_previous_end_and_header(chat),
         Segment("observation"),
         Segment("text", ("\n",)),
         Segment("actions_left"),
-        Segment("text", (*closing, *chat.response)),
+        Segment("text", (*user_end, *chat.response_header)),
     )
 
 
@@ -107,7 +90,7 @@ def _ragen_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
     ]
     return (
         *chat.system("You solve tasks step by step and answer in the requested format."),
-        *chat.first_user,
+        *chat.first_user_header,
         "\n".join(line for line in lines if line) + "\n\n",
     )
 
@@ -119,8 +102,8 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
         f"in at most {task.response_words} words."
     )
     return (
-        Segment("text", chat.unended, when="unended"),
-        Segment("text", (*chat.after_end, *chat.user, "Reward:\n"), when="later"),
+        Segment("text", chat.response_end, when="unended"),
+        Segment("text", (*chat.after_end, *chat.user_header, "Reward:\n"), when="later"),
         Segment("reward", when="later"),
         Segment("text", ("\n\n",), when="later"),
         Segment("text", ("Turn ",)),
@@ -129,31 +112,27 @@ def _ragen_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
         Segment("observation"),
         Segment("text", ("\nActions left: ",)),
         Segment("actions_left"),
-        Segment("text", (request, *chat.user_end, *chat.response)),
+        Segment("text", (request, *chat.user_end, *chat.response_header)),
     )
 
 
 def _chat_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
-    return (*chat.system(task.instruction), *chat.first_user)
-
-
-def _bare_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
-    return chat.open_user
+    return (*chat.system(task.instruction), *chat.first_user_header)
 
 
 def _chat_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     return (
-        Segment("text", chat.unended, when="unended"),
-        Segment("text", (*chat.after_end, *chat.user), when="later"),
+        Segment("text", chat.response_end, when="unended"),
+        Segment("text", (*chat.after_end, *chat.user_header), when="later"),
         Segment("observation"),
-        Segment("text", (*chat.user_end, *chat.response)),
+        Segment("text", (*chat.user_end, *chat.response_header)),
     )
 
 
-STYLES: dict[str, PromptStyle] = {
-    "compact": PromptStyle("compact", _compact_prefix, _compact_message, spaced=False),
-    "ragen": PromptStyle("ragen", _ragen_prefix, _ragen_message, spaced=True),
-    "chat": PromptStyle("chat", _chat_prefix, _chat_message, spaced=False),
-    "bare": PromptStyle("bare", _bare_prefix, _chat_message, spaced=False),
+STYLES = {
+    "compact": PromptStyle(_compact_prefix, _compact_message),
+    "ragen": PromptStyle(_ragen_prefix, _ragen_message, spaced=True),
+    "chat": PromptStyle(_chat_prefix, _chat_message),
+    "bare": PromptStyle(lambda task, chat: chat.open_user, _chat_message),
 }
 """The styles by name."""

@@ -25,17 +25,17 @@ MAX_TEXT = 1 << 24
 _MAX_REASON = 4000
 
 
-def render(asked: dict[str, Any]) -> dict[str, str]:
-    """The text of a conversation (`text`), or an error message (`syntax` or `refusal`)."""
-    day = datetime.datetime.fromisoformat(asked["date"])
+def render(request: dict[str, Any]) -> dict[str, str]:
+    """Returns the text of a conversation (`text`), or an error message (`syntax` or `refusal`)."""
+    day = datetime.datetime.fromisoformat(request["date"])
     # The library has no other way to set the date.
     chat_template_utils.datetime = types.SimpleNamespace(now=lambda: day)  # type: ignore[misc, assignment]
     try:
         rendered: Any = chat_template_utils.render_jinja_template(
-            conversations=[asked["messages"]],
-            chat_template=asked["source"],
-            add_generation_prompt=asked["generate"],
-            **asked["variables"],
+            conversations=[request["messages"]],
+            chat_template=request["source"],
+            add_generation_prompt=request["generate"],
+            **request["variables"],
         )
     except jinja2.TemplateSyntaxError as error:
         return {"syntax": f"line {error.lineno}: {error.message}"[:_MAX_REASON]}
@@ -53,9 +53,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print(flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # the signal ends the process
-        answer = json.dumps(render(asked))
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # the signal ends the process
+        answer = json.dumps(render(request))
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(answer, flush=True)
 

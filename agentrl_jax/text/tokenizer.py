@@ -1,22 +1,19 @@
 """Byte-level tokenizers with special tokens that text can never spell."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 
 from agentrl_jax.errors import shortened
 from agentrl_jax.models.io import tokenizer_files
 from agentrl_jax.models.io.local_files import read_bytes
-from agentrl_jax.text import model_folder, tokenizer_file
+from agentrl_jax.text import tokenizer_file
 from agentrl_jax.text.chat_template import ChatTemplate
-from agentrl_jax.text.model_folder import Beside
 from agentrl_jax.text.tokenizer_file import byte_alphabet
+from agentrl_jax.text.tokenizer_settings import TokenizerSettings, read_settings, text_of
 
 END_OF_TURN_NAMES = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
 """Special tokens that end a turn, in order of preference."""
@@ -30,15 +27,10 @@ class Tokenizer:
     """A byte-level BPE tokenizer: every ordinary token is a string of bytes, special tokens have no bytes.
 
     Attributes:
-        backend: the underlying `tokenizers.Tokenizer`.
-        vocab_size: number of ids, `V`.
         pad_id: fills rows on the right; has no meaning when sampled.
         end_of_turn_id: the token that ends a turn.
         stop_ids: tokens that end a response, `end_of_turn_id` first.
-        special_ids: ids of the special tokens.
         token_bytes: bytes of each token id; None for a special token and for an id without a token.
-        fingerprint: 16 hex digits that change with the tokenizer or its chat template.
-        template: the chat template; None if the tokenizer has none.
     """
 
     backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
@@ -48,7 +40,6 @@ class Tokenizer:
     stop_ids: tuple[int, ...]
     special_ids: frozenset[int]
     token_bytes: tuple[bytes | None, ...] = dataclasses.field(repr=False)
-    fingerprint: str
     template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:
@@ -65,32 +56,25 @@ class Tokenizer:
         return b"".join(self.token_bytes[i] or b"" for i in ids)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """Returns `ids` as text. Bytes that are not UTF-8 become U+FFFD.
+        """Returns `ids` as text, with special tokens by name unless `skip_special`.
 
-        Args:
-            ids: token ids.
-            skip_special: leave special tokens out; otherwise they are written by name.
+        Bytes that are not UTF-8 become U+FFFD.
         """
         if skip_special:
             return self.decode_bytes(ids).decode("utf-8", "replace")
-        spelled = (self.special_name(i).encode() if i in self.special_ids else self.token_bytes[i] or b"" for i in ids)
-        return b"".join(spelled).decode("utf-8", "replace")
+        parts = (self.special_name(i).encode() if i in self.special_ids else self.token_bytes[i] or b"" for i in ids)
+        return b"".join(parts).decode("utf-8", "replace")
 
     def special_name(self, token: int) -> str:
         """Returns the name of a special token, such as `"<|end|>"`."""
         return str(self.backend.id_to_token(token))
 
     def special_id(self, name: str) -> int:
-        """Returns the id of the special token called `name`.
-
-        Raises:
-            ValueError: the tokenizer has no such special token.
-        """
-        token = self.backend.token_to_id(name)
-        if token is None or token not in self.special_ids:
+        """Returns the id of the special token called `name`; ValueError if there is none."""
+        if not self.has_special(name):
             known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
             raise ValueError(f"{name!r} is no special token of this tokenizer; expected one of {known}")
-        return token
+        return self.backend.token_to_id(name)
 
     def has_special(self, name: str) -> bool:
         """Returns whether `name` is one of the special tokens."""
@@ -103,28 +87,20 @@ def load_small() -> Tokenizer:
 
 
 def small_files() -> dict[str, bytes]:
-    """The files of the tokenizer shipped with the package, for `from_files`."""
+    """Returns the files of the tokenizer shipped with the package, for `from_files`."""
     return {"tokenizer.json": resources.files("agentrl_jax.text").joinpath("data/small_tokenizer.json").read_bytes()}
 
 
 def load(path: str | Path, *, end_of_turn: str | None = None, pad: str | None = None) -> Tokenizer:
-    """Reads a tokenizer from disk, without network access.
-
-    Args:
-        path: a `tokenizer.json`, or a folder with one, whose chat template and settings are read too.
-        end_of_turn: name of the token that ends a turn; if None, the one with which the chat template ends a response,
-            the model's end of sequence, or one of the usual names.
-        pad: name of the padding token; if None, the model's, unless it ends turns, or one of the usual names.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the tokenizer is not byte-level, a special token is missing, or a file of the folder is damaged.
-    """
+    """Reads a tokenizer from disk, without network access; arguments and errors as in `read` and `from_json`."""
     return from_files(read(path), str(path), end_of_turn=end_of_turn, pad=pad)
 
 
 def read(path: str | Path) -> dict[str, bytes]:
-    """The files of a tokenizer on disk, for `from_files`; path and errors as in `load`."""
+    """Returns the files of a tokenizer on disk, for `from_files`; FileNotFoundError if there is none.
+
+    `path` is a `tokenizer.json`, or a folder with one, whose chat template and settings are read too.
+    """
     file = Path(path)
     files = tokenizer_files.read_files(file) if file.is_dir() else {}
     if file.is_file():
@@ -137,25 +113,21 @@ def read(path: str | Path) -> dict[str, bytes]:
 def from_files(
     files: Mapping[str, bytes], source: str, *, end_of_turn: str | None = None, pad: str | None = None
 ) -> Tokenizer:
-    """Builds a `Tokenizer` from the files of a model.
+    """Builds a `Tokenizer` from the files of a model, by their names in `tokenizer_files.NAMES`.
 
-    Args:
-        files: content by name, for names in `tokenizer_files.NAMES`.
-        source: where the files are from, for messages.
-        end_of_turn: as in `load`.
-        pad: as in `load`.
+    `source` is where the files are from, for messages; the other arguments are those of `from_json`.
 
     Raises:
-        ValueError: there is no tokenizer.json, or as in `load`.
+        ValueError: there is no tokenizer.json, a file is damaged, or as in `from_json`.
     """
-    text = model_folder.text_of(files, "tokenizer.json", source)
+    text = text_of(files, "tokenizer.json", source)
     if text is None:
         raise ValueError(f"{source}: has no tokenizer.json; add the one of the model's tokenizer")
-    return from_json(text, end_of_turn=end_of_turn, pad=pad, beside=model_folder.read_files(files, source))
+    return from_json(text, end_of_turn=end_of_turn, pad=pad, settings=read_settings(files, source))
 
 
 def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """The tokenizer for a model with logits for more ids than there are tokens; the additional ids have no bytes.
+    """Returns the tokenizer for a model with logits for more ids than there are tokens; the other ids have no bytes.
 
     Raises:
         ValueError: the model has fewer ids than the tokenizer.
@@ -166,41 +138,51 @@ def padded(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
             f"the tokenizer has {tokenizer.vocab_size} tokens, more than the {vocab_size} of the model's embedding; "
             "use the tokenizer that belongs to the model"
         )
-    return dataclasses.replace(
-        tokenizer, vocab_size=vocab_size, token_bytes=(*tokenizer.token_bytes, *([None] * missing))
-    )
+    token_bytes = (*tokenizer.token_bytes, *([None] * missing))
+    return dataclasses.replace(tokenizer, vocab_size=vocab_size, token_bytes=token_bytes)
 
 
 def from_json(
-    text: str, *, end_of_turn: str | None = None, pad: str | None = None, beside: Beside | None = None
+    text: str,
+    *,
+    end_of_turn: str | None = None,
+    pad: str | None = None,
+    settings: TokenizerSettings | None = None,
 ) -> Tokenizer:
-    """Builds a `Tokenizer` from the text of a `tokenizer.json` and the files `beside` it; the rest as in `load`."""
-    beside = beside or Beside()
+    """Builds a `Tokenizer` from the text of a `tokenizer.json` and the settings in the files next to it.
+
+    `end_of_turn` names the token that ends a turn; if None, the one with which the chat template ends a response, the
+    model's end of sequence, or one of the usual names. `pad` names the padding token; if None, the model's, unless it
+    ends turns, or one of the usual names.
+
+    Raises:
+        ValueError: the tokenizer is not byte-level, or a special token is missing.
+    """
+    settings = settings or TokenizerSettings()
     file = tokenizer_file.parse(text)
-    backend, names, special = file.backend, file.names, file.special
+    names, special = file.names, file.special
     size = max(names) + 1
-    inverse = {character: byte for byte, character in byte_alphabet().items()}
+    byte_of = {character: byte for byte, character in byte_alphabet().items()}
     token_bytes: list[bytes | None] = [None] * size
     for i, name in names.items():
-        if i in file.added:
-            token_bytes[i] = None if i in special else name.encode()
-        else:
-            token_bytes[i] = bytes(inverse[character] for character in name)
+        if i not in file.added:
+            token_bytes[i] = bytes(byte_of[character] for character in name)
+        elif i not in special:
+            token_bytes[i] = name.encode()
     by_name = {names[i]: i for i in special}
-    closing = beside.template.closing_token(by_name) if beside.template else None
-    end = _pick(by_name, end_of_turn, (closing, beside.end, *END_OF_TURN_NAMES), "end_of_turn")
-    padding = (beside.pad if beside.pad != names[end] else None, *PAD_NAMES)
-    stops = [end, *(by_name[name] for name in (closing, beside.end) if name in by_name), *beside.stop_ids]
+    response_end = settings.template.closing_token(by_name) if settings.template else None
+    end = _pick(by_name, end_of_turn, (response_end, settings.eos, *END_OF_TURN_NAMES), "end_of_turn")
+    padding = (settings.pad if settings.pad != names[end] else None, *PAD_NAMES)
+    stops = [end, *(by_name[name] for name in (response_end, settings.eos) if name in by_name), *settings.stop_ids]
     return Tokenizer(
-        backend=backend,
+        backend=file.backend,
         vocab_size=size,
         pad_id=_pick(by_name, pad, padding, "pad"),
         end_of_turn_id=end,
         stop_ids=tuple(dict.fromkeys(stop for stop in stops if stop in special)),
         special_ids=special,
         token_bytes=tuple(token_bytes),
-        fingerprint=_fingerprint(file.layout, beside),
-        template=beside.template,
+        template=settings.template,
     )
 
 
@@ -213,10 +195,3 @@ def _pick(by_name: dict[str, int], wanted: str | None, usual: tuple[str | None, 
         f"no special token {shortened(' or '.join(names))} in this tokenizer, which has "
         f"{shortened(', '.join(sorted(by_name)) or 'none')}; name one by {argument}="
     )
-
-
-def _fingerprint(layout: dict[str, Any], beside: Beside) -> str:
-    parts = json.dumps(layout, sort_keys=True)
-    if beside != Beside():
-        parts += repr((beside.template and dataclasses.astuple(beside.template), beside))
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]

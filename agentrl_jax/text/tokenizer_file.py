@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tokenizers
+from tokenizers import pre_tokenizers
 
 from agentrl_jax.errors import shortened
 
@@ -14,6 +15,7 @@ MAX_IDS = 1 << 21
 """Maximum vocabulary size, including ids without a token."""
 
 _MAX_DEPTH = 32
+_ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
 _SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
 
 
@@ -21,15 +23,9 @@ _SAMPLE = "Up || <answer>\n\té 你 12345 don't  </answer>"
 class TokenizerFile:
     """Content of a `tokenizer.json`.
 
-    Attributes:
-        layout: the whole file.
-        backend: the tokenizer built from it.
-        names: tokens by id, as spelled in the vocabulary.
-        added: ids of the added tokens.
-        special: ids of the added tokens that are special.
+    `names` has the tokens by id as the vocabulary writes them; `added` and `special` are ids of added tokens.
     """
 
-    layout: dict[str, Any] = dataclasses.field(repr=False)
     backend: tokenizers.Tokenizer = dataclasses.field(repr=False)
     names: Mapping[int, str] = dataclasses.field(repr=False)
     added: frozenset[int]
@@ -56,12 +52,11 @@ def parse(text: str) -> TokenizerFile:
     names = {i: name for name, i in backend.get_vocab(with_added_tokens=True).items()}
     added = layout.get("added_tokens") or []
     for token in added:
-        if names.get(token["id"]) != token["content"]:
-            _need(False, f"added_tokens: {_shown(token['content'])} has not the id {token['id']}")
-    _need(bool(names), "model.vocab is empty")
+        content, i = token["content"], token["id"]
+        _require(names.get(i) == content, "added_tokens: {} does not have the id {}", content, i)
+    _require(bool(names), "model.vocab is empty")
     _from_library("used", lambda: backend.encode(_SAMPLE, add_special_tokens=False))
     return TokenizerFile(
-        layout=layout,
         backend=backend,
         names=names,
         added=frozenset(token["id"] for token in added),
@@ -100,67 +95,59 @@ def byte_alphabet() -> dict[int, str]:
 
 
 def _check_components(layout: Any) -> None:
-    _need(isinstance(layout, dict), "it is no object with keys")
+    _require(isinstance(layout, dict), "it is no object with keys")
     _check_depth(layout, _MAX_DEPTH)
-    _need(isinstance(layout.get("model"), dict), "model is no object with keys")
+    _require(isinstance(layout.get("model"), dict), "model is no object with keys")
     for name in ("model", "decoder", "pre_tokenizer", "normalizer", "post_processor"):
         component = layout.get(name)
         kind = component.get("type") if isinstance(component, dict) else component
-        _need(kind is None or (isinstance(component, dict) and isinstance(kind, str)), f"{name} has no type")
+        _require(kind is None or (isinstance(component, dict) and isinstance(kind, str)), f"{name} has no type")
 
 
 def _check_tokens(layout: Mapping[str, Any]) -> None:
     model, added = layout["model"], layout.get("added_tokens") or []
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library removes prefixes silently
-        _need(not model.get(name), f"model.{name} is {_shown(model.get(name))}, which byte-level tokens do not have")
+        _require(not model.get(name), f"model.{name} is {{}}, which byte-level tokens do not have", model.get(name))
     vocab = model.get("vocab")
-    _need(isinstance(vocab, dict), "model.vocab is no object with an id for every token")
-    _need(isinstance(added, list), "added_tokens is no list")
+    _require(isinstance(vocab, dict), "model.vocab is no object with an id for every token")
+    _require(isinstance(added, list), "added_tokens is no list")
     for token in added:
-        _need(isinstance(token, dict), f"added_tokens holds {_shown(token)}")
+        _require(isinstance(token, dict), "added_tokens contains {}", token)
         content = token.get("content")
-        _need(isinstance(content, str) and bool(content), f"added_tokens: content is {_shown(content)}")
-        _need_id(token.get("id"), content)
-        _need(
-            isinstance(token.get("special"), bool), f"added_tokens: special of {_shown(content)} is not true or false"
-        )
-    own = {token["content"] for token in added}  # added tokens represent their own spelling
+        _require(isinstance(content, str) and bool(content), "added_tokens: content is {}", content)
+        _check_id(token.get("id"), content)
+        _require(isinstance(token.get("special"), bool), "added_tokens: special of {} is not true or false", content)
+    contents = {token["content"] for token in added}  # added tokens represent their own text
     for token, i in vocab.items():
-        _need_id(i, token)
-        spelled = _bytes().issuperset(token) or token in own
-        _need(spelled, f"the token {_shown(token)} is not spelled in the byte-level alphabet")
+        _check_id(i, token)
+        in_alphabet = _ALPHABET.issuperset(token) or token in contents
+        _require(in_alphabet, "the token {} has characters outside the byte-level alphabet", token)
 
 
 def _check_depth(node: Any, left: int) -> None:
-    _need(left > 0, f"it is nested more than {_MAX_DEPTH} deep")
+    _require(left > 0, f"it is nested more than {_MAX_DEPTH} deep")
     for entry in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         if isinstance(entry, dict | list):
             _check_depth(entry, left - 1)
 
 
-def _need_id(i: Any, token: str) -> None:
-    _need(type(i) is int and 0 <= i < MAX_IDS, f"the id of {_shown(token)} is {_shown(i)}, not from 0 to {MAX_IDS - 1}")
+def _check_id(i: Any, token: str) -> None:
+    _require(type(i) is int and 0 <= i < MAX_IDS, f"the id of {{}} is {{}}, not from 0 to {MAX_IDS - 1}", token, i)
 
 
-def _need(holds: bool, problem: str) -> None:
+def _require(holds: bool, problem: str, *values: Any) -> None:
+    """Raises `problem`, with the values in its braces, unless the condition holds."""
     if not holds:
-        raise ValueError(f"tokenizer.json: {problem}; copy the file again")
-
-
-def _shown(value: Any) -> str:
-    return shortened(ascii(value) if isinstance(value, str) else json.dumps(value), 60)
-
-
-@functools.cache
-def _bytes() -> frozenset[str]:
-    return frozenset(byte_alphabet().values())
+        shown = (shortened(ascii(value) if isinstance(value, str) else json.dumps(value), 60) for value in values)
+        raise ValueError(f"tokenizer.json: {problem.format(*shown)}; copy the file again")
 
 
 def _kinds(component: Any, children: str) -> set[str]:
     if component is None:
         return set()
     entries = component.get(children) or [] if isinstance(component, dict) else None
-    _need(isinstance(entries, list) and isinstance(component.get("type"), str), f"{children} has an entry without type")
+    valid = isinstance(entries, list) and isinstance(component.get("type"), str)
+    _require(valid, f"{children} has an entry without type")
     return {component["type"]}.union(*(_kinds(child, children) for child in entries or ()))
 
 

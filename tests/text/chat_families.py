@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 
 from agentrl_jax.text import tokenizer
 from agentrl_jax.text.chat_template import ChatTemplate
-from agentrl_jax.text.model_folder import Beside
+from agentrl_jax.text.tokenizer_settings import TokenizerSettings
 
 CHATML = """
 {%- for m in messages %}
@@ -186,8 +186,8 @@ def backend(brackets: bool = True) -> Backend:
 def with_template(source: str, variables: dict[str, str], made: Backend | None = None) -> tokenizer.Tokenizer:
     """A tokenizer with a chat template."""
     template = ChatTemplate(source, tuple(variables.items()))
-    beside = Beside(template, end=variables.get("eos_token"))
-    return tokenizer.from_json((made or backend()).to_str(), beside=beside)
+    settings = TokenizerSettings(template, eos=variables.get("eos_token"))
+    return tokenizer.from_json((made or backend()).to_str(), settings=settings)
 
 
 def family(name: str, **changes: object) -> tokenizer.Tokenizer:

@@ -8,8 +8,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from agentrl_jax.text import tokenizer
-from agentrl_jax.text.canonical import build_canonical, encode_pieces, encode_row
-from agentrl_jax.text.pieces import Special
+from agentrl_jax.text.canonical import build_canonical, encode_row
+from agentrl_jax.text.pieces import Special, encode_pieces
 
 WORDS = ("the", "box", " is", "You", "'re", "'s", "'S", "'ll", "'", "##", "_", "√", "Ünï", "42", "7", " ", "  ", "\n")
 TEXT = ("\n\n", " \n ", "\t", "\r\n", "(", "((", ") ", "->", "Turn 1:\n", "x", "don't ", "<answer>", "</", "||", "…")
@@ -68,5 +68,5 @@ def test_rows_are_encoded_as_the_tokenizer_encodes_their_text(name, small):
     tokens, length = jax.device_get(encode(jnp.asarray(ids, jnp.int32)))
     for row, written, count in zip(ids, tokens, length):
         pieces = [PIECES[i] for i in row if i >= 0]
-        assert written[:count].tolist() == encode_pieces(known, pieces), pieces
+        assert written[:count].tolist() == encode_pieces(known, pieces, joined=True), pieces
         assert (written[count:] == known.pad_id).all()

@@ -9,11 +9,12 @@ import pytest
 from chat_families import FAMILIES, family
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prompt_texts import message_text, prefix_text, response_text
+from prompt_texts import expected_prefix, message_text, prefix_text, response_text
 
-from agentrl_jax.text import chat, conversation, prompt
-from agentrl_jax.text.chat_segments import segment_names
-from agentrl_jax.text.conversation import conversation_ids, following_ids, share_equal_to_whole
+from agentrl_jax.text import chat, prompt
+from agentrl_jax.text.chat_segments import keep, segment_names
+from agentrl_jax.text.conversation import conversation_ids, conversation_pieces, following_ids
+from agentrl_jax.text.pieces import encode_pieces
 from agentrl_jax.text.styles import get_style
 
 CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
@@ -48,14 +49,14 @@ def compiled(name, style, *, think=False, forced=True):
     )
 
 
-def episode(form, turns):
+def episode(name, form, turns):
     """Text of an episode with canonical responses up to the next response, and its responses without end of turn."""
-    text, responses = prefix_text(form), []
+    text, responses = prefix_text(form, ours(name)), []
     for turn in range(turns):
         fields = {"turn": turn, "actions_left": 9 - turn, "reward": 0.5, "first": turn == 0}
         text += message_text(form, "#P", **fields, response_ended=turn > 0)
         if turn < turns - 1:
-            response = response_text(form, [turn % 2])
+            response = response_text(form, ours(name), [turn % 2])
             responses.append(response)
             text += response
     return text, responses
@@ -66,8 +67,8 @@ def episode(form, turns):
 def test_an_episode_is_a_conversation_of_the_template(name, style):
     """The template's text for the contents of three turns, plus the forced tag."""
     form, segments = compiled(name, style), chat.segments(ours(name))
-    text, responses = episode(form, 3)
-    end = chat.chat_format(ours(name)).end
+    text, responses = episode(name, form, 3)
+    end = chat.chat_format(ours(name)).end_of_turn
     assert all(response.endswith(f"</answer>{end}") for response in responses)
     contents = []
     shape = (["user"] if segments.system_refusal else ["system", "user"]) + ["assistant", "user"] * 2
@@ -90,21 +91,24 @@ def test_every_family_compiles_both_styles():
     for name in FAMILIES:
         for style in ("compact", "ragen"):
             form = compiled(name, style, think=name == "reasoner")
-            text, _ = episode(form, 2)
+            text, _ = episode(name, form, 2)
             assert text.count("#P") == 2
-            assert text.startswith(prefix_text(form))
-            assert ours(name).decode(form.prefix.tolist(), skip_special=False) == prefix_text(form)
+            assert text.startswith(prefix_text(form, ours(name)))
+            fields = {"instruction": "Push every box.", "legend": (("#", "wall"),), "actions": ("Up", "Down")}
+            fields |= {"separator": "||", "max_actions_budget": 10, "response_words": 50}
+            expected = expected_prefix(style, ours(name), think=name == "reasoner", **fields)
+            assert prefix_text(form, ours(name)) == expected
 
 
 def test_words_of_the_system_open_the_first_message_where_there_is_none():
     form = compiled("mistral v3", "compact")
-    assert prefix_text(form) == "<s>[INST] # wall\nUp Down\n\n"
-    text, _ = episode(form, 2)
+    assert prefix_text(form, ours("mistral v3")) == "<s>[INST] # wall\nUp Down\n\n"
+    text, _ = episode("mistral v3", form, 2)
     assert text.startswith("<s>[INST] # wall\nUp Down\n\n#P\n9[/INST]<answer>Up</answer></s>[INST] #P\n8[/INST]")
 
 
 def test_llama2_opens_later_messages_in_another_way():
-    text, _ = episode(compiled("llama2", "compact"), 2)
+    text, _ = episode("llama2", compiled("llama2", "compact"), 2)
     system = "<s>[INST] <<SYS>>\n# wall\nUp Down\n<</SYS>>\n\n"
     assert text == f"{system}#P\n9 [/INST]<answer>Up</answer></s><s>[INST] #P\n8 [/INST]<answer>"
     fields = {"turn": 1, "actions_left": 8, "reward": 0.5, "response_ended": False}
@@ -123,7 +127,7 @@ def inserted_and_sampled(name, **options):
     """
     form = compiled(name, "compact", **options)
     text = message_text(form, "#", turn=1, actions_left=8, reward=0.0, first=True, response_ended=False)
-    return text.partition("<|im_end|>\n")[2], response_text(form, [1])
+    return text.partition("<|im_end|>\n")[2], response_text(form, ours(name), [1])
 
 
 def test_the_headers_of_responses_and_the_forced_tags_go_together():
@@ -160,9 +164,9 @@ def test_a_conversation_is_only_ever_added_to(name, thinking, contents, system, 
     ids = conversation_ids(model, messages[:first], thinking=thinking)
     for (_, response), (_, asked) in zip(messages[first::2], messages[first + 1 :: 2]):
         # A response given as text is written by the template; a sampled response would stay unchanged.
-        response = conversation.CUTS[form.cuts["response_earlier"]](response)
-        ids += conversation.encode_pieces(model, (*form.response_lead, response))
-        if ended and len(form.unended) == 1:
+        response = form.edits["response_earlier"](response)
+        ids += encode_pieces(model, (*form.response_lead, response))
+        if ended and len(form.response_end) == 1:
             ids += [model.end_of_turn_id, *following_ids(model, asked, response_ended=True, thinking=thinking)]
         else:
             ids += following_ids(model, asked, response_ended=False, thinking=thinking)
@@ -185,29 +189,45 @@ def test_a_response_that_did_not_end_is_ended(small):
         conversation_ids(small, [("assistant", "a")])
 
 
-def test_share_of_conversations_encoded_as_whole_texts(smollm2):
-    calm = [[("user", "How many?"), ("assistant", "Twelve."), ("user", "Sure?")], [("system", "Hi"), ("user", "x")]]
-    assert share_equal_to_whole(smollm2, calm) == 1.0
-    assert share_equal_to_whole(smollm2, []) == 1.0
-    lines = [("user", "\n\nHow many?")]  # the header's newline would merge with the content's
-    assert share_equal_to_whole(smollm2, [*calm, lines, lines]) == 0.5
+def test_segments_are_mostly_encoded_as_the_whole_text(smollm2):
+    def same(messages):
+        pieces = conversation_pieces(chat.chat_format(smollm2), messages)
+        return conversation_ids(smollm2, messages) == encode_pieces(smollm2, pieces, joined=True)
+
+    assert same([("user", "How many?"), ("assistant", "Twelve."), ("user", "Sure?")])
+    assert same([("system", "Hi"), ("user", "x")])
+    assert not same([("user", "\n\nHow many?")])  # the header's newline would merge with the content's
+
+
+def differences(name, thinking=None):
+    """What a growing conversation has in another way than the template writes it."""
+    found = chat.segments(ours(name), thinking)
+    texts, edits = found.texts, found.edits
+    spoken = [("user", "u"), ("assistant", "<think>\nplan\n</think>\n\nUp"), ("user", "v")]
+    cases = {
+        "system": bool(found.system_refusal),
+        "date": "strftime_now" in found.template.source,
+        "white space": any(edits[kind] is not keep for kind in ("system", "first_user", "user")),
+        "earlier responses": not texts["response_earlier"].startswith(texts["ask"]),
+        "white space of responses": edits["response_earlier"] is not keep,
+        "think blocks": "plan" not in found.template.render(spoken, generate=True, thinking=thinking),
+        "ends of responses": len(chat.chat_format(ours(name), thinking).response_end) > 1,
+    }
+    return [subject for subject, differs in cases.items() if differs]
 
 
 def test_what_a_growing_conversation_has_otherwise():
-    def subjects(name, thinking=None):
-        return [line.split(":")[0] for line in chat.differences(ours(name), thinking)]
-
     trimmed = ["white space", "white space of responses"]
-    assert subjects("chatml") == subjects("chatml with default") == []
-    assert subjects("qwen3") == ["think blocks"]
-    assert subjects("qwen3", False) == ["earlier responses", "think blocks"]
-    assert subjects("llama3") == subjects("llama3.1") == trimmed
-    assert subjects("llama3.2") == ["date", *trimmed]
-    assert subjects("llama2") == [*trimmed, "ends of responses"]
-    assert subjects("mistral") == subjects("mistral v3") == ["system"]
-    assert subjects("reasoner") == ["earlier responses", "think blocks"]
+    assert differences("chatml") == differences("chatml with default") == []
+    assert differences("qwen3") == ["think blocks"]
+    assert differences("qwen3", False) == ["earlier responses", "think blocks"]
+    assert differences("llama3") == differences("llama3.1") == trimmed
+    assert differences("llama3.2") == ["date", *trimmed]
+    assert differences("llama2") == [*trimmed, "ends of responses"]
+    assert differences("mistral") == differences("mistral v3") == ["system"]
+    assert differences("reasoner") == ["earlier responses", "think blocks"]
     with pytest.raises(ValueError, match="the tokenizer has no chat template"):
-        chat.differences(chat_families.tokenizer.load_small())
+        chat.segments(chat_families.tokenizer.load_small())
 
 
 def test_default_system_messages_are_the_templates_own():

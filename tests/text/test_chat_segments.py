@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from agentrl_jax.text import chat
+from agentrl_jax.text.chat_segments import keep
 from agentrl_jax.text.chat_template import ChatTemplate
-from agentrl_jax.text.conversation import encode_pieces
-from agentrl_jax.text.pieces import Special
+from agentrl_jax.text.pieces import Special, encode_pieces
 
 NO_SYSTEM = ("mistral", "mistral v3")
 CASES = [(name, None) for name in FAMILIES] + [("qwen3", True), ("qwen3", False)]
@@ -98,7 +98,9 @@ def test_the_real_template_and_tokenizer_of_smollm2(smollm2):
         spoken = [{"role": role, "content": content} for role, content in messages]
         ids = theirs.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False)
         assert encode_pieces(smollm2, segments.pieces(messages, generate=True), joined=True) == ids
-    assert chat.differences(smollm2) == ()
+    assert all(edit is keep for edit in segments.edits.values())
+    assert segments.texts["response_earlier"].startswith(segments.texts["ask"])
+    assert len(chat.chat_format(smollm2).response_end) == 1
 
 
 THOUGHT = "<think>\nThe box is left.\n</think>\n\nUp"
@@ -127,7 +129,7 @@ def test_a_conversation_that_the_template_rewrites_in_its_own_way_is_refused():
 def test_roles_out_of_order_are_refused():
     segments = chat.segments(ours("chatml"))
     for roles in ([], ["assistant"], ["user", "user"], ["system"], ["user", "system"], ["tool", "user"]):
-        with pytest.raises(ValueError, match="expected at most one system message, then user and assistant in turn"):
+        with pytest.raises(ValueError, match="one system message, then user and assistant alternately"):
             segments.pieces([(role, "x") for role in roles], generate=False)
     with pytest.raises(ValueError, match=r"no system message with this chat template: .*roles must alternate"):
         chat.segments(ours("mistral")).pieces([("system", "x"), ("user", "y")], generate=False)
@@ -141,7 +143,7 @@ ASK = "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
     ("source", "message"),
     [
         (TURN.replace("m.role }}", "m.role }} {{ loop.index }}") + ASK, r"'.*assistant 4.*expected the same in every"),
-        ("{{ messages | length }}" + TURN + ASK, "what opens a conversation without a system message"),
+        ("{{ messages | length }}" + TURN + ASK, "the opening of a conversation without a system message"),
         (TURN.replace("m.content", "m.content[:2]") + ASK, "does not write message 1 of user once and in its place"),
         (TURN.replace("m.content", "m.content ~ m.content") + ASK, "once and in its place"),
         (TURN.replace("m.content", "m.content | replace('plain', 'PLAIN')") + ASK, "as content of the system"),
@@ -160,9 +162,9 @@ def test_special_tokens_that_take_in_spaces_are_refused():
     backend = chat_families.backend()
     backend.add_special_tokens([AddedToken("<|sep|>", special=True, rstrip=True)])
     greedy = chat_families.with_template(TURN.replace("<|im_end|>", "<|sep|>") + ASK, {}, backend)
-    with pytest.raises(ValueError, match=r"special token <\|sep\|> takes in the white space beside it"):
+    with pytest.raises(ValueError, match=r"special token <\|sep\|> absorbs the white space around it"):
         chat.chat_format(greedy)
-    assert chat.chat_format(chat_families.with_template(TURN + ASK, {}, backend)).end == "<|im_end|>"
+    assert chat.chat_format(chat_families.with_template(TURN + ASK, {}, backend)).end_of_turn == "<|im_end|>"
 
 
 def test_segments_are_derived_once():

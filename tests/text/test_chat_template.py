@@ -54,8 +54,6 @@ def test_the_date_is_given():
     assert "Today Date: 26 Jul 2024\n" in template.render(TALK, generate=True)
     later = ChatTemplate(template.source, template.variables, datetime.date(2031, 2, 3))
     assert "Today Date: 03 Feb 2031\n" in later.render(TALK, generate=True)
-    assert template.asks_for_date
-    assert not family("llama3.1").template.asks_for_date
 
 
 def test_filters_and_blocks_of_the_hub():
@@ -126,7 +124,7 @@ def test_a_process_ended_from_outside_is_no_refusal(monkeypatch):
 
     monkeypatch.setattr(worker, "stdout", SimpleNamespace(readline=ended, close=worker.stdout.close))
     monkeypatch.setattr(worker, "communicate", worker.wait)
-    with pytest.raises(UserError, match="was ended from outside; try again"):
+    with pytest.raises(UserError, match="was killed by another process; try again"):
         ChatTemplate("x").render(TALK, generate=False)
 
 
@@ -171,7 +169,6 @@ def test_a_folder_brings_its_template_and_its_names(folder):
     bare = tokenizer.load(path / "tokenizer.json")
     assert bare.template is None
     assert bare.stop_ids == (bare.end_of_turn_id,)
-    assert bare.fingerprint != llama.fingerprint
     given = tokenizer.load(path, end_of_turn="<|eom_id|>")
     assert [given.special_name(i) for i in given.stop_ids] == ["<|eom_id|>", "<|eot_id|>", "<|end_of_text|>"]
 
@@ -191,12 +188,10 @@ def test_of_several_templates_the_default_is_taken(folder):
     several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": chat_families.CHATML}]
     path = folder(tokenizer_config={"chat_template": several})
     assert tokenizer.load(path).template.source == chat_families.CHATML
-    before = tokenizer.load(path).fingerprint
     (path / "chat_template.json").write_text(json.dumps({"chat_template": chat_families.LLAMA3}))
     assert tokenizer.load(path).template.source == chat_families.LLAMA3
     (path / "chat_template.jinja").write_text(chat_families.QWEN3, encoding="utf-8")
     assert tokenizer.load(path).template.source == chat_families.QWEN3
-    assert tokenizer.load(path).fingerprint != before
 
 
 def test_damaged_files_are_named(folder):

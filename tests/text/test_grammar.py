@@ -276,8 +276,7 @@ def test_states_keep_their_types_and_shapes(tables):
 
 def test_tables_are_small(tables, large_tables):
     for table in [*tables.values(), *large_tables.values()]:
-        assert table.nbytes == sum(leaf.nbytes for leaf in jax.tree.leaves(table))
-        assert table.nbytes < 8 * 2**20
+        assert sum(leaf.nbytes for leaf in jax.tree.leaves(table)) < 8 * 2**20
         chex.assert_equal_shape([table.next_state, table.emission])
         assert table.token_class.shape in ((tables[True, True].token_class.shape), (49152,))
 

@@ -129,7 +129,7 @@ def test_a_bandits_prompt_does_not_tell_which_arm_is_which(small, name, encoder,
     """The arms are only named in the order of display, with the low arm first in half of the levels."""
     env, params = envs_jax.make(name)
     task = build.make_task(name, env, params, PromptConfig(style=style, encoder=encoder), small)
-    assert not any(arm in prefix_text(task.prompt) for arm in env.actions)
+    assert not any(arm in prefix_text(task.prompt, small) for arm in env.actions)
     states = [env.reset_env(jax.random.key(seed), params)[1] for seed in range(8)]
     texts = [env.render(state, params) for state in states]
     low, high = env.actions

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parsed_responses import follow
-from prompt_texts import message_text, prefix_text, response_text
+from prompt_texts import expected_prefix, message_text, prefix_text, response_text
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
@@ -106,9 +106,20 @@ def test_tokens_of_a_message_are_its_text(any_tokenizer, prompts, key, cases):
 
 @pytest.mark.parametrize("key", STYLES)
 def test_tokens_of_the_prefix_are_its_text(any_tokenizer, prompts, key):
-    form = prompts[key]
+    form, (style, think) = prompts[key], key
+    expected = expected_prefix(
+        style,
+        any_tokenizer,
+        instruction="Push every box onto a target.",
+        legend=tuple(zip(SYMBOLS, MEANINGS)),
+        actions=MOVES,
+        think=think,
+        separator="||",
+        max_actions_budget=10,
+        response_words=100,
+    )
     assert form.prefix.dtype == np.int32
-    assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == prefix_text(form)
+    assert any_tokenizer.decode(form.prefix.tolist(), skip_special=False) == expected
 
 
 @pytest.mark.parametrize(("style", "think"), [("compact", True), ("ragen", False)])
@@ -123,7 +134,9 @@ def test_canonical_responses_parse_to_their_actions(any_tokenizer, prompts, comp
     parsed = jax.device_get(follow(table, tokens, lengths))
     for i, count in enumerate(counts):
         row = tokens[i, : lengths[i]].tolist()
-        assert any_tokenizer.decode(row, skip_special=False) == response_text(form, actions[i, :count].tolist())
+        assert any_tokenizer.decode(row, skip_special=False) == response_text(
+            form, any_tokenizer, actions[i, :count].tolist()
+        )
         assert row[-1] == any_tokenizer.end_of_turn_id
         assert parsed.actions[i].tolist() == [*actions[i, :count], *[-1] * (3 - count)]
         assert parsed.num_parsed[i] == count
@@ -132,25 +145,24 @@ def test_canonical_responses_parse_to_their_actions(any_tokenizer, prompts, comp
 
 def test_compact_words(small):
     form = compiled(small)
-    assert prefix_text(form) == (
+    assert prefix_text(form, small) == (
         "<|system|># wall _ floor O target √ box on target X box P you S you on target\nUp Down Left Right"
     )
     later = {"turn": 1, "actions_left": 7, "reward": -0.1, "first": False}
     text = message_text(form, "#P\n_G", **later, response_ended=False)
     assert text == "<|end|><|user|>#P\n_G\n7<|assistant|><answer>"
     assert message_text(form, "#P\n_G", **later, response_ended=True) == text.removeprefix("<|end|>")
-    assert response_text(form, [3, 0]) == "Right||Up</answer><|end|>"
-    assert response_text(compiled(small, think=True), [3]) == "</think><answer>Right</answer><|end|>"
+    assert response_text(form, small, [3, 0]) == "Right||Up</answer><|end|>"
+    assert response_text(compiled(small, think=True), small, [3]) == "</think><answer>Right</answer><|end|>"
 
 
 @pytest.mark.parametrize("style", ["compact", "ragen"])
 def test_actions_that_are_not_listed_can_still_be_said(small, style):
     listed, silent = compiled(small, style), compiled(small, style, lists_actions=False)
-    text = prefix_text(silent)
+    text = prefix_text(silent, small)
     assert not any(name in text for name in (*MOVES, "Available"))
-    assert len(text) < len(prefix_text(listed))
-    assert small.decode(silent.prefix.tolist(), skip_special=False) == text
-    assert response_text(silent, [3, 0]) == response_text(listed, [3, 0])
+    assert len(text) < len(prefix_text(listed, small))
+    assert response_text(silent, small, [3, 0]) == response_text(listed, small, [3, 0])
     assert silent.max_response_tokens(5) == listed.max_response_tokens(5)
     assert silent.max_message_tokens == listed.max_message_tokens
 
@@ -166,7 +178,7 @@ def test_compact_turns_are_short(small):
 
 def test_ragen_words(small):
     form = compiled(small, "ragen", think=True)
-    prefix = prefix_text(form)
+    prefix = prefix_text(form, small)
     for part in (
         "Push every box onto a target.",
         "√ is box on target",
@@ -185,13 +197,13 @@ def test_ragen_words(small):
     first = message_text(form, "#P", **fields, first=True)
     assert first == later[later.index("Turn 3") :]
     assert "<think>" not in message_text(compiled(small, "ragen"), "#P", **fields, first=True)
-    assert response_text(form, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
+    assert response_text(form, small, [3, 0]) == "</think><answer>Right || Up</answer><|end|>"
 
 
 def test_chat_marks_follow_the_tokenizer(large, small):
     form = compiled(large, "ragen")
-    assert prefix_text(form).startswith("<|im_start|>system\nYou solve")
-    assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form)
+    assert prefix_text(form, large).startswith("<|im_start|>system\nYou solve")
+    assert "<|im_end|>\n<|im_start|>user\nPush" in prefix_text(form, large)
     fields = {"turn": 1, "actions_left": 4, "reward": 0.0, "first": False}
     text = message_text(form, "#", **fields, response_ended=True)
     assert text.startswith("\n<|im_start|>user\nReward:\n0.0\n")
@@ -201,9 +213,10 @@ def test_chat_marks_follow_the_tokenizer(large, small):
     backend = Backend.from_str(small.backend.to_str())
     names = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     backend.add_special_tokens([AddedToken(name, special=True) for name in names])
-    llama = compiled(tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>"))
+    llama_tokenizer = tokenizer.from_json(backend.to_str(), end_of_turn="<|eot_id|>")
+    llama = compiled(llama_tokenizer)
     start = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n# wall"
-    assert prefix_text(llama).startswith(start)
+    assert prefix_text(llama, llama_tokenizer).startswith(start)
     text = message_text(llama, "#", **fields, response_ended=False)
     assert text.startswith("<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n#\n4<|eot_id|>")
 
@@ -265,11 +278,11 @@ def test_canonical_messages_have_the_tokens_of_their_text(any_tokenizer, style):
         text = message_text(form, BOARD, **fields)
         written = np.asarray(tokens)[: int(length)].tolist()
         if first:
-            written, text = form.prefix.tolist() + written, prefix_text(form) + text
+            written, text = form.prefix.tolist() + written, prefix_text(form, any_tokenizer) + text
         assert written == encode_around_special(any_tokenizer, text)
     tokens, length = jax.jit(prompt.response)(form, np.array([1, 2]), np.int32(2))
     assert np.asarray(tokens)[: int(length)].tolist() == encode_around_special(
-        any_tokenizer, response_text(form, [1, 2])
+        any_tokenizer, response_text(form, any_tokenizer, [1, 2])
     )
 
 

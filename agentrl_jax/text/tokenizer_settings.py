@@ -12,31 +12,23 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside:
-    """Information about a tokenizer from files other than `tokenizer.json`.
+class TokenizerSettings:
+    """Settings of a tokenizer from files other than `tokenizer.json`.
 
-    Attributes:
-        template: the chat template.
-        end: name of the end-of-sequence token.
-        pad: name of the padding token.
-        stop_ids: ids of the tokens that end a response, from the model's generation settings.
+    `eos` and `pad` are names of tokens; `stop_ids` end a response, as the model's generation settings say.
     """
 
     template: ChatTemplate | None = None
-    end: str | None = None
+    eos: str | None = None
     pad: str | None = None
     stop_ids: tuple[int, ...] = ()
 
 
-def read_files(files: Mapping[str, bytes], source: str) -> Beside:
-    """Reads the files. Each may be missing.
+def read_settings(files: Mapping[str, bytes], source: str) -> TokenizerSettings:
+    """Reads the files, by their names in `tokenizer_files.NAMES`. Each may be missing.
 
     Of several templates the one called "default" is used. A separate template file (`.jinja`, then `.json`) takes
-    precedence over the tokenizer's configuration.
-
-    Args:
-        files: content by name, for names in `tokenizer_files.NAMES`.
-        source: where the files are from, for messages.
+    precedence over the tokenizer's configuration. `source` is where the files are from, for messages.
 
     Raises:
         ValueError: a file does not have the expected format.
@@ -48,29 +40,27 @@ def read_files(files: Mapping[str, bytes], source: str) -> Beside:
         template = template or _default_template(_json(files, name, source), f"{source}/{name}")
     stops = _json(files, "generation_config.json", source).get("eos_token_id", [])
     stops = stops if isinstance(stops, list) else [stops]
-    if not all(type(stop) is int for stop in stops):
+    if len(stops) > 1024 or not all(type(stop) is int and 0 <= stop < 2**31 for stop in stops):
         raise ValueError(
-            f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids, one or a list"
+            f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids of tokens, one or a list"
         )
-    if not all(0 <= stop < 2**31 for stop in stops) or len(stops) > 1024:
-        raise ValueError(f"{source}/generation_config.json: eos_token_id {shortened(stops)}; expected ids of tokens")
-    return Beside(
+    return TokenizerSettings(
         template=None if template is None else ChatTemplate(template, tuple(names.items())),
-        end=names.get("eos_token"),
+        eos=names.get("eos_token"),
         pad=names.get("pad_token"),
         stop_ids=tuple(stops),
     )
 
 
 def text_of(files: Mapping[str, bytes], name: str, source: str) -> str | None:
-    """A file as text; None if it is missing; arguments and errors as for `read_files`."""
+    """Returns a file as text; None if it is missing; arguments and errors as for `read_settings`."""
     try:
         return files[name].decode("utf-8") if name in files else None
     except UnicodeDecodeError as error:
         raise ValueError(f"{source}/{name}: not UTF-8 ({error.reason}); the file is damaged: copy it again") from error
 
 
-def _default_template(settings: dict[str, Any], where: str) -> str | None:
+def _default_template(settings: dict[str, Any], path: str) -> str | None:
     entry = settings.get("chat_template")
     if isinstance(entry, list):
         named = (each for each in entry if isinstance(each, dict) and each.get("name") == "default")
@@ -78,7 +68,7 @@ def _default_template(settings: dict[str, Any], where: str) -> str | None:
     if entry is None or isinstance(entry, str):
         return entry
     raise ValueError(
-        f"{where}: chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again"
+        f"{path}: chat_template is {str(entry)[:60]!r}, neither text nor a list with a default; copy the file again"
     )
 
 
