@@ -174,7 +174,8 @@ def test_a_trajectory_is_what_plain_python_plays(stage, played):
         env = Courier()
         level = int(IDS.level[row])
         seen = env.reset(level if level >= 0 else int(drawn[row]))
-        assert text_of(trajectory.prompt[row], trajectory.prompt_length[row]) == prefix_text(stage.task.prompt)
+        prefix = text_of(trajectory.prompt[row], trajectory.prompt_length[row])
+        assert prefix == prefix_text(stage.task.prompt, TOKENIZER)
         used, reward, ended, over = 0, 0.0, False, False
         for t, data in enumerate(responses_of(trajectory, row)):
             assert not over

@@ -122,7 +122,7 @@ def read(play: Play, responses: list[str], heights: list[tuple[int, int, float]]
         play.trajectory.observation[row, 0, : play.trajectory.observation_length[row, 0]].tolist(), skip_special=False
     )
     goal = goal[goal.index(" of ") + 4]
-    text = prefix_text(prompt)
+    text = prefix_text(prompt, TOKENIZER)
     for turn, (said, (height, left, reward)) in enumerate(zip(responses, heights)):
         text += message_text(
             prompt,
