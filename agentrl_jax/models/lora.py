@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 from agentrl_jax.config.schema import TARGETS
 from agentrl_jax.models.shape import DecoderConfig
 
-Adapter = dict[str, dict[str, Float[Array, "N _ _"]]]
+Adapter = dict[str, dict[str, Float[Array, "_ _ _"]]]
 """{name: {"a": f32[N, In, r], "b": f32[N, r, Out]}} for some matrices of `DecoderConfig.layer_shapes`; N layers are all
 of the decoder, or those under "layers" if the first ones are separate (see `decoder.Params`)."""
 
