@@ -56,7 +56,7 @@ def optimal_plan(env: TextEnvironment, state: Any) -> np.ndarray | None:
         level = np.asarray(state.level)
         level = np.where(level == START, FROZEN, level)
         return oracle.plan(np.where(state.player, START, level))
-    return solve(np.asarray(env.codes(state)))
+    return solve(np.asarray(env.get_obs(state)))
 
 
 def situations(task: Task, tokenizer: Tokenizer, key: jax.Array, count: int, told: PromptConfig) -> list[Situation]:

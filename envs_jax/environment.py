@@ -29,10 +29,7 @@ class EnvState(environment.EnvState):
 
 @struct.dataclass
 class EnvParams(environment.EnvParams):
-    """Parameters shared by every text environment; each leaf is an array and can be vmapped.
-
-    An episode is truncated after `max_steps_in_episode` actions.
-    """
+    """Arrays, which can be vmapped; an episode is truncated after `max_steps_in_episode` actions."""
 
     max_steps_in_episode: Int32[Array, ""]
 
@@ -47,9 +44,8 @@ class TextEnvironment(environment.Environment):
     * `step_env(key, state, action, params) -> (obs, state, reward f32[], terminated bool[], info)`: pure; the key
       decides the transition noise. A terminated or truncated state is absorbing: it is returned unchanged with
       reward 0. `info` holds `success` and `action_is_effective`, both bool[], and other values worth averaging.
-    * `describe(state, params)`: ids into `pieces`, padded on the right with `NO_PIECE`; `P` is fixed. The text of a
-      state is `"".join(pieces[i])`. Text about the last action depends only on the state.
-    * `success(state, params)`: the task is solved in this state.
+    * `describe(state, params)`: `P` is fixed. The text of a state is `"".join(pieces[i])`. Text about the last action
+      depends only on the state.
     * `state_hash(state, params)`: equal for equal situations, independent of the path that led there.
     * `level_hash(state, params)`: of a state that was just reset, equal for levels that count as the same;
       `envs_jax.splits` divides levels into training, validation and test by this hash.
@@ -85,7 +81,7 @@ class TextEnvironment(environment.Environment):
         return hash_integers(self.describe(state, params))
 
     def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
-        """Returns a hash of a state that was just reset: equal for levels that count as the same, see `splits`."""
+        """Returns a hash of the level of a state that was just reset."""
         return self.state_hash(state, params)
 
     def reset_to_level(self, level: Int8[Array, "H W"], params: Any) -> tuple[Any, Any]:

@@ -1,13 +1,11 @@
-"""Shared code of environments on a board: levels that are boards, moves, and the text of a board.
-
-Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
-"""
+"""Shared code of environments on a board: levels that are boards, moves, and the text of a board."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
@@ -24,16 +22,13 @@ CellList = tuple[int | Int[Array, ""], Bool[Array, "H W"], int]
 class GridEnvironment(TextEnvironment):
     """A `TextEnvironment` on a board of `height` times `width` cells, with codes from 0 to `num_codes` - 1.
 
-    Its parameters have `levels` i8[N, H, W], a pack; if N is 0, levels are generated.
+    Its observation, `get_obs`, is the board as codes. Its parameters have `levels` i8[N, H, W], a pack; if N is 0,
+    levels are generated.
     """
 
     height: int
     width: int
     num_codes: int
-
-    def codes(self, state: Any) -> Int8[Array, "H W"]:
-        """Returns the board as cell codes."""
-        raise NotImplementedError
 
     def generate_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
         """Generates a level."""
@@ -65,15 +60,11 @@ class GridEnvironment(TextEnvironment):
 
     def state_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
         """Returns a hash of the board, independent of the observation format."""
-        return hash_integers(self.codes(state))
+        return hash_integers(self.get_obs(state))
 
     def level_hash(self, state: Any, params: Any) -> UInt32[Array, "2"]:
         """Returns a hash of the board, equal for its rotations and mirror images."""
-        return grid_hash(self.codes(state))
-
-    def get_obs(self, state: Any, params: Any = None, key: Any = None) -> Int8[Array, "H W"]:
-        """Returns the board as cell codes."""
-        return self.codes(state)
+        return grid_hash(self.get_obs(state))
 
 
 def shift(
@@ -91,6 +82,13 @@ def shift(
         moved = padded[1 - down : 1 - down + height, 1 - right : 1 - right + width]
         shifted |= moved & (action == index)
     return shifted
+
+
+def neighbors(padded: np.ndarray, directions: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Returns what is beside each cell of a board in each direction, [H W, directions], from the board padded by 1."""
+    height, width = padded.shape[0] - 2, padded.shape[1] - 2
+    shifted = [padded[1 + down : 1 + down + height, 1 + right : 1 + right + width] for down, right in directions]
+    return np.stack(shifted, axis=-1).reshape(height * width, len(directions))
 
 
 def board_text(

@@ -36,11 +36,6 @@ def compute(name: str) -> tuple[float, float]:
     return round(random, 6), round(optimal, 6)
 
 
-def main() -> None:
-    """Prints the table."""
+if __name__ == "__main__":
     for name in registry.BUILT_IN:
         print(f'    "{name}": {compute(name)},', flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,11 +18,11 @@ from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
+from envs_jax.packs import Levels
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
 Factory = Callable[..., tuple[Any, Any]]
-Levels = Int8[np.ndarray, "N H W"]
 Oracle = Callable[[Any, Levels, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
 Planner = Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L"] | None]
 
@@ -108,10 +108,7 @@ class Registry:
         return env, params
 
     def baselines(self, name: str, key: Key[Array, ""], n: int, budget: Budget) -> tuple[float, float]:
-        """Returns the exact success of the uniform random and of the optimal policy, as means over `n` levels.
-
-        Runs on the host. Both are NaN if the environment has no oracle.
-        """
+        """Returns the exact mean success of random and of optimal play on `n` levels; NaN if there is no oracle."""
         if n < 1:
             raise ValueError(f"{n} levels; expected at least 1")
         if self.spec(name).oracle is None:
@@ -122,10 +119,7 @@ class Registry:
         return float(np.mean(found.random)), float(np.mean(found.optimal))
 
     def level_baselines(self, name: str, params: Any, levels: Levels, budget: Budget) -> Baselines | None:
-        """Returns the oracle's baselines of levels of an environment; None if it has no oracle.
-
-        An episode also ends after `params.max_steps_in_episode` actions.
-        """
+        """Returns baselines within the budget and `params.max_steps_in_episode` actions; None if there is no oracle."""
         oracle = self.spec(name).oracle
         if oracle is None:
             return None
@@ -150,10 +144,7 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
 
 
 def draw_levels(env: TextEnvironment, params: Any, keys: Key[Array, " N"], split: Split = Split.ANY) -> Levels:
-    """Returns the levels of keys on the host, i8[N, 0, 0] if the environment has none.
-
-    Raises a `ValueError` if a key has no level of the split, see `splits.split_key`.
-    """
+    """Returns the levels of keys, i8[N, 0, 0] if there are none; a `ValueError` if a key has none of the split."""
     if not env.has_levels:
         return np.zeros((keys.shape[0], 0, 0), np.int8)
     levels, found = _draw(env, keys, params, jnp.int32(split))
@@ -195,49 +186,29 @@ def _bandit_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines
     return Baselines(np.full(len(levels), 0.5), np.ones(len(levels)))
 
 
-def _specs(
-    tags: dict[str, Any], descriptions: dict[str, str], max_actions: int, oracle: Oracle, plan: Planner | None = None
-) -> dict[str, Spec]:
-    return {tag: Spec(factory, descriptions[tag], max_actions, oracle, plan) for tag, factory in tags.items()}
-
-
+_DESCRIPTIONS = {
+    "Bandit": "two arms, Engineer (low) and Teacher (high)",
+    "BanditTest": "two arms, Trader (low) and Librarian (high)",
+    "BanditRev": "two arms, Teacher (low) and Engineer (high)",
+    "BanditRevTest": "two arms, Librarian (low) and Trader (high)",
+    "BanditPhoenix": "two arms, Phoenix (low) and Dragon (high)",
+    "FrozenLake": "4x4 lake, 80 % frozen, moves go as intended one time in three",
+    "FrozenLake-v2": "4x4 lake, 90 % frozen, moves go as intended four times in five",
+    "FrozenLake-deterministic": "4x4 lake, 80 % frozen, no slip",
+    "CoordFrozenLake": "FrozenLake with coordinates before the grid",
+    "SimpleSokoban": "6x6 Sokoban with one box",
+    "LargerSokoban": "8x8 Sokoban with two boxes",
+    "SokobanDifferentGridVocab": "6x6 Sokoban with one box and other symbols",
+    "CoordSokoban": "SimpleSokoban with coordinates before the grid",
+}
 BUILT_IN: dict[str, Spec] = {
-    **_specs(
-        bandit.TAGS,
-        {
-            "Bandit": "two arms, Engineer (low) and Teacher (high)",
-            "BanditTest": "two arms, Trader (low) and Librarian (high)",
-            "BanditRev": "two arms, Teacher (low) and Engineer (high)",
-            "BanditRevTest": "two arms, Librarian (low) and Trader (high)",
-            "BanditPhoenix": "two arms, Phoenix (low) and Dragon (high)",
-        },
-        1,
-        _bandit_oracle,
-    ),
-    **_specs(
-        frozen_lake.TAGS,
-        {
-            "FrozenLake": "4x4 lake, 80 % frozen, moves go as intended one time in three",
-            "FrozenLake-v2": "4x4 lake, 90 % frozen, moves go as intended four times in five",
-            "FrozenLake-deterministic": "4x4 lake, 80 % frozen, no slip",
-            "CoordFrozenLake": "FrozenLake with coordinates before the grid",
-        },
-        10,
-        _frozen_lake_oracle,
-        frozen_lake_oracle.plan,
-    ),
-    **_specs(
-        sokoban.TAGS,
-        {
-            "SimpleSokoban": "6x6 Sokoban with one box",
-            "LargerSokoban": "8x8 Sokoban with two boxes",
-            "SokobanDifferentGridVocab": "6x6 Sokoban with one box and other symbols",
-            "CoordSokoban": "SimpleSokoban with coordinates before the grid",
-        },
-        10,
-        _sokoban_oracle,
-        sokoban_oracle.solve,
-    ),
+    name: Spec(factory, _DESCRIPTIONS[name], max_actions, oracle, plan)
+    for tags, max_actions, oracle, plan in (
+        (bandit.TAGS, 1, _bandit_oracle, None),
+        (frozen_lake.TAGS, 10, _frozen_lake_oracle, frozen_lake_oracle.plan),
+        (sokoban.TAGS, 10, _sokoban_oracle, sokoban_oracle.solve),
+    )
+    for name, factory in tags.items()
 }
 """The environments of this package."""
 

@@ -3,8 +3,6 @@
 The level of a key and a split is a function of both: keys derived from the given one are tried sequentially until one
 gives a level of the split. So no test level can occur in training, with any seeds, and levels of a split have the
 environment's distribution, conditioned on the split.
-
-Shapes: `N` keys or levels, `H` and `W` rows and columns of a grid.
 """
 
 import enum
@@ -58,17 +56,15 @@ def split_key(
     """
     base = jax.random.fold_in(key, _KEYS)
 
-    def wrong(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
-        number, found = carry
-        return ~found & (number < MAX_DRAWS)
-
     def draw(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, _ = carry
         state = env.reset_env(jax.random.fold_in(base, number), params)[1]
         return number + 1, split_of(env.level_hash(state, params)) == split
 
     any_level = jnp.asarray(split) == Split.ANY
-    number, found = jax.lax.while_loop(wrong, draw, (jnp.int32(0), any_level))
+    number, found = jax.lax.while_loop(
+        lambda carry: ~carry[1] & (carry[0] < MAX_DRAWS), draw, (jnp.int32(0), any_level)
+    )
     return jnp.where(any_level, key, jax.random.fold_in(base, number - 1)), found
 
 

@@ -57,23 +57,16 @@ def check_env(env: TextEnvironment, params: Any, *, key: Key[Array, ""], num_ste
     if num_steps < _EAGER_STEPS:
         raise ValueError(f"num_steps is {num_steps}; expected at least {_EAGER_STEPS}")
     try:
-        _check(env, params, key, num_steps)
+        _check_names(env)
+        _check_types(env, params, key)
+        # Episodes are truncated before the end of the walk, so that truncation is checked too.
+        params = params.replace(max_steps_in_episode=jnp.minimum(params.max_steps_in_episode, num_steps - 1))
+        walk = _play(env, params, key, num_steps)
+        _check_walk(walk)
+        for check in (_check_absorbing, _check_spaces, _check_text, _check_gymnax, _check_no_jit):
+            check(env, params, walk)
     except AssertionError as error:
         raise AssertionError(f"{env.name}: {error}") from error
-
-
-def _check(env: TextEnvironment, params: Any, key: Key[Array, ""], num_steps: int) -> None:
-    _check_names(env)
-    _check_types(env, params, key)
-    # Episodes are truncated before the end of the walk, so that truncation is checked too.
-    params = params.replace(max_steps_in_episode=jnp.minimum(params.max_steps_in_episode, num_steps - 1))
-    walk = _play(env, params, key, num_steps)
-    _check_walk(walk)
-    _check_absorbing(env, params, walk)
-    _check_spaces(env, params, walk)
-    _check_text(env, params, walk)
-    _check_gymnax(env, params, walk)
-    _check_no_jit(env, params, walk)
 
 
 def _require(condition: Any, message: str) -> None:
@@ -85,14 +78,10 @@ def _check_names(env: TextEnvironment) -> None:
     names = [name.strip().lower() for name in env.actions]
     _require(names and all(names), f"actions is {env.actions!r}; expected at least one, none of them empty")
     _require(len(set(names)) == len(names), f"actions is {env.actions!r}; expected names that differ in letters")
-    _require(
-        env.pieces and all(isinstance(piece, str) and piece for piece in env.pieces),
-        f"pieces is {env.pieces!r}; expected a tuple of non-empty strings",
-    )
-    named = [name in "\n".join(env.pieces).lower() for name in names]
-    _require(
-        env.lists_actions or all(named), "lists_actions is False, but no piece of an observation names some action"
-    )
+    texts = env.pieces and all(isinstance(piece, str) and piece for piece in env.pieces)
+    _require(texts, f"pieces is {env.pieces!r}; expected a tuple of non-empty strings")
+    named = env.lists_actions or all(name in "\n".join(env.pieces).lower() for name in names)
+    _require(named, "lists_actions is False, but no piece of an observation names some action")
     _require(isinstance(env.instruction, str), f"instruction is {env.instruction!r}; expected a string")
     pairs = all(len(pair) == 2 and all(isinstance(text, str) and text for text in pair) for pair in env.legend)
     _require(pairs, f"legend is {env.legend!r}; expected pairs (symbol, meaning) of strings")
@@ -200,16 +189,14 @@ def _check_walk(walk: _Walk) -> None:
         (np.diff(time, axis=1) == ~walk.facts["done"][:, :-1]).all(),
         f"state.time runs {time.tolist()}; expected one more for every action that is not absorbed",
     )
-    for name, found, expected in (
+    for name, *pair in (
         ("step_env's terminated", terminated, states.terminated),
         ("is_terminated(state)", walk.facts["terminated"][:, 1:], states.terminated),
         ("info['success']", info["success"], walk.facts["success"][:, 1:]),
     ):
-        _require(
-            (np.asarray(found) == np.asarray(expected)).all(),
-            f"{name} is {np.asarray(found).tolist()} along {_EPISODES} episodes; expected what the state says, "
-            f"{np.asarray(expected).tolist()}",
-        )
+        found, expected = (np.asarray(values).tolist() for values in pair)
+        message = f"{name} is {found} along {_EPISODES} episodes; expected what the state says, {expected}"
+        _require(found == expected, message)
 
 
 def _check_absorbing(env: TextEnvironment, params: Any, walk: _Walk) -> None:
@@ -240,17 +227,15 @@ def _check_absorbing(env: TextEnvironment, params: Any, walk: _Walk) -> None:
 
 
 def _check_spaces(env: TextEnvironment, params: Any, walk: _Walk) -> None:
-    space = env.action_space(params)
-    _require(
-        getattr(space, "n", None) == len(env.actions),
-        f"the action space is {space!r} for {len(env.actions)} action names; expected as many",
-    )
+    space, number = env.action_space(params), len(env.actions)
+    same = getattr(space, "n", None) == number
+    _require(same, f"the action space is {space!r} for {number} action names; expected as many")
     # With this many uniform draws, a given action is missed with probability below e^-20.
-    keys = _keys(np.random.default_rng(0), walk.level_keys[0], 20 * len(env.actions) + 20)
-    sampled = np.asarray(jax.jit(jax.vmap(space.sample))(keys))
-    missing = sorted(set(range(len(env.actions))) - set(sampled.tolist()))
+    keys = _keys(np.random.default_rng(0), walk.level_keys[0], 20 * number + 20)
+    sampled = set(np.asarray(jax.jit(jax.vmap(space.sample))(keys)).tolist())
+    missing = sorted(set(range(number)) - sampled)
     _require(not missing, f"the action space never samples {missing}; expected every action id")
-    _require(set(sampled.tolist()) <= set(range(len(env.actions))), "the action space samples ids without a name")
+    _require(sampled <= set(range(number)), "the action space samples ids without a name")
     space = env.observation_space(params)
     for name, obs, batch in (("reset_env", walk.first[0], 1), ("step_env", walk.steps[0], 2)):
         if hasattr(space, "dtype"):
@@ -262,10 +247,9 @@ def _check_spaces(env: TextEnvironment, params: Any, walk: _Walk) -> None:
 
 def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     rows = walk.facts["text"].reshape(-1, walk.facts["text"].shape[-1])
-    _require(
-        rows.min() >= NO_PIECE and rows.max() < len(env.pieces),
-        f"describe gives ids from {rows.min()} to {rows.max()}; expected {NO_PIECE} to {len(env.pieces) - 1}",
-    )
+    low, high, last = rows.min(), rows.max(), len(env.pieces) - 1
+    inside = low >= NO_PIECE and high <= last
+    _require(inside, f"describe gives ids from {low} to {high}; expected {NO_PIECE} to {last}")
     padding = rows == NO_PIECE
     _require((padding[:, 1:] >= padding[:, :-1]).all(), "describe has padding between pieces; expected it last")
     _require(not padding[:, 0].any(), "describe says nothing in some state; expected at least one piece")
@@ -278,8 +262,7 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     text = "".join(env.pieces[i] for i in walk.facts["text"][0, 1] if i != NO_PIECE)
     rendered = env.render(_pick(walk.visited, (0, 1)), params)
     _require(rendered == text, f"render gives {rendered!r}; expected the joined pieces, {text!r}")
-    same_text = (walk.facts["text"] == walk.facts["text later"]).all(axis=-1)
-    same_hash = (walk.facts["hash"] == walk.facts["hash later"]).all(axis=-1)
+    same_text, same_hash = ((walk.facts[x] == walk.facts[f"{x} later"]).all(axis=-1) for x in ("text", "hash"))
     _require(
         (same_hash | ~same_text).all(),
         "state_hash changes with state.time although the text does not; expected equal hashes of equal situations",
@@ -297,14 +280,12 @@ def _check_gymnax(env: TextEnvironment, params: Any, walk: _Walk) -> None:
             with jax.debug_key_reuse(True):
                 return function(*arguments)
         except jax.errors.KeyReuseError as error:
-            raise AssertionError(
-                f"{name}_env uses a key twice; expected one use of each: split it first ({error})"
-            ) from error
+            message = f"{name}_env uses a key twice; expected one use of each: split it first ({error})"
+            raise AssertionError(message) from error
 
     for episode in range(_EPISODES):
         first = call("reset", env.reset, walk.level_keys[episode], params)
         _check_equal("reset, not batched,", first, _pick(walk.first, episode))
-    for episode in range(_EPISODES):
         state = _pick(walk.first[1], episode)
         for t in range(walk.actions.shape[1]):
             key, action = walk.step_keys[episode, t], walk.actions[episode, t]
@@ -315,7 +296,7 @@ def _check_gymnax(env: TextEnvironment, params: Any, walk: _Walk) -> None:
             cut = bool(expected[1].time >= params.max_steps_in_episode)
             _require(bool(truncated) == cut, f"{name} says truncated {bool(truncated)}; expected {cut}")
             if bool(expected[3]) or cut:
-                again = call("reset", env.reset, jax.random.split(walk.step_keys[episode, t])[1], params)
+                again = call("reset", env.reset, jax.random.split(key)[1], params)
                 _check_equal(f"{name}, where the next episode begins,", (obs, state), again)
             else:
                 _check_equal(name, (obs, state), expected[:2])

@@ -8,7 +8,7 @@ from flax import struct
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32, Key
 
-from envs_jax.bandit.text import INSTRUCTION, make_describe
+from envs_jax.bandit.text import make_describe
 from envs_jax.environment import EnvParams, EnvState, TextEnvironment
 
 
@@ -44,9 +44,8 @@ class Bandit(TextEnvironment):
     * State: `BanditState`. `step_env` samples the reward with its key; it does not depend on the level.
     """
 
-    instruction = INSTRUCTION
-    # A list by id would always name the low arm of a pair first. Observations name both arms in the order of display,
-    # and RAGEN's prompt does not list this environment's actions either.
+    # There is no instruction: observations contain the rules and name both arms in the order of display. A list by id
+    # would always name the low arm of a pair first; RAGEN's prompt does not list this environment's actions either.
     lists_actions = False
 
     def __init__(self, pairs: tuple[tuple[str, str], ...]):

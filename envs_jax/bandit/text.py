@@ -8,9 +8,6 @@ from jaxtyping import Array, Float, Int, Int32
 
 from envs_jax.environment import NO_PIECE
 
-INSTRUCTION = ""
-"""Empty, because the observation contains the rules: they name the arms in an order that the level decides."""
-
 RULES = (
     "There are two arms to choose from: ",
     " and ",

@@ -1,7 +1,6 @@
-"""FrozenLake: walk over slippery ice to the goal. Transitions only; levels come from a key or a pack.
+"""FrozenLake: walk over slippery ice to the goal. Transitions only; levels come from a key or a pack."""
 
-Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
-"""
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +85,7 @@ class FrozenLake(GridEnvironment):
         state = FrozenLakeState(
             time=jnp.int32(0), terminated=jnp.bool_(False), level=level.astype(jnp.int8), player=level == START
         )
-        return self.codes(state), state
+        return self.get_obs(state), state
 
     def step_env(
         self, key: Key[Array, ""], state: FrozenLakeState, action: Int[Array, ""], params: FrozenLakeParams
@@ -110,9 +109,9 @@ class FrozenLake(GridEnvironment):
         )
         reward = (active & on_goal).astype(jnp.float32)
         info = {"success": on_goal, "action_is_effective": moved}
-        return self.codes(state), state, reward, state.terminated, info
+        return self.get_obs(state), state, reward, state.terminated, info
 
-    def codes(self, state: FrozenLakeState) -> Int8[Array, "H W"]:
+    def get_obs(self, state: FrozenLakeState, params: Any = None, key: Any = None) -> Int8[Array, "H W"]:
         """Returns the board as display codes."""
         return text.display_codes(state.level, state.player)
 

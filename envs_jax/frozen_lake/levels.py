@@ -1,7 +1,4 @@
-"""FrozenLake levels as text: the S F H G maps of Gymnasium, with a blank line between maps.
-
-Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
-"""
+"""FrozenLake levels as text: the S F H G maps of Gymnasium, with a blank line between maps; cell codes as in `text`."""
 
 from collections.abc import Iterator, Sequence
 

@@ -5,7 +5,7 @@ distribution over cells (the belief). The search is branch and bound: a belief i
 board after every further move of this turn would not beat the best sequence found so far. The result is exact, and few
 of the 4^A sequences of a turn of A moves are visited.
 
-Shapes: `N` levels, `H` and `W` rows and columns, `S` = H W cells, `K` beliefs.
+Shapes: `N` levels, `S` cells, `K` beliefs.
 """
 
 import numpy as np
@@ -25,15 +25,16 @@ _TOLERANCE = 1e-12
 """The search ignores sequences that are better by less than this."""
 
 
+Beliefs = tuple[Int64[np.ndarray, " K"], Int64[np.ndarray, " K"], Float64[np.ndarray, "K S"]]
+"""For each belief its level, the cell where the turn began, and the distribution over cells."""
+
+
 class TooManyBeliefsError(ValueError):
     """A search would keep more than `MAX_BELIEFS` beliefs."""
 
 
 def committed_success(levels: Levels, budget: Budget, success_rate: float) -> Float64[np.ndarray, " N"]:
-    """Returns the highest success probability of policies that choose all moves of a turn at its start.
-
-    Arguments are those of `oracle.optimal_success`. Raises a `TooManyBeliefsError` if the search would be too large.
-    """
+    """Returns the highest success of policies that choose all moves of a turn at its start; a `TooManyBeliefsError`."""
     levels = np.asarray(levels)
     if budget.closed_loop:
         return optimal_success(levels, budget.reachable, success_rate)
@@ -80,25 +81,18 @@ class _Search:
         level, cell = np.nonzero(wanted & self.live)
         belief = np.zeros((len(level), self.live.shape[1]))
         belief[np.arange(len(level)), cell] = 1.0
-        self._descend(value, level, cell, belief, after, bound, greedily=True)
-        self._descend(value, level, cell, belief, after, bound, greedily=False)
+        for greedily in (True, False):
+            self._descend(value, (level, cell, belief), after, bound, greedily)
         return value
 
     def _descend(
-        self,
-        value: Float64[np.ndarray, "N S"],
-        level: Int64[np.ndarray, " K"],
-        cell: Int64[np.ndarray, " K"],
-        belief: Float64[np.ndarray, "K S"],
-        after: list[np.ndarray],
-        bound: list[np.ndarray],
-        *,
-        greedily: bool,
+        self, value: np.ndarray, beliefs: Beliefs, after: list[np.ndarray], bound: list[np.ndarray], greedily: bool
     ) -> None:
-        """Raises `value` to the best sequence from beliefs, each with its level and the cell where the turn began.
+        """Raises `value` [N, S] to the best sequence from the beliefs.
 
         With `greedily`, only the move with the highest bound is followed from each belief.
         """
+        level, cell, belief = beliefs
         won = np.zeros(len(level))
         for ended, reached in zip(after, bound):
             belief = np.tensordot(belief, self.moves, (1, 1)).reshape(-1, belief.shape[1])

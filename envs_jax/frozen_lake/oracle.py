@@ -2,19 +2,18 @@
 
 Dynamic programming in NumPy over the cells of a level. It is independent of the environment's transition, and tests
 compare the two. Level codes and the order of actions are those of `text`. `success_rate` is the probability of the
-intended direction; the rest is split over the two perpendicular ones. Shapes: `N` levels, `H` and `W` rows and columns,
-`S` cells.
+intended direction; the rest is split over the two perpendicular ones. `S` is the number of cells.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int8, Int32, Int64
 
+from envs_jax import grid, packs
 from envs_jax.frozen_lake.text import DIRECTIONS, GOAL, HOLE, START
 
-Levels = Sequence[np.ndarray] | Int8[np.ndarray, "N H W"]
+Levels = Sequence[np.ndarray] | packs.Levels
 """Levels of one size."""
 
 
@@ -37,31 +36,22 @@ def plan(level: Int8[np.ndarray, "H W"]) -> Int32[np.ndarray, " L"] | None:
     It is an optimal plan if moves never slip. Ties go to the path found first, trying actions in order of their id.
     """
     level = np.asarray(level)
-    start_row, start_column = np.argwhere(level == START)[0].tolist()
-    paths: dict[tuple[int, int], list[int]] = {(start_row, start_column): []}
-    queue = deque(paths)
-    while queue:
-        row, column = queue.popleft()
-        if level[row, column] == GOAL:
-            return np.array(paths[row, column], np.int32)
-        for action, (down, right) in enumerate(DIRECTIONS):
-            cell = row + down, column + right
-            inside = 0 <= cell[0] < level.shape[0] and 0 <= cell[1] < level.shape[1]
-            if inside and cell not in paths and level[cell] != HOLE:
-                paths[cell] = [*paths[row, column], action]
-                queue.append(cell)
+    flat, ahead = level.reshape(-1), neighbors(*level.shape).tolist()
+    queue = np.flatnonzero(flat == START).tolist()
+    paths: dict[int, list[int]] = {queue[0]: []}
+    for cell in queue:  # which grows meanwhile
+        if flat[cell] == GOAL:
+            return np.array(paths[cell], np.int32)
+        for action, to in enumerate(ahead[cell]):
+            if to not in paths and flat[to] != HOLE:
+                paths[to] = [*paths[cell], action]
+                queue.append(to)
     return None
 
 
 def neighbors(height: int, width: int) -> Int64[np.ndarray, "S 4"]:
     """Returns the next cell from each cell in each direction; at the edge of the board the cell itself."""
-    return np.array(
-        [
-            [min(max(r + dr, 0), height - 1) * width + min(max(c + dc, 0), width - 1) for dr, dc in DIRECTIONS]
-            for r in range(height)
-            for c in range(width)
-        ]
-    )
+    return grid.neighbors(np.pad(np.arange(height * width).reshape(height, width), 1, mode="edge"), DIRECTIONS)
 
 
 def _success(

@@ -1,7 +1,7 @@
 """Text of FrozenLake: the pieces that observations consist of, and the piece ids of an observation.
 
 Level codes: 0 frozen, 1 hole, 2 goal, 3 start. Display codes: 0 frozen (the start too), 1 hole, 2 goal, 3 player,
-4 player in a hole, 5 player on the goal. Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
+4 player in a hole, 5 player on the goal.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,7 @@
-"""Sokoban: push every box onto a target. Transitions only; levels come from a generator or a pack.
-
-Shapes: `H`, `W` rows and columns of the board, `N` levels of a pack, `P` pieces of an observation.
-"""
+"""Sokoban: push every box onto a target. Transitions only; levels come from a generator or a pack."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +112,7 @@ class Sokoban(GridEnvironment):
             boxes=boxes,
             player=level >= PLAYER,
         )
-        return self.codes(state), state
+        return self.get_obs(state), state
 
     def step_env(
         self, key: Key[Array, ""], state: SokobanState, action: Int[Array, ""], params: SokobanParams
@@ -143,14 +141,10 @@ class Sokoban(GridEnvironment):
             boxes=boxes,
             player=jnp.where(moved, ahead, state.player),
         )
-        info = {
-            "success": self.success(state, params),
-            "action_is_effective": moved,
-            "boxes_on_target": after.astype(jnp.float32),
-        }
-        return self.codes(state), state, jnp.where(active, reward, 0.0), state.terminated, info
+        info = {"success": solved, "action_is_effective": moved, "boxes_on_target": after.astype(jnp.float32)}
+        return self.get_obs(state), state, jnp.where(active, reward, 0.0), state.terminated, info
 
-    def codes(self, state: SokobanState) -> Int8[Array, "H W"]:
+    def get_obs(self, state: SokobanState, params: Any = None, key: Any = None) -> Int8[Array, "H W"]:
         """Returns the board as cell codes."""
         on_target = state.room == TARGET
         standing = jnp.where(on_target, PLAYER_ON_TARGET, PLAYER)
@@ -159,7 +153,7 @@ class Sokoban(GridEnvironment):
 
     def describe(self, state: SokobanState, params: SokobanParams) -> Int32[Array, " P"]:
         """Returns the observation as piece ids, padded with `NO_PIECE`."""
-        return self._describe(self.codes(state))
+        return self._describe(self.get_obs(state))
 
     def success(self, state: SokobanState, params: SokobanParams) -> Bool[Array, ""]:
         """Returns whether every target is covered."""

@@ -19,15 +19,14 @@ A failed attempt is repeated with its number folded into the key.
 *One box*: the search is breadth-first over a boolean array [player, box]. With one box, `swaps` is at most 1, so the
 level is a reachable position with the greatest displacement. The original takes the first one that a depth-first search
 finds; here ties go to the fewest moves, then to the smallest player cell, then to the smallest box cell in reading
-order. If `search_depth` is not a limit (300; hardly at 30), both search the same set, so displacements have exactly
-the original's distribution and only the choice among ties differs. On 12,000 levels of 6x6, mean length of optimal
-plans 4.02 (the original: 4.12), success of ten random actions 17.7 % (17.2 %), standard errors 0.2.
+order. Unless `search_depth` is a limit (300 is none, 30 hardly), displacements have exactly the original's
+distribution. On 12,000 levels of 6x6, mean length of optimal plans 4.02 (the original: 4.12), success of ten random
+actions 17.7 % (17.2 %), standard errors 0.2.
 
-*Two boxes*: scores depend on the path, and breadth-first search would change the displacements. So the depth-first
-search runs on the device, with an explicit stack and a list of visited positions: directions up, down, left, right; a
-visited position is not expanded again. The only difference from the original is the limit on visited positions
-(`MAX_VISITED` in place of 300,000). On 2,048 levels of 8x8 at depth 10: mean length of optimal plans 5.74 to 5.82
-(5.82), at most 10 for 99.3 % (99.5 %); success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
+*Two boxes*: scores depend on the path, so the search is depth-first, as in the original, with an explicit stack and a
+list of visited positions. The only difference is the limit on visited positions (`MAX_VISITED` in place of 300,000). On
+2,048 levels of 8x8 at depth 10: mean length of optimal plans 5.74 to 5.82 (5.82), at most 10 for 99.3 % (99.5 %);
+success of ten random actions 2.6 to 2.8 % (2.4 to 2.8 %).
 
 Shapes: `C` cells of the interior (border removed), `n` boxes.
 """
@@ -41,6 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
 
+from envs_jax.grid import neighbors
 from envs_jax.sokoban.text import BOX, DIRECTIONS, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 TURN_PROBABILITY = 0.35
@@ -121,14 +121,11 @@ class _Grid:
 
     def __init__(self, rows: int, columns: int):
         self.rows, self.columns, self.size = rows, columns, rows * columns
-        row, column = np.divmod(np.arange(self.size), columns)
-        moved = [(row + down, column + right) for down, right in DIRECTIONS]
-        inside = [(r >= 0) & (r < rows) & (c >= 0) & (c < columns) for r, c in moved]
-        ahead = [np.where(ok, r * columns + c, self.size) for ok, (r, c) in zip(inside, moved)]
-        self.ahead = np.stack(ahead, axis=1).astype(np.int32)  # i32[C, 4] the neighbor in each direction
+        row, column = np.divmod(np.arange(self.size, dtype=np.int32), columns)
+        cells = np.pad(np.arange(self.size, dtype=np.int32).reshape(rows, columns), 1, constant_values=self.size)
+        self.ahead = neighbors(cells, DIRECTIONS)  # i32[C, 4]
         self.behind = self.ahead[:, [1, 0, 3, 2]]
-        distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
-        self.distance = distance.astype(np.int32)  # i32[C, C]
+        self.distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)  # i32[C, C]
 
 
 def _room(draws: Float[Array, " R"], grid: _Grid) -> Bool[Array, " C"]:
@@ -191,13 +188,11 @@ def _search_one_box(grid: _Grid, start: Placed, search_depth: int, wanted: jax.A
         frontier = found & (reached > search_depth)
         return moves + 1, frontier, jnp.where(frontier, moves + 1, reached)
 
-    def unfinished(carry):
-        moves, frontier, _ = carry
-        return jnp.any(frontier) & (moves < search_depth - 2)
-
     frontier = (cells[:, None] == start.player) & (cells == target) & wanted
     reached = jnp.where(frontier, 0, search_depth + 1)
-    _, _, reached = jax.lax.while_loop(unfinished, expand, (jnp.int32(0), frontier, reached))
+    _, _, reached = jax.lax.while_loop(
+        lambda carry: jnp.any(carry[1]) & (carry[0] < search_depth - 2), expand, (jnp.int32(0), frontier, reached)
+    )
 
     displacement = jnp.asarray(grid.distance)[target]
     score = jnp.where((reached <= search_depth) & (cells[:, None] != target), displacement, 0)
@@ -265,9 +260,9 @@ def _walk(key: Key[Array, ""], grid: _Grid, placed: Placed) -> Int[Array, ""]:
     player = placed.player
     for step in range(3):
         free &= cells != player
-        neighbors = jnp.asarray(grid.ahead)[player]
-        walking &= jnp.any(free[neighbors])
-        choice = jnp.argmax(jnp.where(free[neighbors], draws[step], -1.0))
-        player = jnp.where(walking, neighbors[choice], player)
+        ahead = jnp.asarray(grid.ahead)[player]
+        walking &= jnp.any(free[ahead])
+        choice = jnp.argmax(jnp.where(free[ahead], draws[step], -1.0))
+        player = jnp.where(walking, ahead[choice], player)
         walking &= go_on[step]
     return player

@@ -1,7 +1,7 @@
 """Sokoban levels as files: plain text in the XSB symbols, and packs of arrays.
 
 XSB: `#` wall, `@` player, `+` player on target, `$` box, `*` box on target, `.` target, and floor as space, `-` or `_`.
-Cell codes are those of `text`. Shapes: `H`, `W` rows and columns, `N` levels.
+Cell codes are those of `text`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,17 +62,18 @@ def parse_xsb(text: str) -> list[Int8[np.ndarray, "H W"]]:
     """
     boards: list[tuple[int, list[str]]] = []
     rows: list[str] = []
-    first = 0
-    closed = False
+    first, closed = 0, False
     for number, line in enumerate([*text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""], start=1):
         line = line.rstrip()
-        if line.startswith(";") or not line or _is_title(line):
-            closed = bool(rows)
-            if not line and rows:
+        if not line:
+            if rows:
                 boards.append((first, rows))
-                rows, closed = [], False
                 if len(boards) > MAX_LEVELS:
                     raise ValueError(f"line {number}: more than {MAX_LEVELS} levels; expected fewer: split the file")
+            rows, closed = [], False
+            continue
+        if line.startswith(";") or _is_title(line):
+            closed = bool(rows)
             continue
         if closed:
             raise ValueError(

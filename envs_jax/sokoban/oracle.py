@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32
 
+from envs_jax import grid
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, DIRECTIONS, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_POSITIONS = 2_000_000
@@ -28,7 +29,6 @@ class Graph:
     """
 
     next: Int32[np.ndarray, "S 4"]
-    depth: Int32[np.ndarray, " S"]
     solved: Bool[np.ndarray, " S"]
     parent: Int32[np.ndarray, " S"]
     action: Int32[np.ndarray, " S"]
@@ -76,7 +76,6 @@ def explore(level: np.ndarray, depth_limit: int | None = None, stop_when_solved:
     following += [[i] * 4 for i in range(len(following), len(positions))]
     return Graph(
         next=np.array(following, np.int32),
-        depth=np.array(depth, np.int32),
         solved=np.array(solved),
         parent=np.array(parent, np.int32),
         action=np.array(action, np.int32),
@@ -102,14 +101,11 @@ def optimal_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> F
 
 
 def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Float64[np.ndarray, " N"]:
-    """Returns the probability that `budget` uniform random actions solve the level.
-
-    Exact: the distribution over positions is propagated action by action; solved positions are absorbing.
-    """
+    """Returns the exact probability that `budget` uniform random actions solve the level."""
     success = []
     for level in levels:
         graph = explore(level, depth_limit=budget)
-        mass: np.ndarray = np.zeros(len(graph.depth))
+        mass: np.ndarray = np.zeros(len(graph.solved))
         mass[0] = 1.0
         for _ in range(budget):
             mass = np.bincount(graph.next.reshape(-1), np.repeat(mass / 4, 4), len(mass))
@@ -119,10 +115,8 @@ def random_success(levels: Sequence[np.ndarray] | np.ndarray, budget: int) -> Fl
 
 def _neighbors(level: np.ndarray) -> list[list[int]]:
     """The free neighbor of each cell in each direction; -1 for a wall or the border."""
-    height, width = level.shape
-    cells = np.pad(np.where(level == WALL, -1, np.arange(level.size).reshape(level.shape)), 1, constant_values=-1)
-    shifted = [cells[1 + down : 1 + down + height, 1 + right : 1 + right + width] for down, right in DIRECTIONS]
-    return np.stack(shifted, axis=-1).reshape(-1, 4).tolist()
+    free = np.where(level == WALL, -1, np.arange(level.size).reshape(level.shape))
+    return grid.neighbors(np.pad(free, 1, constant_values=-1), DIRECTIONS).tolist()
 
 
 def _move(ahead: list[list[int]], player: int, boxes: frozenset[int], direction: int) -> Position:

@@ -1,7 +1,6 @@
 """Text of a Sokoban board: the pieces that observations consist of, and the piece ids of an observation.
 
 Cell codes: 0 wall, 1 floor, 2 target, 3 box on target, 4 box, 5 player, 6 player on target.
-Shapes: `H`, `W` rows and columns of the board, `P` pieces of an observation.
 """
 
 from collections.abc import Callable
