@@ -230,15 +230,15 @@ def needs_reference(config: Config) -> bool:
 
 def learner_config(config: Config) -> LearnerConfig:
     """Builds the static configuration of the learner."""
-    parts: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
-    parts = {name: part.static() if isinstance(part, Section) else part for name, part in parts.items()}
+    rule: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
+    rule = {name: value.static() if isinstance(value, Section) else value for name, value in rule.items()}
     return LearnerConfig.model_construct(
         None,
         task_names=tuple(task.label for task in config.tasks),
         group_size=config.rollout.group_size,
         context=config.rollout.context,
         context_tokens=config.rollout.context_tokens,
-        **parts,
+        **rule,
     )
 
 

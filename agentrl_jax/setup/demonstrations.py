@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int, Int8
 
+from agentrl_jax.config import ImitationConfig, PromptConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.recording import empty_trajectory
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, Trajectory
+from agentrl_jax.setup import build
 from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.prompt import response as canonical_response
 from envs_jax import registry
@@ -22,11 +25,11 @@ from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
 MAX_BATCHES = 64
-"""Most batches of levels that are drawn, each of the wanted number, before too few different ones is an error."""
+"""Most batches of `levels` sampled levels, after which too few different ones is an error."""
 
 
-def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> np.ndarray:
-    """Cuts plans into turns of `actions_per_turn` actions: i32[E, T, A], padded with -1.
+def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> Int[np.ndarray, "E T A"]:
+    """Cuts plans into turns of `actions_per_turn` actions, padded with -1.
 
     Raises:
         ValueError: a plan does not fit in T turns.
@@ -56,8 +59,7 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, plans: st
         if longest > max_response_tokens:
             raise ValueError(
                 f"max_response_tokens is {max_response_tokens}, but a response of {per_turn} actions in {task.name} "
-                f"takes {longest}; set prompt.max_response_tokens to at least {longest} or lower "
-                "prompt.max_actions_per_turn"
+                f"takes {longest}; use at least {longest}, or lower prompt.max_actions_per_turn"
             )
 
 
@@ -65,91 +67,67 @@ def demonstrations(
     batched_env: CompiledEnv,
     splits: LevelSplits,
     key: jax.Array,
-    *,
-    plans: str,
-    levels: int,
-    turns: int,
-    max_response_tokens: int,
-    max_actions: int,
+    prompt: PromptConfig,
+    imitation: ImitationConfig,
     context: str,
 ) -> Trajectory:
-    """Makes demonstrations on training levels of every task.
+    """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
-    Args:
-        batched_env: compiled tasks.
-        splits: how their levels are split.
-        key: decides levels and random plans.
-        plans: "optimal": shortest plans, found on the host; levels without a plan that fits are skipped. "random": a
-            uniform number of uniform random actions; they teach the response format but not which actions are good,
-            and work for any environment.
-        levels: different levels per task with optimal plans; demonstrations per task with random ones.
-        turns: T.
-        max_response_tokens: L.
-        max_actions: primitive actions of an episode.
-        context: "full" or "single_turn", as the learner will read it.
+    Optimal plans are the shortest ones, found on the host; levels without a plan that fits are skipped. Random plans
+    are a uniform number of uniform random actions, and work for any environment.
 
     Raises:
         ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
-    check_imitable(batched_env, max_response_tokens, plans)
-    limit = Budget(max_actions, turns, batched_env.max_actions_per_turn).reachable
-    found = (_optimal_plans if plans == "optimal" else _random_plans)(batched_env, splits, key, levels, limit)
-    actions = split_plans(found.actions, turns, batched_env.max_actions_per_turn)
-    rows = jnp.arange(len(actions), dtype=jnp.int32)
-    ids = EpisodeIds(
-        group=rows,
-        member=jnp.zeros_like(rows),
-        task=jnp.asarray(found.task, jnp.int32),
-        level=jnp.asarray(found.level, jnp.int32),
-    )
+    check_imitable(batched_env, prompt.max_response_tokens, imitation.plans)
+    limit = Budget(prompt.max_actions, prompt.max_turns, batched_env.max_actions_per_turn).reachable
+    make = _optimal_plans if imitation.plans == "optimal" else _random_plans
+    found = make(batched_env, splits, key, imitation.levels, limit)
+    actions = split_plans(found.actions, prompt.max_turns, batched_env.max_actions_per_turn)
+    rows = np.arange(len(actions))
+    ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=found.task, level=found.level)
     settings = RolloutSettings(
         temperature=jnp.ones(len(actions), jnp.float32),
-        horizon=jnp.int32(turns),
-        max_actions=jnp.int32(max_actions),
+        horizon=jnp.int32(prompt.max_turns),
+        max_actions=jnp.int32(prompt.max_actions),
         env_params=found.env_params,
         split=splits.of(Split.TRAIN),
     )
-    play = jax.jit(functools.partial(demonstrate, batched_env, max_response_tokens, context=context))
+    play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
     return play(key, settings, ids, jnp.asarray(actions))
 
 
 class _Plans(NamedTuple):
-    """Action ids of E episodes, their task i[E] and row i[E] in the task's level pack; -1 where the key decides."""
+    """Action ids of E episodes, their tasks, and their rows in the task's level pack; -1 where the key decides."""
 
     actions: list[np.ndarray]
-    task: np.ndarray
-    level: np.ndarray
+    task: Int[np.ndarray, " E"]
+    level: Int[np.ndarray, " E"]
     env_params: tuple[Any, ...]
 
 
 def _optimal_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
-    packs, plans = [], []
-    for index, (task, divided) in enumerate(zip(batched_env.tasks, splits.tasks)):
-        boards, actions = _planned(task, divided, jax.random.fold_in(key, index), levels, limit)
-        packs.append(boards)
-        plans.append(actions)
-    params = tuple(
-        dataclasses.replace(task.env_params, levels=jnp.asarray(pack)) for task, pack in zip(batched_env.tasks, packs)
-    )
-    return _Plans(
-        [plan for actions in plans for plan in actions],
-        np.repeat(np.arange(len(plans)), [len(actions) for actions in plans]),
-        np.concatenate([np.arange(len(actions)) for actions in plans]),
-        params,
-    )
+    plans, tasks, params = [], [], []
+    for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
+        boards, actions = _solve_levels(task, split, jax.random.fold_in(key, index), levels, limit)
+        plans += actions
+        tasks += [index] * levels
+        params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(boards)))
+    rows = np.tile(np.arange(levels), len(batched_env.tasks))
+    return _Plans(plans, np.array(tasks), rows, tuple(params))
 
 
-def _planned(
-    task: Task, divided: TaskLevels, key: jax.Array, levels: int, limit: int
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The first distinct training levels i8[n, H, W] drawn from the key whose optimal plan fits, and their plans."""
+def _solve_levels(
+    task: Task, split: TaskLevels, key: jax.Array, levels: int, limit: int
+) -> tuple[Int8[np.ndarray, "n H W"], list[np.ndarray]]:
+    """The first `levels` distinct training levels sampled from the key whose optimal plan fits, and their plans."""
     plan = registry.spec(task.name).plan
     assert plan is not None
     found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
     tried: set[bytes] = set()
     for batch in range(MAX_BATCHES):
         keys = jax.random.split(jax.random.fold_in(key, batch), levels)
-        for board in registry.draw_levels(task.env, task.env_params, keys, divided.split(Split.TRAIN)):
+        for board in registry.draw_levels(task.env, task.env_params, keys, split.split(Split.TRAIN)):
             if board.tobytes() in tried or len(found) == levels:
                 continue
             tried.add(board.tobytes())
@@ -157,19 +135,17 @@ def _planned(
             if actions is not None and 0 < len(actions) <= limit:
                 found[board.tobytes()] = board, actions
         if len(found) == levels:
-            break
-    else:
-        raise ValueError(
-            f"imitation.levels is {levels}, but {MAX_BATCHES * levels} draws of {task.name} hold only {len(found)} "
-            f"different training levels with a plan of at most {limit} actions; lower it or raise the limits"
-        )
-    return np.stack([board for board, _ in found.values()]), [actions for _, actions in found.values()]
+            return np.stack([board for board, _ in found.values()]), [actions for _, actions in found.values()]
+    raise ValueError(
+        f"imitation.levels is {levels}, but {MAX_BATCHES * levels} samples of {task.name} have only {len(found)} "
+        f"different training levels with a plan of at most {limit} actions; lower it or raise the limits"
+    )
 
 
 def _random_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
-    draw = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
-        draw.integers(task.env.num_actions, size=draw.integers(1, limit, endpoint=True))
+        rng.integers(task.env.num_actions, size=rng.integers(1, limit, endpoint=True))
         for task in batched_env.tasks
         for _ in range(levels)
     ]
@@ -183,27 +159,17 @@ def demonstrate(
     key: jax.Array,
     settings: RolloutSettings,
     ids: EpisodeIds,
-    actions: jax.Array,
+    actions: Int[Array, "E T A"],
     *,
     context: str,
 ) -> Trajectory:
-    """Plays given actions in the canonical response format and records what a rollout would.
+    """Plays given actions in the canonical response format and records what a rollout would, see `play_responses`.
 
-    Args:
-        batched_env: environments and prompts.
-        max_response_tokens: L.
-        key: key of the levels and of the environments' noise.
-        settings: as for a rollout.
-        ids: E episodes.
-        actions: i32[E, T, A], padded with -1; a turn without actions is not played.
-        context: "full" or "single_turn", as the learner will read it.
-
-    Returns:
-        A trajectory whose response tokens count as sampled, with log-probability 0.
+    Actions are padded with -1; a turn without actions is not played.
     """
     count = jnp.sum(actions >= 0, axis=2)
 
-    def write(task: jax.Array, chosen: jax.Array, count: jax.Array):
+    def write(task, chosen, count):
         branches = [
             lambda a, n, t=t: canonical_response(t.prompt, a, n, max_tokens=max_response_tokens)
             for t in batched_env.tasks
@@ -221,33 +187,23 @@ def play_responses(
     key: jax.Array,
     settings: RolloutSettings,
     ids: EpisodeIds,
-    tokens: jax.Array,
-    length: jax.Array,
+    tokens: Int[Array, "E T L"],
+    length: Int[Array, "E T"],
     parsed: ParsedResponse,
     *,
     context: str,
 ) -> Trajectory:
     """Plays given responses, which include their end-of-turn token, and records what a rollout would.
 
-    Args:
-        batched_env: environments and prompts.
-        key: key of the levels and the environments' noise.
-        settings: as for a rollout.
-        ids: E episodes.
-        tokens: i32[E, T, L] responses, padded on the right.
-        length: i32[E, T] their lengths; an episode ends before its first response of length 0.
-        parsed: the parsed responses, leaves [E, T, ...]; unused by an environment that parses responses itself.
-        context: "full" or "single_turn", as the learner will read it.
-
-    Returns:
-        A trajectory whose response tokens count as sampled, with log-probability 0.
+    An episode ends before its first response of length 0. `parsed` has leaves [E, T, ...], and is unused by an
+    environment that parses responses itself. Response tokens count as sampled, with log-probability 0.
     """
     episodes, turns = length.shape
     state, message = batched_env.reset(key, settings, ids)
 
-    def turn(carry, said):
+    def turn(carry, current):
         state, message, playing = carry
-        tokens, length, parsed = said
+        tokens, length, parsed = current
         playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
         response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))

@@ -49,7 +49,7 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
 
 
 def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray | None]:
-    """Returns the environment with a board that fits every level, and the levels; None if it does not use levels."""
+    """Returns the environment with a board for the largest level, and the levels; None if it does not use levels."""
     packed = file.suffix == ".npy"
     if isinstance(env, Sokoban):
         levels = sokoban_levels.load_pack(file) if packed else sokoban_levels.parse_xsb(_text(file))

@@ -1,8 +1,8 @@
 """Checks that a compiled program fits in free memory, before its first execution.
 
-The size limits in `config.checks` refuse what no machine can hold. Whether this machine can hold a program is known once
-it is compiled. Without this check, an accelerator's allocator would raise an error in the middle of a run, and on a CPU
-the kernel would kill the process without a message.
+`config.checks` refuses sizes that no machine can hold. Whether this machine can hold a program is known once it is
+compiled. Without this check, an accelerator's allocator would raise an error in the middle of a run, and on a CPU the
+kernel would kill the process without a message.
 """
 
 from typing import Any
@@ -36,11 +36,7 @@ class Measured:
         self.lower = program.lower
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function and returns its result.
-
-        Raises:
-            UserError: its temporaries and results are larger than the free memory of a device.
-        """
+        """Calls the function; raises `UserError` if it needs more memory than is free on a device."""
         if not self._program._cache_size() and not any(
             isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)
         ):
@@ -49,12 +45,9 @@ class Measured:
 
 
 def refuse_too_large(name: str, memory: Any) -> None:
-    """Refuses a program whose execution needs more memory than is free.
+    """Refuses a program whose results and temporaries need more memory than is free; arguments are in memory already.
 
-    Args:
-        name: name of the program.
-        memory: its `memory_analysis()` for one device; None if the compiler gives none. Arguments are not counted,
-            because they are in memory already.
+    `memory` is the program's `memory_analysis()` for one device; None if the compiler gives none.
 
     Raises:
         UserError: the program is too large; the message names both sizes and the settings that determine them.
@@ -65,7 +58,7 @@ def refuse_too_large(name: str, memory: Any) -> None:
     needed = memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     if needed > free:
         raise UserError(
-            f"the program {name} needs {needed / 1e9:,.1f} GB beside its arguments of "
+            f"the program {name} needs {needed / 1e9:,.1f} GB in addition to its arguments of "
             f"{memory.argument_size_in_bytes / 1e9:,.1f} GB, expected at most the {free / 1e9:,.1f} GB that are free "
             f"on each device; lower {LOWERS.get(name, OTHERS)}, or use a smaller model or more devices"
         )

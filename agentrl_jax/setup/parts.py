@@ -22,29 +22,15 @@ IMITATION_CHUNK = 25
 class RunParts:
     """The components of a run. Nothing is compiled or started yet, and no file is written.
 
-    Attributes:
-        config: configuration of the run.
-        key: key[] from which all other keys are derived, see `run_keys`.
-        programs: makes and counts the compiled programs.
-        pretrained: the model that the run starts from; None for a freshly initialized decoder.
-        tokenizer: tokenizer of the model.
-        services: the services of the tasks; None for compiled tasks.
-        train_env, eval_env: batched environments of training and held-out episodes; the same for compiled tasks.
-        train_splits, eval_splits: how their levels are split.
-        model: policy and critic.
-        tx: the optimizer.
-        rollout, update, greedy: programs of an iteration, see `iteration.IterationPrograms`.
-        evaluation: program that plays held-out episodes, one per level.
-        prompt_information: measures whether responses depend on their prompts; None if the run does not measure it.
-        imitation_chunks: number of dispatches of imitation.
+    The keys of a run are derived from `key`, see `run_keys`. `pretrained` is None for a freshly initialized decoder,
+    and `services` for compiled tasks, whose `train_env` and `eval_env` are the same batched environment. `rollout`,
+    `update` and `greedy` are the programs of an iteration, see `iteration.IterationPrograms`; `evaluation` plays
+    held-out episodes, one per level; `prompt_information` measures whether responses depend on their prompts, None if
+    the run does not measure it. `imitation_chunks` is the number of dispatches of imitation.
     """
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
-        """Builds the components.
-
-        Args:
-            config: configuration of the run.
-            folder: returns the folder for server logs; called when a server is started.
+        """Builds the components; `folder` returns the folder for server logs, when a server is started.
 
         Raises:
             UserError: a part of the configuration is unusable.

@@ -13,7 +13,6 @@ from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.hf_config import PretrainedConfig
-from agentrl_jax.models.io.load import Pretrained
 from agentrl_jax.runs.checkpoint import Checkpoints
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import Tokenizer
@@ -21,33 +20,23 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class RunPolicy:
-    """The policy of a run.
-
-    Attributes:
-        iteration: iteration of its checkpoint.
-        step: step of its checkpoint, which also counts chunks of imitation.
-        model: policy and critic.
-        params: its parameters, as `TrainState.merged_params` returns them.
-        tokenizer: its tokenizer.
-        files: the files that the tokenizer was loaded from, by name.
-        pretrained: configuration of the model that the run started from; None for a freshly initialized one.
-    """
+    """The policy of a run, and the iteration of its checkpoint."""
 
     iteration: int
     step: int
+    """Step of the checkpoint, which also counts chunks of imitation."""
     model: ActorCritic
     params: dict[str, Any] = dataclasses.field(repr=False)
+    """As `TrainState.merged_params` returns them."""
     tokenizer: Tokenizer
     files: Mapping[str, bytes] = dataclasses.field(repr=False)
+    """The files that the tokenizer was loaded from, by name."""
     pretrained: PretrainedConfig | None
+    """Configuration of the model that the run started from; None for a freshly initialized one."""
 
 
 def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
-    """Loads the newest checkpoint of a run, and the pretrained model that it is based on.
-
-    Args:
-        run: folder of the run.
-        config: configuration of the run.
+    """Loads the newest checkpoint in the folder of a run, and the pretrained model that it is based on.
 
     Raises:
         UserError: there is no checkpoint yet, or it cannot be read.
@@ -58,24 +47,19 @@ def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
     files = build.tokenizer_files(config.model, pretrained)
     tokenizer = build.load_tokenizer(config.model, pretrained)
     model = build.build_model(config, tokenizer, pretrained)
-    iteration, step, params = _newest(config, run, model, pretrained)
-    return RunPolicy(iteration, step, model, params, tokenizer, files, pretrained.config if pretrained else None)
-
-
-def _newest(
-    config: Config, run: str | os.PathLike[str], model: ActorCritic, pretrained: Pretrained | None
-) -> tuple[int, int, dict[str, Any]]:
     folder = Path(run) / "checkpoints"
+    none_yet = UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
     if not folder.is_dir():
-        raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+        raise none_yet
     start = build.initial_state(config, model, pretrained)
     like = jax.eval_shape(start, jax.random.key(0))
     with Checkpoints(folder, keep=None) as checkpoints:
         step = checkpoints.latest_step()
         if step is None:
-            raise UserError(f"{run}: holds no checkpoint yet; let `agentrl train` reach its first one")
+            raise none_yet
         state = checkpoints.restore(step, like.replace(frozen_params=None))
-    state = state.replace(
-        frozen_params=start(jax.random.key(0)).frozen_params if like.frozen_params is not None else None
-    )
-    return int(state.iteration), step, jax.tree.map(jnp.asarray, state.merged_params())
+    if like.frozen_params is not None:
+        state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
+    params = jax.tree.map(jnp.asarray, state.merged_params())
+    started_from = pretrained.config if pretrained else None
+    return RunPolicy(int(state.iteration), step, model, params, tokenizer, files, started_from)

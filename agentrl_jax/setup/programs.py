@@ -40,23 +40,20 @@ RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSetting
 
 
 class Programs:
-    """Makes programs and keeps them, so that the number of compilations can be reported.
+    """Makes programs and keeps them by name in `compiled`, so that the number of compilations can be reported.
 
     A run has two layouts. The training state is sharded for the update. A rollout reshards the policy, in the dtype
-    that it computes in, once before its loop.
-
-    Attributes:
-        compiled: programs by name.
-        replicas: number of rollout replicas; each plays its share of the episodes on separate devices.
+    that it computes in, once before its loop. Each of the rollout `replicas` plays its share of the episodes on
+    separate devices.
     """
 
     def __init__(self, mesh: Mesh, *, rollout_rules: Rules = layout.ROLLOUT):
         """Starts with no programs, for the devices of `mesh`."""
         self.mesh = mesh
         self.rollout_rules = rollout_rules
-        self.replicas = _size(mesh, rollout_rules.row_axes)
+        self.replicas = math.prod(mesh.shape[axis] for axis in rollout_rules.row_axes)
         rows = layout.UPDATE.row_axes
-        self.shards = Shards(_size(mesh, rows), rows)
+        self.shards = Shards(math.prod(mesh.shape[axis] for axis in rows), rows)
         self.compiled: dict[str, Any] = {}
 
     def count(self) -> int:
@@ -97,9 +94,7 @@ class Programs:
             ValueError: host environments on a mesh where a replica has several devices, or with several rounds.
         """
         if isinstance(batched_env, HostEnv) and rounds > 1:
-            raise ValueError(
-                f"host environments play one round of episodes, but algo.dynamic_sampling is {rounds}; use 1"
-            )
+            raise ValueError(f"algo.dynamic_sampling is {rounds}, but host environments play one round; use 1")
         if isinstance(batched_env, HostEnv) and self.replicas < self.mesh.size:
             raise ValueError(
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
@@ -177,13 +172,13 @@ class Programs:
         scorer = dependence.pad_prompts(shared, self.replicas)
 
         def program(params, reference, trajectory, temperature, key):
-            def laid(policy):
-                whole = decoder.as_activations(policy_decoder({**params, "policy": policy}, model), model.decoder)
-                return self._reshard(whole, model.decoder, self.rollout_rules)
+            def resharded(policy):
+                merged = decoder.as_activations(policy_decoder({**params, "policy": policy}, model), model.decoder)
+                return self._reshard(merged, model.decoder, self.rollout_rules)
 
-            before = None if reference is None else laid(reference)
+            before = None if reference is None else resharded(reference)
             return dependence.measure(
-                laid(params["policy"]), before, trajectory, temperature, key, config=config, scorer=scorer
+                resharded(params["policy"]), before, trajectory, temperature, key, config=config, scorer=scorer
             )
 
         return self._keep("mutual_information", program)
@@ -196,13 +191,13 @@ class Programs:
         """A program that updates the state and keeps its sharding."""
         if self.mesh.shape[FSDP] > 1:
             model = dataclasses.replace(model, gather=Gather(model.decoder.embed_dim))
-        alone = functools.partial(function, model=model, shards=self.shards, **options)
+        per_device = functools.partial(function, model=model, shards=self.shards, **options)
 
         def program(state, *arguments):
             places = self.placement(state, model.decoder)
             specs = layout.specs_over(places, self.shards.axes) if self.mesh.size > 1 else None
             shared = maybe_shard_map(
-                lambda state, arguments: alone(state, *arguments),
+                lambda state, arguments: per_device(state, *arguments),
                 self.mesh,
                 (specs, Spec()),
                 (specs, Spec()),
@@ -244,9 +239,6 @@ def played_metrics(stats: RolloutStats) -> dict[str, Any]:
     """Metrics of all episodes that a rollout of several rounds played, kept or not; empty for one round.
 
     They replace the metrics of the same names that the update computes from its trajectory.
-
-    Args:
-        stats: counters of one rollout, with leaves [R] over the devices, which are summed here.
     """
     measured = jax.device_get(jax.tree.map(jnp.sum, stats.measured))
     return {name: float(mean.value) for name, mean in measured.items()}
@@ -255,7 +247,3 @@ def played_metrics(stats: RolloutStats) -> dict[str, Any]:
 def host_metrics(metrics: Any) -> dict[str, Any]:
     """Copies metrics to the host in one transfer, as Python numbers and lists."""
     return {name: value.tolist() for name, value in jax.device_get(metrics).items()}
-
-
-def _size(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    return math.prod(mesh.shape[axis] for axis in axes)

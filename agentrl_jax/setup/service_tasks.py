@@ -1,4 +1,4 @@
-"""The services of a run: how they are reached, and the batched environments that its episodes are played in."""
+"""The services of a run: connections to them, and the batched environments of its episodes."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,17 +43,7 @@ TURN_SHARE = 0.8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedTask:
-    """One service of a run.
-
-    Attributes:
-        config: configuration of the task.
-        service: the service that is played.
-        training: training items.
-        held_out: items of the evaluation.
-        validation: validation items.
-        pool: pool of its instances.
-        address: where the service runs, in words, for messages.
-    """
+    """One service of a run, with its items of training, evaluation and validation."""
 
     config: TaskConfig
     service: Service
@@ -62,17 +52,14 @@ class ServedTask:
     validation: tuple[int, ...]
     pool: InstancePool
     address: str
+    """Where the service runs, in words, for messages."""
 
 
 class Services:
     """All services of a run. Nothing is started or connected before the first episode."""
 
     def __init__(self, config: Config, folder: Callable[[], Path]):
-        """Reads the lists of items.
-
-        Args:
-            config: configuration of the run.
-            folder: returns the folder for server logs; called when a server is started.
+        """Reads the lists of items; `folder` returns the folder for server logs, when a server is started.
 
         Raises:
             UserError: a service is unknown or lacks something, or a list of items cannot be used.
@@ -100,13 +87,9 @@ class Services:
             UserError: there is such an item; the message names the first.
         """
         for index, task in enumerate(self.tasks):
-            kept_apart = (
-                ("held_out", task.held_out, "training", "that are trained on"),
-                ("validation", task.validation, "training", "that are trained on"),
-                ("validation", task.validation, "held_out", "of held_out"),
-            )
-            for name, items, other, words in kept_apart:
-                if seen := self._overlap(task, items, other):
+            for name, other in (("held_out", "training"), ("validation", "training"), ("validation", "held_out")):
+                if seen := self._overlap(task, getattr(task, name), other):
+                    words = "that are trained on" if other == "training" else "of held_out"
                     raise UserError(
                         f"tasks.{index}.{name} names {len(seen)} items {words}, by number or in other words, "
                         f"{seen[0]} first; take other items for {task.config.label}"
@@ -120,11 +103,8 @@ class Services:
 
     def _overlap(self, task: ServedTask, items: Sequence[int], other: str) -> list[int]:
         """The items that some task of the same environment has in its list `other`, by number or content."""
-        mine = [each for each in self.tasks if each.config.env == task.config.env]
-        listed = {item for each in mine for item in getattr(each, other)}
-        content = task.service.content
-        if content is None:
-            return [item for item in items if item in listed]
+        listed = {item for each in self.tasks if each.config.env == task.config.env for item in getattr(each, other)}
+        content = task.service.content or (lambda item: item)
         contents = set(map(content, listed))
         return [item for item in items if content(item) in contents]
 
@@ -141,10 +121,8 @@ class Services:
         """The kind of the first `levels` held-out items of each task; None if a task's items are of one kind."""
         found: list[str] = []
         for task, count in zip(self.tasks, levels):
-            if task.service.category is None:
-                return None
             numbers = self._numbers_of(task, task.held_out[:count])
-            if None in numbers:
+            if task.service.category is None or None in numbers:
                 return None
             found += map(task.service.category, numbers)
         return found
@@ -168,30 +146,24 @@ class Services:
         for close in self._closers:
             close()
 
-    def outcomes(self, task: int, items: Sequence[int], player: Callable[[int], ScriptedPolicy]) -> np.ndarray:
-        """Success bool[n] of a scripted policy on n items of a task, played in parallel.
-
-        Raises:
-            UserError: the service fails.
-        """
-        with refusals():
-            return np.array([episode.solved for episode in play_all(self.tasks[task], player, items, self._config)])
-
     def baselines(self, task: int, episodes: int) -> Baselines | None:
         """Success of random and scripted play on the first held-out items; None if the service has no oracle.
 
         Both are played with the agent's number of turns, one action per turn.
+
+        Raises:
+            UserError: the service fails.
         """
-        served = self.tasks[task]
-        oracle = served.service.oracle
-        if oracle is None:
-            return None
+        served, oracle = self.tasks[task], self.tasks[task].service.oracle
         items = served.held_out[:episodes]
-        if None in self._numbers_of(served, items):
+        if oracle is None or None in self._numbers_of(served, items):
             return None
         seed = self._config.evaluation.seed
-        random = self.outcomes(task, items, lambda item: served.service.random(item, seed + item))
-        return Baselines(random.astype(float), self.outcomes(task, items, oracle).astype(float), "scripted")
+        policies = (lambda item: served.service.random(item, seed + item), oracle)
+        with refusals():
+            episodes_of = [play_all(served, policy, items, self._config) for policy in policies]
+        random, scripted = (np.array([float(episode.solved) for episode in played]) for played in episodes_of)
+        return Baselines(random, scripted, "scripted")
 
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]
@@ -200,20 +172,15 @@ class Services:
         items = [load_items(getattr(config, name), config.env) for name in names]
         for name, numbers in zip(names, items):
             if not numbers or max(numbers) >= service.items:
-                raise ValueError(
-                    f"tasks.{index}.{name} is {getattr(config, name)!r}; expected numbers below {service.items}, at "
-                    "least one"
-                )
+                given = f"tasks.{index}.{name} is {getattr(config, name)!r}"
+                raise ValueError(f"{given}; expected numbers below {service.items}, at least one")
         training, held_out, validation = (tuple(numbers) for numbers in (*items, ())[:3])
-        if self._config.env.progress and service.progress is None:
+        progress, noise = self._config.env.progress, self._config.imitation.noise
+        if progress and service.progress is None:
+            raise ValueError(f"env.progress is {progress:g}, but {config.env} does not report progress; set it to 0")
+        if noise and service.advise is None:
             raise ValueError(
-                f"env.progress is {self._config.env.progress:g}, and {config.env} cannot tell how far an episode is; "
-                "set it to 0"
-            )
-        if self._config.imitation.noise and service.advise is None:
-            raise ValueError(
-                f"imitation.noise is {self._config.imitation.noise:g}, and {config.env} has no oracle that can go on "
-                "from anywhere; set it to 0"
+                f"imitation.noise is {noise:g}, but {config.env} has no oracle for every state; set it to 0"
             )
         pool, address = self._pool(service, config, folder)
         return ServedTask(config, service, training, held_out, validation, pool, address)
@@ -235,11 +202,16 @@ class Services:
 
         if env.url:
             return connected(env.url, read_token(env.token_file)), f"at {env.url}"
-        episodes = sum(task.groups for task in self._config.tasks) * self._config.rollout.group_size
+        episodes = self._config.groups * self._config.rollout.group_size
         # Twice, because an instance that one episode has given up may still be open while the next one starts.
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
-        log = functools.cache(lambda: folder() / f"service-{config.label}.log")
-        return _Started(service.name, log, most, connected, self._processes), "at its own server"
+
+        def start() -> RemotePool:
+            process = ServiceProcess(service.name, folder() / f"service-{config.label}.log", max_instances=most)
+            self._processes.append(process)
+            return connected(process.url(), process.token)
+
+        return _LazyPool(start), "at a server of this run"
 
     def _host_task(self, index: int, tokenizer: Tokenizer, *, held_out: bool) -> HostTask:
         env, prompt, task = self._config.env, self._config.prompt, self.tasks[index]
@@ -252,7 +224,8 @@ class Services:
             progress=0.0 if held_out else env.progress,
             seconds=TURN_SHARE * env.deadline,
             retries=env.retries,
-            on_start=functools.partial(self._note_held_out, task) if held_out else _note_nothing,
+            # The first observations of training items are in levels.jsonl already.
+            on_start=functools.partial(self._note_held_out, task) if held_out else lambda item, shown: None,
         )
         return host_task(
             task.config.label,
@@ -274,10 +247,6 @@ class Services:
         )
 
 
-def _note_nothing(item: int, shown: str) -> None:
-    """Does nothing, because the first observations of training items are already in levels.jsonl."""
-
-
 def batched_envs(
     config: Config, tokenizer: Tokenizer, services: Services | None
 ) -> tuple[CompiledEnv | HostEnv, CompiledEnv | HostEnv]:
@@ -288,18 +257,11 @@ def batched_envs(
     return services.batched_env(tokenizer, held_out=False), services.batched_env(tokenizer, held_out=True)
 
 
-class _Started:
-    """An instance pool whose server is started when the first instance is opened."""
+class _LazyPool:
+    """An instance pool that is made, with its server, when the first instance is opened; a failure is remembered."""
 
-    def __init__(
-        self,
-        name: str,
-        log: Callable[[], Path],
-        most: int,
-        connected: Callable[[str, str], RemotePool],
-        processes: list[ServiceProcess],
-    ):
-        self._name, self._log, self._most, self._connected, self._processes = name, log, most, connected, processes
+    def __init__(self, start: Callable[[], RemotePool]):
+        self._start = start
         self._pool: RemotePool | None = None
         self._failure: ServiceError | None = None
         self._lock = threading.Lock()
@@ -310,82 +272,62 @@ class _Started:
             if self._failure is not None:
                 raise self._failure
             if self._pool is None:
-                process = ServiceProcess(self._name, self._log(), max_instances=self._most)
-                self._processes.append(process)
                 try:
-                    self._pool = self._connected(process.url(), process.token)
+                    self._pool = self._start()
                 except ServiceError as failure:
                     self._failure = failure
                     raise
         return self._pool.open(item, deadline)
 
 
-@dataclasses.dataclass(frozen=True)
-class Played:
-    """An episode of a scripted policy.
-
-    Attributes:
-        item: local number of the item that the service showed.
-        texts: observations, one before each action.
-        actions: the policy's actions.
-        solved: whether the item was solved.
-        score: the last score.
-    """
+class ScriptedEpisode(NamedTuple):
+    """An episode of a scripted policy; `item` is the local number of the item that the service showed."""
 
     item: int
-    texts: tuple[str, ...]
-    actions: tuple[str, ...]
+    actions: list[str]
     solved: bool
     score: float
+    """The last score."""
 
 
-def play(task: ServedTask, player: Callable[[int], ScriptedPolicy], item: int, config: Config) -> Played:
-    """Plays an episode of an item by a new scripted policy; starts over if the instance is lost.
+def play_all(
+    task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], items: Sequence[int], config: Config
+) -> list[ScriptedEpisode]:
+    """Plays an episode of each item by a scripted policy, in parallel; an episode starts over if its instance is lost.
 
     The policy is made for the local number of the item, because servers may number differently (`Service.locate`).
 
     Raises:
-        ServiceError: the instance was lost in every attempt.
+        ValueError: the service fails, or an instance was lost in every attempt.
     """
-    for left in reversed(range(config.env.retries + 1)):
-        try:
-            return _play(task, player, item, config.prompt.max_turns, config.env.deadline)
-        except Lost:
-            if not left:
-                raise
-    raise AssertionError("the last attempt returns or raises")
-
-
-def play_all(
-    task: ServedTask, player: Callable[[int], ScriptedPolicy], items: Sequence[int], config: Config
-) -> list[Played]:
-    """Plays an episode of each item, in parallel.
-
-    Raises:
-        ValueError: the service fails.
-    """
-    jobs = [functools.partial(play, task, player, item, config) for item in items]
-    rounds = -(-len(items) // config.env.workers) * (config.env.retries + 1)
-    found = run_all(jobs, config.env.deadline * (config.prompt.max_turns + 1) * rounds, config.env.workers)
+    env, turns = config.env, config.prompt.max_turns
+    jobs = [functools.partial(_play, task, make_policy, item, turns, env.deadline, env.retries) for item in items]
+    rounds = -(-len(items) // env.workers) * (env.retries + 1)
+    found = run_all(jobs, env.deadline * (turns + 1) * rounds, env.workers)
     for outcome in found:
         if isinstance(outcome, BaseException):
             raise ValueError(f"{task.config.label} {task.address}: {shortened(outcome, MAX_FOREIGN)}") from outcome
     return found
 
 
-def _play(task: ServedTask, make: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float) -> Played:
-    lease = task.pool.open(item, time.monotonic() + seconds)
-    texts: list[str] = []
-    actions: list[str] = []
-    answer, good = lease.first, False
+def _play(
+    task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float, retries: int
+) -> ScriptedEpisode:
     try:
-        number = local_item(task.service, item, answer.observation)
-        player = make(number)
-        while not answer.done and len(actions) < turns:
-            texts.append(answer.observation)
-            actions.append(player.act(answer.observation))
-            answer = lease.step(actions[-1], time.monotonic() + seconds)
-        good = True
-    finally:
-        lease.leave(good=good)
-    return Played(number, tuple(texts), tuple(actions), task.service.solved(answer), answer.score)
+        lease = task.pool.open(item, time.monotonic() + seconds)
+        actions: list[str] = []
+        answer, good = lease.first, False
+        try:
+            number = local_item(task.service, item, answer.observation)
+            policy = make_policy(number)
+            while not answer.done and len(actions) < turns:
+                actions.append(policy.act(answer.observation))
+                answer = lease.step(actions[-1], time.monotonic() + seconds)
+            good = True
+        finally:
+            lease.leave(good=good)
+        return ScriptedEpisode(number, actions, task.service.solved(answer), answer.score)
+    except Lost:
+        if not retries:
+            raise
+    return _play(task, make_policy, item, turns, seconds, retries - 1)

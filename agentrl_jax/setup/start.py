@@ -27,38 +27,23 @@ def demonstration_rows(
     services: Services | None,
     key: jax.Array,
 ) -> tuple[Sequences, list[str]]:
-    """Returns the rows that a run imitates, and the ids of the levels of its demonstrations.
-
-    Args:
-        config: configuration of the run.
-        batched_env: environments of the training episodes.
-        splits: how their levels are split.
-        tokenizer: tokenizer of the run.
-        services: the services of its tasks; None for compiled tasks.
-        key: key of the seed.
+    """Returns the rows that a run imitates, and the ids of the levels of its demonstrations; `key` is that of the seed.
 
     Raises:
         ValueError: as in `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
+    context, imitated = config.rollout.context, None
     if isinstance(batched_env, HostEnv):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
-        rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
+    else:
+        trajectory = demonstrations(
+            batched_env, splits, key, prompt=config.prompt, imitation=config.imitation, context=context
+        )
+    rows = pack_trajectories(trajectory, context, config.rollout.context_tokens)
+    if imitated is not None:
         rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
-        return rows, level_ids(trajectory)
-    trajectory = demonstrations(
-        batched_env,
-        splits,
-        key,
-        plans=config.imitation.plans,
-        levels=config.imitation.levels,
-        turns=config.prompt.max_turns,
-        max_response_tokens=config.prompt.max_response_tokens,
-        max_actions=config.prompt.max_actions,
-        context=config.rollout.context,
-    )
-    rows = pack_trajectories(trajectory, config.rollout.context, config.rollout.context_tokens)
     return rows, level_ids(trajectory)
 
 
@@ -85,7 +70,7 @@ def notes(config: Config) -> list[str]:
         names = ", ".join(f"algo.{key}" for key in keys)
         lines.append(
             f"{names} {'do' if len(keys) > 1 else 'does'} nothing in this run: algo.epochs x algo.minibatches is 1, so "
-            "that no ratio and no value has moved before the only step of a batch"
+            "that no ratio and no value has changed before the only step of a batch"
         )
     return lines
 

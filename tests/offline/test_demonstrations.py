@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.config import Config, ImitationConfig, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.seen import seen_levels
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import level_ids
@@ -15,9 +15,10 @@ from envs_jax import registry
 from envs_jax.splits import Split
 
 LEVELS, TURNS, BUDGET = 32, 2, 3
+PROMPT = PromptConfig(max_turns=TURNS, max_response_tokens=40, max_actions=BUDGET)
 
 
-def make_world(*names, actions, encoder="pieces"):
+def make_batched_env(*names, actions, encoder="pieces"):
     prompt = PromptConfig(
         think=True, max_turns=TURNS, max_actions_per_turn=actions, max_actions=BUDGET, encoder=encoder
     )
@@ -28,16 +29,13 @@ def make_world(*names, actions, encoder="pieces"):
 @pytest.mark.parametrize("encoder", ["pieces", "canonical"])
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     """All names and all lengths occur; the environment needs no planner."""
-    batched_env = make_world("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
+    batched_env = make_batched_env("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
     trajectory = demonstrations(
         batched_env,
         level_splits(batched_env),
         jax.random.key(3),
-        plans="random",
-        levels=LEVELS,
-        turns=TURNS,
-        max_response_tokens=40,
-        max_actions=BUDGET,
+        prompt=PROMPT,
+        imitation=ImitationConfig(plans="random", levels=LEVELS),
         context="single_turn",
     )
     task, actions = np.asarray(trajectory.ids.task), np.asarray(trajectory.turn.actions)
@@ -59,7 +57,7 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
 
 
 def test_planners_and_room_are_asked_for():
-    batched_env = make_world("Bandit", actions=1)
+    batched_env = make_batched_env("Bandit", actions=1)
     with pytest.raises(ValueError, match=r"imitation\.plans to random"):
         check_imitable(batched_env, 40, "optimal")
     with pytest.raises(ValueError, match="max_response_tokens is 3"):
@@ -68,16 +66,13 @@ def test_planners_and_room_are_asked_for():
 
 
 def test_optimal_plans_are_of_different_training_levels():
-    batched_env = make_world("FrozenLake-deterministic", actions=2)
+    batched_env = make_batched_env("FrozenLake-deterministic", actions=2)
     trajectory = demonstrations(
         batched_env,
         level_splits(batched_env),
         jax.random.key(3),
-        plans="optimal",
-        levels=LEVELS,
-        turns=TURNS,
-        max_response_tokens=40,
-        max_actions=BUDGET,
+        prompt=PROMPT,
+        imitation=ImitationConfig(plans="optimal", levels=LEVELS),
         context="full",
     )
     assert len(set(level_ids(trajectory))) == LEVELS
@@ -93,15 +88,12 @@ def test_more_different_levels_than_there_are_are_refused(tmp_path):
     task = TaskConfig(env="FrozenLake-deterministic", groups=1, levels=str(tmp_path / "pack.npy"))
     config = Config(tasks=(task,), prompt=PromptConfig(max_turns=TURNS, max_actions_per_turn=2, max_actions=BUDGET))
     batched_env = build.build_compiled_env(config, load_small())
-    with pytest.raises(ValueError, match=r"imitation\.levels is 2, but 128 draws .* hold only 1 different"):
+    with pytest.raises(ValueError, match=r"imitation\.levels is 2, but 128 samples .* have only 1 different"):
         demonstrations(
             batched_env,
             level_splits(batched_env),
             jax.random.key(0),
-            plans="optimal",
-            levels=2,
-            turns=TURNS,
-            max_response_tokens=40,
-            max_actions=BUDGET,
+            prompt=PROMPT,
+            imitation=ImitationConfig(plans="optimal", levels=2),
             context="full",
         )
