@@ -371,7 +371,7 @@ def sections(kind=Config):
 def test_every_field_has_an_explanation_and_a_default(section):
     required = {"env", "groups", "end", "iterations"} if section.__name__ in ("TaskConfig", "ScheduleConfig") else set()
     for name, field in section.model_fields.items():
-        assert name == "kind" or len(field.description) > 5
+        assert name == "kind" or len(field.description or field.annotation.__doc__) > 5
         assert not field.is_required() or name in required
 
 

@@ -63,10 +63,8 @@ class _OfRewards(_Advantage):
                 "reward_placement is turn; use episode, or reward_normalization identity"
             )
         if method == "identity" and self.reward_grouping != "state":
-            raise ValueError(
-                f"algo.advantage.reward_grouping is {self.reward_grouping}, which reward_normalization identity does "
-                "not read; leave it at state"
-            )
+            given = f"algo.advantage.reward_grouping is {self.reward_grouping}"
+            raise ValueError(f"{given}, which reward_normalization identity does not read; leave it at state")
         return self
 
 

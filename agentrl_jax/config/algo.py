@@ -94,9 +94,9 @@ class _Penalty(Section):
     @model_validator(mode="after")
     def _check_estimator(self) -> Self:
         if self.apply_to == "reward" and self.estimator != "k1":
+            given = f"algo.kl.apply_to is reward and algo.kl.estimator {self.estimator}"
             raise ValueError(
-                f"algo.kl.apply_to is reward and algo.kl.estimator {self.estimator}, whose sum over tokens has another "
-                "gradient than the divergence; use algo.kl.estimator k1, or apply_to loss with k2 or full"
+                f"{given}, whose gradient is wrong; use algo.kl.estimator k1, or apply_to loss with k2 or full"
             )
         return self
 
@@ -176,8 +176,7 @@ class TopPFilter(Section):
     def _check_zero(self) -> Self:
         if not self.include_zero and self.p < 1.0:
             raise ValueError(
-                "algo.filter.include_zero is false, which top_p with p below 1 does not read, since it adds up "
-                "scores above 0; leave it at true"
+                "algo.filter.include_zero is false, which top_p with p below 1 does not read; leave it at true"
             )
         return self
 
@@ -353,10 +352,9 @@ class AlgoConfig(UpdateRule):
     overlong_penalty: AboveZero = 1.0
     """Subtracted from a turn whose response has prompt.max_response_tokens tokens, if overlong_buffer is above 0."""
     dynamic_sampling: Positive = 1
-    """Most rollouts per iteration: groups whose members all have the same return are resampled, on other levels, until
-    the returns of every group vary (DAPO's dynamic sampling, which compares accuracies; here the returns of the
-    learner, penalties included); 1: no resampling. Metrics, alarms and the adaptive horizon use all episodes played,
-    rollout/chosen_* those that are trained on."""
+    """Most rollouts per iteration: groups whose members all have the same return (penalties included) are resampled, on
+    other levels, until the returns of every group vary (DAPO's dynamic sampling, which compares accuracies); 1: no
+    resampling. Metrics, alarms and the adaptive horizon use all episodes played, rollout/chosen_* the chosen ones."""
     horizon: Horizon = FixedHorizon()
     """Turns of an episode in training."""
     schedules: dict[Moving, ScheduleConfig] = Field(default_factory=dict)

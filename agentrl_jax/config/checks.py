@@ -32,15 +32,13 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _batch, _devices, _imitation):
+    for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _training, _devices):
         for refusal in check(config):
             raise UserError(shortened(refusal, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
         if task.levels and not os.path.isfile(task.levels):
-            raise UserError(
-                f"tasks.{index}.levels is {shortened(repr(task.levels))}, but there is no such file; give the path of "
-                "a level pack (.npy) or of a text file with levels, relative to the folder in which the command runs"
-            )
+            given = f"tasks.{index}.levels is {shortened(repr(task.levels))}, but there is no such file"
+            raise UserError(f"{given}; give a level pack (.npy) or a text file, relative to the working directory")
 
 
 def check_sizes(config: Config) -> None:
@@ -59,7 +57,7 @@ def check_sizes(config: Config) -> None:
     }
     sizes = [(context, MAX_CONTEXT, of_context, "tokens")]
     sizes += [(number, MAX_EPISODES, keys, "episodes") for keys, number in batches.items()]
-    batches["evaluation.episodes"] = config.evaluation.episodes  # played in several parts
+    batches["evaluation.episodes"] = config.evaluation.episodes  # played in several batches
     sizes += [(number * context, MAX_TOKENS, f"{keys} x {of_context}", "tokens") for keys, number in batches.items()]
     sizes.append((model.lora.rank, MAX_RANK, "model.lora.rank", "columns"))
     if not model.pretrained:
@@ -81,11 +79,9 @@ def _tasks(config: Config) -> Iterator[str]:
     for index, label in enumerate(labels):
         if label in labels[:index]:
             yield f"two tasks are called {label}, but need different names; give e.g. tasks.{index}.name {label}-2"
-    if not config.served and prompt.max_actions_per_turn > prompt.max_actions:
-        yield (
-            f"prompt.max_actions_per_turn is {prompt.max_actions_per_turn}, more than the episode's budget "
-            f"prompt.max_actions = {prompt.max_actions}; lower the one or raise the other"
-        )
+    actions, most = prompt.max_actions_per_turn, prompt.max_actions
+    if not config.served and actions > most:
+        yield f"prompt.max_actions_per_turn is {actions}, expected at most prompt.max_actions = {most}; change one"
 
 
 def _services(config: Config) -> Iterator[str]:
@@ -105,10 +101,7 @@ def _services(config: Config) -> Iterator[str]:
             continue
         every = config.train.validate_every
         if bool(task.validation) != (every > 0):
-            yield (
-                f"{key}.validation is {task.validation!r} and train.validate_every is {every}; give items that are "
-                "neither in items nor in held_out, or set train.validate_every to 0 and give none"
-            )
+            yield f"{key}.validation is {task.validation!r}, but train.validate_every is {every}; set both or neither"
         if not env.url and task.env not in TEXT_SERVICES:
             yield f"{key}.env is {task.env}, which is compiled, unlike other tasks; set env.url, or split them"
         if task.levels or task.options:
@@ -134,22 +127,13 @@ def _model(config: Config) -> Iterator[str]:
     if model.revision and not model.online:
         yield f"model.revision is {model.revision!r}, but model.online is false; set it to true, or leave revision out"
     if model.lora.rank and not model.pretrained:
-        yield (
-            f"model.lora.rank is {model.lora.rank}, which freezes the decoder, but model.pretrained is empty and its "
-            "parameters are random; name a pretrained model, or use rank 0"
-        )
+        yield f"model.lora.rank is {model.lora.rank}, but model.pretrained is empty; name a model, or use rank 0"
     if model.precision == "bfloat16" and not (model.lora.rank or model.frozen_layers):
-        yield (
-            "model.precision is bfloat16, which is for frozen parameters, but none are frozen; use mixed, or set "
-            "model.lora.rank or model.frozen_layers"
-        )
+        yield "model.precision is bfloat16, but no parameters are frozen; use mixed, model.lora or model.frozen_layers"
     if model.cache != "activations" and model.precision == "float32":
         yield f"model.cache is {model.cache}, but the activations are float32 already; leave it out"
     if model.embed_dim % (2 * model.heads):
-        yield (
-            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; make model.embed_dim a multiple "
-            "of 2 x model.heads"
-        )
+        yield f"model.heads is {model.heads} with model.embed_dim {model.embed_dim}; use a multiple of 2 x model.heads"
     if model.heads % model.kv_heads:
         yield f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor"
 
@@ -197,24 +181,17 @@ def _rule(config: Config) -> Iterator[str]:
             key = f"algo.advantage.{name}"
             yield f"{key} is {value}, which prompt.max_turns 1 does not read; leave it at {field.default}"
     if kept.kind not in ("none", "fraction") and config.train.max_bad_updates == 1:
-        yield (
-            f"algo.filter is {kept.kind}, which may keep nothing and skip updates, but train.max_bad_updates is 1, so "
-            "that the run would stop; raise it"
-        )
-    least = 2 if advantage.per_group else 1
-    if algo.filter_group_size and not least <= algo.filter_group_size < group_size:
-        yield (
-            f"algo.filter_group_size is {algo.filter_group_size}; expected at least {least} and fewer than "
-            f"rollout.group_size = {group_size}, or 0 for all"
-        )
+        yield f"algo.filter is {kept.kind}, which may skip updates, but train.max_bad_updates is 1; use at least 2"
+    least, number = 2 if advantage.per_group else 1, algo.filter_group_size
+    if number and not least <= number < group_size:
+        limits = f"at least {least} and fewer than rollout.group_size = {group_size}"
+        yield f"algo.filter_group_size is {number}; expected {limits}, or 0 for all"
     if algo.dynamic_sampling > 1 and algo.mismatch.kind == "replay":
         yield f"{rounds}, which mixes rollouts, but algo.mismatch replay replays one; use 1, or mismatch none"
     from_rollout = algo.mismatch == NoCorrection(ratio_from="rollout")
     if algo.objective.kind == "policy_gradient" and from_rollout and kl.apply_to != "reward":
-        yield (
-            "algo.mismatch.ratio_from is rollout, from which ratios start, but algo.objective policy_gradient has "
-            "none; use learner"
-        )
+        reason = "from which ratios start, but algo.objective policy_gradient has none"
+        yield f"algo.mismatch.ratio_from is rollout, {reason}; use learner"
     if kl.kind != "none" and kl.coef == 0.0 and "kl_coef" not in algo.schedules:
         yield "algo.kl.coef is 0 and stays so, so that it has no effect; set it above 0, or use algo.kl none"
     if kl.apply_to == "reward" and advantage.per_episode:
@@ -223,10 +200,8 @@ def _rule(config: Config) -> Iterator[str]:
         yield "algo.kl is adaptive, which moves algo.kl.coef, and algo.schedules.kl_coef moves it too; leave one out"
     episodes = config.groups * group_size
     if kl.kind == "adaptive" and episodes >= 5 * kl.horizon:
-        yield (
-            f"algo.kl.horizon is {kl.horizon:g} for {episodes} episodes an iteration, so that one step could turn the "
-            f"coefficient negative; use more than {episodes / 5:g}"
-        )
+        reason = "with which one step could make the coefficient negative"
+        yield f"algo.kl.horizon is {kl.horizon:g} for {episodes} episodes, {reason}; use more than {episodes / 5:g}"
     if horizon.kind != "fixed":
         given = f"algo.horizon.turns is {list(horizon.turns)}"
         if horizon.turns[-1] > turns:
@@ -257,13 +232,10 @@ def _kept(config: Config) -> tuple[int, int]:
     return number, number * config.rollout.group_size * turns
 
 
-def _batch(config: Config) -> Iterator[str]:
+def _training(config: Config) -> Iterator[str]:
     algo, optim, train, groups, (kept, rows) = config.algo, config.optim, config.train, config.groups, _kept(config)
     if algo.filter.kind == "fraction" and not kept:
-        yield (
-            f"algo.filter.ratio {algo.filter.ratio:g} of {groups} groups keeps none; use at least {1 / groups:g} or "
-            "more groups"
-        )
+        yield f"algo.filter.ratio {algo.filter.ratio:g} of {groups} groups keeps none; use at least {1 / groups:g}"
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % microbatches:
         turns = " x prompt.max_turns" if config.rollout.context == "single_turn" else ""
@@ -279,52 +251,34 @@ def _batch(config: Config) -> Iterator[str]:
     if train.critic_warmup and not algo.advantage.has_critic:
         yield f"train.critic_warmup is {train.critic_warmup}, {no_critic}"
     if train.critic_warmup and train.critic_warmup >= train.iterations:
-        yield (
-            f"train.critic_warmup is {train.critic_warmup} and train.iterations {train.iterations}, so that the policy "
-            "would never learn; use fewer than train.iterations"
-        )
+        yield f"train.critic_warmup is {train.critic_warmup}, expected less than train.iterations {train.iterations}"
+    imitation, levels, steps = config.imitation, config.imitation.levels, config.imitation.steps
+    if (levels > 0) != (steps > 0):
+        yield f"imitation.levels is {levels} and imitation.steps is {steps}; set both above 0, or both to 0"
+    if imitation.noise and not (config.served and imitation.plans == "optimal"):
+        yield f"imitation.noise is {imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0"
 
 
 def _devices(config: Config) -> Iterator[str]:
     algo, mesh, slots, (_, rows) = config.algo, config.mesh, config.rollout.slots, _kept(config)
-    this, shared = f"devices is {config.devices}", mesh.fsdp * mesh.tensor
-    if config.devices % shared:
+    this = f"devices is {config.devices}"
+    if config.devices % (mesh.fsdp * mesh.tensor):
         yield f"mesh.fsdp x mesh.tensor is {mesh.fsdp} x {mesh.tensor}, which does not divide {this}; use a divisor"
     if algo.mismatch.kind == "replay" and (mesh.tensor > 1 or mesh.rollout != "rows"):
-        yield (
-            f"algo.mismatch is replay, but mesh.tensor is {mesh.tensor} and mesh.rollout {mesh.rollout}: learner and "
-            "rollout would compute in different shapes; use 1 and rows, or algo.mismatch tis"
-        )
+        given = f"mesh.tensor is {mesh.tensor} and mesh.rollout {mesh.rollout}"
+        yield f"algo.mismatch is replay, but {given}; use 1 and rows, so that shapes are equal, or algo.mismatch tis"
     # With `devices: 0` the number of devices is not known yet; a run checks again when it is.
     learners = max(config.devices // mesh.tensor, 1)
     replicas = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
     if config.groups % replicas:
-        yield (
-            f"{this}, with {replicas} rollout replicas, which do not divide the {config.groups} groups of a batch; "
-            "change devices, mesh, or the groups of the tasks"
-        )
+        yield f"{this}, with {replicas} replicas, but a batch has {config.groups} groups; make these a multiple"
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % (microbatches * learners):
-        yield (
-            f"{this}, with {learners} learners, which do not divide the {rows // microbatches} rows of a microbatch; "
-            "change devices, mesh.tensor, groups or members, algo.minibatches or algo.grad_accum_steps"
-        )
+        keys = "devices, mesh.tensor, groups, rollout.group_size, algo.minibatches or algo.grad_accum_steps"
+        yield f"{this}, with {learners} learners, but a microbatch has {rows // microbatches} rows; change {keys}"
     episodes = config.groups * config.rollout.group_size
     if slots * replicas > episodes:
-        yield (
-            f"rollout.slots is {slots} for each of {replicas} replicas, more than the {episodes} episodes of a batch; "
-            "use fewer, or 0 for one slot per episode"
-        )
-    if config.imitation.levels and config.imitation.batch % learners:
-        yield f"{this}, with {learners} learners, which do not divide imitation.batch = {config.imitation.batch}"
-
-
-def _imitation(config: Config) -> Iterator[str]:
-    imitation = config.imitation
-    if (imitation.levels > 0) != (imitation.steps > 0):
-        yield (
-            f"imitation.levels is {imitation.levels} and imitation.steps is {imitation.steps}; set both above 0 to "
-            "imitate, or both to 0"
-        )
-    if imitation.noise and not (config.served and imitation.plans == "optimal"):
-        yield f"imitation.noise is {imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0"
+        yield f"rollout.slots is {slots}, for {replicas} replicas, but a batch has {episodes} episodes; use fewer or 0"
+    batch = config.imitation.batch
+    if config.imitation.levels and batch % learners:
+        yield f"{this}, with {learners} learners, which do not divide imitation.batch = {batch}; use a multiple"

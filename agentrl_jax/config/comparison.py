@@ -8,11 +8,10 @@ variants:
   rloo: {algo: {preset: rloo}, optim: {lr: 1.0e-3}}
 """
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -34,8 +33,7 @@ class _File(Section):
     pairs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The variants that are compared, each with `seeds` seeds: `run.seed`, `run.seed` + 1 and so on.
 
     The seeds are distributed over `devices` devices, 0 for all available ones. `variants` have the first seed; of each
@@ -71,7 +69,7 @@ def load_comparison(path: str | os.PathLike[str]) -> Comparison:
     for name in (name for pair in file.pairs for name in pair if name not in variants):
         known = shortened(", ".join(variants))
         raise UserError(f"{path}: pairs names {shortened(repr(name))}, but the variants are {known}; use one of them")
-    comparison = Comparison(seeds=file.seeds, devices=file.devices, variants=variants, pairs=file.pairs)
+    comparison = Comparison(file.seeds, file.devices, variants, file.pairs)
     for refusal in _refusals(comparison):
         raise UserError(f"{path}: {refusal}")
     return comparison
@@ -114,21 +112,17 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
     (usual, expected), *others = steps.items()
     for name, number in others:
         if number != expected:
-            yield (
-                f"variants.{name} takes {number} gradient steps an iteration and {usual} {expected}; give all the same "
-                "algo.epochs and algo.minibatches, under run.algo"
-            )
+            given = f"variants.{name} takes {number} gradient steps an iteration and {usual} {expected}"
+            yield f"{given}; give all the same algo.epochs x algo.minibatches"
 
 
-def check_same(name: str, held: Config, now: Config) -> None:
+def check_same(name: str, saved: Config, now: Config) -> None:
     """Refuses to resume a variant that was run with another configuration.
 
     Raises:
         UserError: the configurations differ.
     """
-    keys = differences(held, now)
+    keys = differences(saved, now)
     if keys:
-        raise UserError(
-            f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ); give another "
-            "folder with --out, or delete the variant's file there"
-        )
+        given = f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ)"
+        raise UserError(f"{given}; give another folder with --out, or delete the variant's file there")

@@ -80,7 +80,7 @@ def _lines(section: Section, prefix: str) -> Iterator[str]:
         if name == "kind":
             continue
         value, key = getattr(section, name), prefix + name
-        text = " ".join((field.description or "").split())
+        text = " ".join((field.description or type(value).__doc__ or "").split())
         if isinstance(value, Section):
             yield f"\n{key}: {text}"
             kinds = sections_of(field.annotation)

@@ -78,9 +78,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
     data = read_yaml(path)
     missing = [name for name in Config.model_fields if name not in data]
     if missing:
-        raise UserError(
-            f"{path}: lacks {missing[0]}, but a run's file has every key; restore it or use a new run folder"
-        )
+        raise UserError(f"{path}: lacks {missing[0]}, but a run's file has every key; use a new run folder")
     try:
         config = decode(data, source=f"{path}")
         validate(config, files=False)
@@ -196,10 +194,8 @@ def _override_pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or len(word) == 2:
-            given = shortened(repr(word))
-            raise UserError(
-                f"{given}: expected an option such as `--algo.objective.clip_high 0.28`; `--help` lists them"
-            )
+            example = "`--algo.objective.clip_high 0.28`; `--help` lists them"
+            raise UserError(f"{shortened(repr(word))}: expected an option such as {example}")
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not rest or rest[0].startswith("--"):

@@ -28,8 +28,8 @@ class TaskConfig(Section):
     """One task of the batch: an environment and its number of groups."""
 
     env: Text
-    """Registered name of the environment, e.g. SimpleSokoban (`agentrl envs` lists them), or a service: textcraft,
-    sciworld, maze, wordle."""
+    """Name of an environment, e.g. SimpleSokoban (see `agentrl envs`), or a service: textcraft, sciworld, maze,
+    wordle."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""
@@ -43,8 +43,7 @@ class TaskConfig(Section):
     validation: str = ""
     """Items of a service for validations during a run, in the same form; none of `items` or `held_out`."""
     levels: str = ""
-    """File with a level pack (.npy, int8[N,H,W]) or text levels for training and evaluation; empty: the levels of the
-    environment's generator."""
+    """Level pack (.npy, int8[N,H,W]) or text file of levels for training and evaluation; empty: generated levels."""
 
     @property
     def label(self) -> str:
@@ -56,9 +55,8 @@ class PromptConfig(Section):
     """Format of prompts and responses."""
 
     style: Literal["compact", "ragen", "chat", "bare"] = "compact"
-    """compact: as few tokens as possible; ragen: the parts and the order of RAGEN's prompt. For services, whose
-    responses are text after `Action:`: chat puts the task into a system message; bare shows only the service's
-    text."""
+    """compact: as few tokens as possible; ragen: the parts and order of RAGEN's prompt. For services, whose responses
+    are text after `Action:`: chat puts the task into a system message; bare shows only the service's text."""
     encoder: Literal["pieces", "canonical"] = "pieces"
     """pieces: every piece of a state is tokenized separately; canonical: the whole text is tokenized as the tokenizer
     does it, as in the model's other training text."""
@@ -88,16 +86,16 @@ class ServiceConfig(Section):
 
     url: str = ""
     """Address of a running server, e.g. http://127.0.0.1:8000, ours or AgentGym's; with it every task is a service,
-    compiled environments too. local: in this process, without HTTP. Empty: the run starts a server for each task and
-    stops it at the end."""
+    compiled environments too. local: in this process, without HTTP. Empty: the run starts and stops a server for each
+    task."""
     token_file: str = ""
     """File with the token that the server at `url` requires. A server that the run starts gets a random token."""
     score: Literal["auto", "sum", "last", "max"] = "auto"
     """Return of an episode: the sum of its rewards, its last score (as in AgentGym), or its maximum score. auto: max
     where scores are of the whole episode, else sum."""
     progress: NonNegative = 0.0
-    """In training, weight of an episode's progress (0 to 1), which is added to the return; for services that report it
-    (textcraft). It is kept when an episode fails, so it is not potential-based shaping: use less than 1, the reward of
+    """Weight of an episode's progress (0 to 1) that is added to the return in training; for services that report it
+    (textcraft). Failed episodes keep it, so it is not potential-based shaping: use less than 1, the reward of
     success."""
     observation_tokens: Size = 256
     """Maximum tokens of an observation; longer ones are cut, and counted (train/overflow)."""
@@ -131,16 +129,16 @@ class ModelConfig(Section):
     """The decoder and its critic."""
 
     pretrained: str = ""
-    """Pretrained decoder, with its own shape and tokenizer: a folder in Hugging Face's format, a .gguf file, or
-    smollm2-135m; with online also a repository (org/name) of the Hugging Face Hub. Empty: a new decoder with random
-    parameters and the shape below."""
+    """Pretrained decoder, with its shape and tokenizer: a folder in Hugging Face's format, a .gguf file, or
+    smollm2-135m; with online also a repository (org/name) of the Hub. Empty: a new decoder with random parameters and
+    the shape below."""
     online: bool = False
     """Download the pretrained model from the Hub if there is no such folder or file."""
     revision: str = ""
     """Branch, tag or commit on the Hub; only a commit always gives the same weights; empty: the main branch."""
     tokenizer: str = ""
-    """A tokenizer.json or a folder with one and its chat template; empty: the pretrained model's, else the small one
-    shipped with the package."""
+    """A tokenizer.json or a folder with one and its chat template; empty: the pretrained model's, else the small
+    default."""
     layers: Size = 4
     """Transformer layers."""
     embed_dim: Size = 128
@@ -201,11 +199,10 @@ class OptimConfig(Section):
     """AdamW and its schedule, for reinforcement learning."""
 
     lr: NonNegative | None = None
-    """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for the weights of a
-    pretrained model."""
+    """Learning rate of the policy; none: 3e-4 for a decoder from scratch, 1e-5 for adapters, 1e-6 for a pretrained
+    model."""
     critic_lr: NonNegative | None = None
-    """Learning rate of the critic (of the value head if the critic shares the decoder); none: 1e-3, 1e-4 or 1e-5 in the
-    same cases."""
+    """Learning rate of the critic (of a shared critic's value head); none: 1e-3, 1e-4 or 1e-5 in the same cases."""
     warmup: Count = 0
     """Iterations over which the learning rates rise from 0."""
     weight_decay: NonNegative = 0.01
@@ -228,8 +225,7 @@ class ImitationConfig(Section):
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Number of different levels whose plans are imitated; 0: no imitation."""
     plans: Literal["optimal", "random"] = "optimal"
-    """optimal: shortest plans; random: uniformly random actions, which teach the response format but no good
-    actions."""
+    """optimal: shortest plans; random: uniformly random actions, which teach the response format only."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64
@@ -264,16 +260,14 @@ class TrainConfig(Section):
     on_collapse: Literal["go_on", "stop", "roll_back"] = "go_on"
     """What to do when an alarm reports a collapse of training (`agentrl_jax.algos.collapse` lists the alarms, which are
     always written to metrics.jsonl and the terminal). roll_back: continue from the last checkpoint before the collapse,
-    with lower learning rates and other random numbers. More checkpoints are kept for it; discarded iterations stay in
-    roll_backs/."""
+    with lower learning rates and other random numbers; discarded iterations stay in roll_backs/."""
     roll_back_factor: Share = 0.5
     """Factor on the learning rates at each roll-back."""
     max_roll_backs: Count = 3
     """Maximum roll-backs after which training continues; the next one ends the run at that checkpoint."""
     mutual_information_every: Count = 0
     """Iterations between two measurements of the mutual information of responses and prompts (docs/guides/collapse.md)
-    and of the distance from the policy at the start of learning, of which the run keeps a copy; the first iteration is
-    always measured; 0: none."""
+    and of the distance from the policy at the start of learning; the first iteration is always measured; 0: none."""
     mutual_information_pairs: Annotated[int, Field(ge=2, le=2**16)] = 64
     """Maximum responses of a measurement; each is scored under the prompts of all of them."""
     trajectories_every: Count = 10
@@ -314,27 +308,17 @@ class Config(Section):
     devices: Count = 1
     """Devices of the run; 0: all available ones. Devices beyond mesh.fsdp * mesh.tensor are data-parallel replicas."""
     mesh: MeshConfig = MeshConfig()
-    """How devices share parameters."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
     """Tasks of the batch, each with its groups and its metrics."""
     env: ServiceConfig = ServiceConfig()
-    """Environments behind services."""
     prompt: PromptConfig = PromptConfig()
-    """Prompt and response."""
     model: ModelConfig = ModelConfig()
-    """Decoder and critic."""
     rollout: RolloutConfig = RolloutConfig()
-    """Sampling."""
     algo: AlgoConfig = AlgoConfig()
-    """Learning rule."""
     optim: OptimConfig = OptimConfig()
-    """Optimizer."""
     imitation: ImitationConfig = ImitationConfig()
-    """Imitation."""
     train: TrainConfig = TrainConfig()
-    """Length, checkpoints and logs."""
     evaluation: EvalConfig = EvalConfig()
-    """Held-out evaluation."""
 
     @property
     def served(self) -> bool:

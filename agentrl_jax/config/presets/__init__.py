@@ -24,25 +24,16 @@ NAMES = tuple(sorted(file.stem for file in _FOLDER.glob("*.yaml")))
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """A preset.
-
-    Attributes:
-        about: one line.
-        values: keys of `algo`, nested as in the file; what is not here has its default.
-        sources: where each of these values comes from, by its dotted key.
-    """
+    """A preset, described in one line; keys of `algo` that are not among the values have their defaults."""
 
     about: str
     values: Mapping[str, Any]
     sources: Mapping[str, str]
+    """Where each of the values comes from, by its dotted key."""
 
 
 def check_name(name: str) -> str:
-    """The name itself.
-
-    Raises:
-        ValueError: there is no preset of that name.
-    """
+    """Returns the name; raises ValueError if there is no preset of that name."""
     if name not in NAMES:
         raise ValueError(f'algo.preset is "{shortened(name)}", expected {", ".join(NAMES[:-1])} or {NAMES[-1]}')
     return name
@@ -50,11 +41,7 @@ def check_name(name: str) -> str:
 
 @functools.cache
 def read_preset(name: str) -> Preset:
-    """The preset of a name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Returns the preset of a name; raises as `check_name`."""
     text = (_FOLDER / f"{check_name(name)}.yaml").read_text(encoding="utf-8")
     lines = text.splitlines()
     sources = {}
