@@ -10,22 +10,15 @@ from agentrl_jax.algos.collapse import Finding
 class CollapseMonitor:
     """Checks every row of a run's metrics for alarms, and decides whether the run should stop.
 
-    Attributes:
-        stopped_by: name of the alarm that stops the run or rolls it back; empty while the run continues.
+    `stopped_by` is the name of the alarm that stops the run or rolls it back; empty while the run continues.
     """
 
     def __init__(self, stop: bool, rows: Sequence[dict[str, Any]], note: Callable[[str], None]):
-        """Starts from the rows of the iterations so far.
-
-        Args:
-            stop: whether an alarm of collapse stops the run.
-            rows: rows of metrics.jsonl.
-            note: shows a line to the user.
-        """
+        """Starts from the rows of metrics.jsonl so far; `note` shows a line to the user."""
         self.stop, self.note = stop, note
         self.rows = [row for row in rows if row["stage"] == "rl"]
         self.stopped_by = ""
-        self._heed(self.rows[-1] if self.rows else {})
+        self._stop_at_alarm(self.rows[-1] if self.rows else {})
 
     def see(self, row: dict[str, Any]) -> None:
         """Adds the raised alarms to the row of an iteration, and reports new ones to the user."""
@@ -36,19 +29,13 @@ class CollapseMonitor:
             before: dict[str, Any] = next((r for r in reversed(self.rows[:-1]) if alarm.metric in r), {})
             if f"alarm/{alarm.name}" not in before:
                 self.note(f"iteration {row['iteration']}: {alarm.about} ({alarm.name})")
-        self._heed(row)
+        self._stop_at_alarm(row)
 
-    @property
     def finding(self) -> Finding:
-        """The finding of the alarm `stopped_by`."""
+        """Returns the finding of the alarm `stopped_by`."""
         return next(collapse.examine(alarm, self.rows) for alarm in collapse.ALARMS if alarm.name == self.stopped_by)
 
-    @property
-    def solved(self) -> bool:
-        """Whether that alarm means that there is nothing left to learn, see `collapse.is_solved`."""
-        return collapse.is_solved(self.rows, self.finding)
-
-    def _heed(self, row: dict[str, Any]) -> None:
+    def _stop_at_alarm(self, row: dict[str, Any]) -> None:
         if self.stop:
-            names = [alarm.name for alarm in collapse.ALARMS if alarm.collapse and f"alarm/{alarm.name}" in row]
-            self.stopped_by = names[0] if names else ""
+            names = (alarm.name for alarm in collapse.ALARMS if alarm.collapse and f"alarm/{alarm.name}" in row)
+            self.stopped_by = next(names, "")

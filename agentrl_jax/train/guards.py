@@ -1,4 +1,7 @@
-"""Checks that stop a run before it saves, if it would otherwise go wrong silently."""
+"""Checks that stop a run with a `UserError` before it saves, if it would otherwise go wrong silently.
+
+In all of them, `kept` says which checkpoint is left, for the message.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +11,7 @@ from agentrl_jax.errors import UserError
 
 
 def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
-    """Stops a run after too many updates in a row that were skipped.
-
-    Args:
-        in_a_row: number of consecutive skipped updates.
-        limit: number that stops the run.
-        rate: configuration key of the learning rate of these updates.
-        kept: which checkpoint is left, for the message.
-
-    Raises:
-        UserError: the limit is reached.
-    """
+    """Stops a run after `limit` consecutive skipped updates; `rate` is the configuration key of their learning rate."""
     if in_a_row >= limit:
         raise UserError(
             f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
@@ -28,18 +21,7 @@ def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
 
 
 def check_services(failed: float, limit: float, where: str, last: str, kept: str) -> None:
-    """Stops a run in which too many episodes fail.
-
-    Args:
-        failed: share of the episodes that failed.
-        limit: largest share that is allowed.
-        where: the services, for the message.
-        last: the last error, for the message.
-        kept: which checkpoint is left, for the message.
-
-    Raises:
-        UserError: the share is above the limit.
-    """
+    """Stops a run if a larger share of episodes than `limit` failed in the services `where`, with the `last` error."""
     if failed > limit:
         raise UserError(
             f"{failed:.0%} of the episodes failed in {where} (the last one: {last}); expected at most {limit:.0%} "
@@ -50,13 +32,7 @@ def check_services(failed: float, limit: float, where: str, last: str, kept: str
 def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> None:
     """Stops a run in which the log-probabilities of learner and rollout differ too much.
 
-    Args:
-        algo: holds the limit, `logprob_gap_limit`.
-        metrics: metrics of the iteration.
-        kept: which checkpoint is left, for the message.
-
-    Raises:
-        UserError: the gap is above the limit, or `algo.mismatch` is replay and they are not equal bit for bit.
+    That is by more than `algo.logprob_gap_limit` on average, or by a single bit if `algo.mismatch` is replay.
     """
     gap, limit = metrics["rollout/logprob_gap_mean"], algo.logprob_gap_limit
     if limit is not None and gap > limit:

@@ -15,11 +15,7 @@ from agentrl_jax.train.progress import RunProgress
 
 
 def imitate(state: TrainState, parts: RunParts, progress: RunProgress) -> TrainState:
-    """Takes the remaining gradient steps of imitation and returns the new state.
-
-    Raises:
-        UserError: the demonstrations that the run needs cannot be made, or too many steps in a row were skipped.
-    """
+    """Takes the remaining gradient steps; a `UserError` without demonstrations or after too many skipped steps."""
     config, view, chunks = parts.config.imitation, progress.view, parts.imitation_chunks
     with refusals():
         rows, levels = start.demonstration_rows(

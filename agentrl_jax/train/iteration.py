@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+from jaxtyping import Array, Key
 
 from agentrl_jax.learner.settings import UpdateSettings
 from agentrl_jax.learner.state import TrainState
@@ -34,17 +35,11 @@ class IterationPrograms(NamedTuple):
 class IterationInputs(NamedTuple):
     """The inputs of one iteration besides the state. With `S` seeds, every leaf but settings has a leading axis S.
 
-    Attributes:
-        rollout_key: key[] of the episodes.
-        update_key: key[] of the order of the minibatches.
-        ids: ids of the E episodes.
-        rollout: settings of the rollout.
-        greedy: settings of the greedy rollout; None without one.
-        update: settings of the update.
+    `update_key` decides the order of the minibatches; `greedy` is None without a greedy rollout.
     """
 
-    rollout_key: jax.Array
-    update_key: jax.Array
+    rollout_key: Key[Array, "*S"]
+    update_key: Key[Array, "*S"]
     ids: EpisodeIds
     rollout: RolloutSettings
     greedy: RolloutSettings | None
@@ -52,48 +47,38 @@ class IterationInputs(NamedTuple):
 
 
 class Played(NamedTuple):
-    """The rollout of an iteration, before the update.
-
-    Attributes:
-        trajectory: E episodes.
-        stats: counters of the rollout.
-        greedy_stats: counters of the greedy rollout; None without one.
-    """
+    """The episodes and counters of a rollout, and those of the greedy rollout if there is one."""
 
     trajectory: Trajectory
     stats: RolloutStats
-    greedy_stats: RolloutStats | None
+    greedy: Trajectory | None = None
+    greedy_stats: RolloutStats | None = None
 
 
 def iterate(
-    state: TrainState,
-    inputs: IterationInputs,
-    programs: IterationPrograms,
-    inspect: Callable[[Played], None] = lambda played: None,
+    state: TrainState, inputs: IterationInputs, programs: IterationPrograms
 ) -> tuple[TrainState, Played, dict[str, jax.Array]]:
-    """Plays E episodes with the policy of a state and learns from them.
+    """Plays episodes with the policy of a state and learns from them; returns also the metrics of the update."""
+    played = play(state, inputs, programs)
+    state, metrics = learn(state, played, inputs, programs)
+    return state, played, metrics
 
-    Args:
-        state: state before the iteration; it is donated to the update.
-        inputs: keys, episodes and settings.
-        programs: the programs to run.
-        inspect: called with the rollout before the update, while the state is still valid; it may raise.
 
-    Returns:
-        The new state, the rollout, and the metrics of the update.
-    """
+def play(state: TrainState, inputs: IterationInputs, programs: IterationPrograms) -> Played:
+    """Plays the episodes of an iteration with the policy of a state."""
     params = state.merged_params()
     trajectory, stats = programs.rollout(params, inputs.rollout_key, inputs.ids, inputs.rollout)
-    greedy: tuple[Trajectory, ...] = ()
-    greedy_stats = None
-    if programs.greedy is not None:
-        # The ids come from the trajectory, because dynamic sampling may have moved groups to other levels.
-        heads = jax.tree.map(lambda x: x[..., :: programs.group_size], trajectory.ids)
-        baseline, greedy_stats = programs.greedy(params, inputs.rollout_key, heads, inputs.greedy)
-        greedy = (baseline,)
-    played = Played(trajectory, stats, greedy_stats)
-    inspect(played)
-    state, metrics = programs.update(
-        state, trajectory, inputs.rollout.temperature, inputs.update_key, inputs.update, *greedy
-    )
-    return state, played, metrics
+    if programs.greedy is None:
+        return Played(trajectory, stats)
+    # The ids come from the trajectory, because dynamic sampling may have moved groups to other levels.
+    heads = jax.tree.map(lambda x: x[..., :: programs.group_size], trajectory.ids)
+    return Played(trajectory, stats, *programs.greedy(params, inputs.rollout_key, heads, inputs.greedy))
+
+
+def learn(
+    state: TrainState, played: Played, inputs: IterationInputs, programs: IterationPrograms
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Returns the state after learning from a rollout, and the metrics of the update. The old state is donated."""
+    greedy = () if played.greedy is None else (played.greedy,)
+    temperature = inputs.rollout.temperature
+    return programs.update(state, played.trajectory, temperature, inputs.update_key, inputs.update, *greedy)

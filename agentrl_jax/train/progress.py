@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from agentrl_jax.algos import collapse
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.runs.live import LiveView
@@ -21,14 +22,7 @@ from agentrl_jax.train.roll_back import RollBacks
 class RunProgress:
     """Folder, checkpoints and everything else about a run that changes while it runs.
 
-    Attributes:
-        folder: the run folder.
-        checkpoints: the checkpoints in it.
-        roll_backs: the roll-backs so far.
-        totals: totals of tokens, environment steps, episodes, skipped updates and seconds so far.
-        horizon: turns by iteration.
-        imitation_outcomes: success on the held-out levels before learning; empty until it has been measured.
-        monitor: alarms of collapse.
+    `imitation_outcomes` is success on the held-out levels before learning; empty until it has been measured.
     """
 
     def __init__(self, parts: RunParts, folder: RunFolder, checkpoints: Checkpoints, view: LiveView):
@@ -36,19 +30,15 @@ class RunProgress:
         self.parts, self.folder, self.checkpoints, self.view = parts, folder, checkpoints, view
         self.roll_backs = RollBacks(folder.path / "roll_backs")
         self.totals = Totals()
-        self.horizon = Horizon(parts.config)
+        self.horizon = Horizon(parts.config.algo.horizon, parts.config.prompt.max_turns)
         self.imitation_outcomes: dict[str, list[bool]] = {}
         self.monitor: CollapseMonitor
-        self._started, self._before = time.monotonic(), 0.0
+        self._started, self._seconds_before = time.monotonic(), 0.0
 
     def restore(self, frozen_params: Any = None) -> TrainState:
-        """Returns the state of the newest valid checkpoint, or a fresh one.
+        """Returns the state of the newest valid checkpoint, or a fresh one; a `CheckpointError` if it is damaged.
 
-        Args:
-            frozen_params: the frozen parameters of the state, if they are already loaded; else they are loaded.
-
-        Raises:
-            CheckpointError: a checkpoint or its record is damaged.
+        `frozen_params` are those of the state, if they are already loaded; else they are loaded.
         """
         parts, config = self.parts, self.parts.config
         initial = build.initial_state(config, parts.model, parts.pretrained, self.placement)
@@ -79,16 +69,16 @@ class RunProgress:
         since = self.roll_backs.records[meta.get("roll_backs", 0) :]
         try:
             self.totals = Totals(**(since[-1] if since else meta)["totals"])
-            self.imitation_outcomes = {how: list(meta["imitation_outcomes"][how]) for how in meta["imitation_outcomes"]}
+            self.imitation_outcomes = {how: list(won) for how, won in meta["imitation_outcomes"].items()}
             self.horizon.restore(meta.get("horizon", self.horizon.saved()))
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{self.checkpoints.path / str(step)}: the record of step {step} is not that of a run ({error}); put "
-                f"back a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint"
+                f"{self.checkpoints.path / str(step)}: the record of step {step} is not that of a run ({error}); "
+                f"restore a copy, or rename the folder to {step}.damaged to go on from an earlier checkpoint"
             ) from error
         if self.roll_backs.count > self.parts.config.train.max_roll_backs:
             self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]
-        self._before = self.totals.seconds
+        self._seconds_before = self.totals.seconds
 
     def save(self, step: int, state: TrainState) -> None:
         """Writes a checkpoint under a step of `metrics.jsonl`."""
@@ -103,10 +93,10 @@ class RunProgress:
 
     def roll_back(self, state: TrainState) -> TrainState:
         """Returns the state of the last checkpoint before the collapse began; the current state if there is none."""
-        finding, iteration, chunks = self.monitor.finding, int(state.iteration), self.parts.imitation_chunks
+        finding, iteration, chunks = self.monitor.finding(), int(state.iteration), self.parts.imitation_chunks
         assert finding.began is not None
         before = [step for step in self.checkpoints.steps() if chunks <= step < chunks + finding.began]
-        if self.monitor.solved or not before:
+        if collapse.is_solved(self.monitor.rows, finding) or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
             self.save(chunks + iteration, state)
@@ -134,7 +124,7 @@ class RunProgress:
 
     def seconds(self) -> float:
         """Wall time of the run so far, over all of its processes."""
-        return self._before + time.monotonic() - self._started
+        return self._seconds_before + time.monotonic() - self._started
 
     def kept(self) -> str:
         """Which checkpoint is left to resume from, for messages."""

@@ -36,26 +36,19 @@ def kept_checkpoints(config: TrainConfig) -> int:
 class RollBacks:
     """The roll-backs of a run so far.
 
-    Attributes:
-        records: for each: alarm, iteration (at which it was raised), began (first bad iteration), step (of the
-            checkpoint restored), totals (up to then) and rows (discarded rows of metrics.jsonl).
+    Each record has: alarm, iteration (at which it was raised), began (first bad iteration), step (of the checkpoint
+    restored), totals (up to then) and rows (discarded rows of metrics.jsonl).
     """
 
     def __init__(self, folder: Path):
-        """Reads the roll-backs of a run; `folder` is created with the first one.
-
-        Raises:
-            UserError: a record cannot be read.
-        """
+        """Reads the roll-backs of a run; `folder` is created with the first one. Raises a `UserError`."""
         self.folder = folder
         self.records: list[dict[str, Any]] = []
         while (file := self._file(len(self.records) + 1)).exists():
             try:
                 self.records.append(json.loads(file.read_text(encoding="utf-8")))
             except ValueError as error:
-                raise UserError(
-                    f"{file}: cannot be read ({error}); put back the whole file, or use a new run"
-                ) from error
+                raise UserError(f"{file}: cannot be read ({error}); restore the file, or use a new run") from error
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number}.json"

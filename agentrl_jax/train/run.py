@@ -4,6 +4,7 @@ A step of `metrics.jsonl` and of the checkpoints is first a chunk of imitation, 
 """
 
 import dataclasses
+import itertools
 import time
 from typing import Any
 
@@ -31,7 +32,7 @@ from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
 from agentrl_jax.stopping import closed_at_stop
 from agentrl_jax.train import guards
 from agentrl_jax.train.imitation import imitate
-from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, iterate
+from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
 from agentrl_jax.train.progress import RunProgress
 from agentrl_jax.train.roll_back import kept_checkpoints
 from envs_jax.budget import EXACT, optimal_label
@@ -43,13 +44,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
 
     The same configuration gives the same metrics and parameters bit for bit on the same hardware, however often the
     process was killed. Only entries named time/, seconds or programs differ; programs are those of the last process.
-
-    Args:
-        config: configuration of the run.
-        console: where progress is shown; by default standard output.
-
-    Returns:
-        The content of summary.json.
+    The summary is the content of summary.json.
 
     Raises:
         UserError: the run folder holds something else, a part of the configuration is unusable, too many updates in
@@ -76,7 +71,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
 
 
 class _Run:
-    """Runs the stages of a run, in order."""
+    """The stages of a run, in their order: imitation, iterations, evaluation."""
 
     folder: RunFolder
     view: LiveView
@@ -90,11 +85,6 @@ class _Run:
         )
         self.programs = IterationPrograms(parts.rollout, parts.update, parts.greedy, config.rollout.group_size)
         self.rates, self.temperature = build.learning_rates(config), build.schedules(config)["temperature"]
-
-    def close(self) -> None:
-        """Closes the services."""
-        if self.parts.services is not None:
-            self.parts.services.close()
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.view = folder, view
@@ -122,11 +112,30 @@ class _Run:
         self.view.note("evaluating the start")
         evaluated = self.held_out.outcomes(state.merged_params())
         self.progress.imitation_outcomes = evaluated.success
-        levels = [level for task in evaluated.levels for level in task]
-        self.folder.log_levels(self.parts.imitation_chunks, "test", levels)
+        self.folder.log_levels(self.parts.imitation_chunks, "test", [*itertools.chain(*evaluated.levels)])
         state = start.begin_learning(state, self.parts.tx, reference=build.needs_reference(self.config))
         state = jax.device_put(state, self.progress.placement(state))
         self.progress.save(self.parts.imitation_chunks, state)
+        return state
+
+    def _iterate(self, state: TrainState) -> TrainState:
+        """Runs one iteration: levels and keys, rollout, update; records it, and saves the state if that is due."""
+        iteration = int(state.iteration)
+        inputs = self._inputs(iteration)
+        began = time.monotonic()
+        played = play(state, inputs, self.programs)
+        jax.block_until_ready(played.trajectory)
+        rolled = time.monotonic()
+        services = self._service_metrics(iteration, played.trajectory, rolled - began)
+        prompts = self._prompt_metrics(state, played.trajectory, inputs.rollout.temperature)
+        looked = time.monotonic()
+        state, metrics = learn(state, played, inputs, self.programs)
+        metrics = host_metrics(metrics) | played_metrics(played.stats)  # groups kept by resampling are a biased sample
+        seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - looked}
+        if prompts:
+            seconds["time/mutual_information"] = looked - rolled
+        self._record(iteration, state, played, metrics | services | prompts, seconds)
+        self._check_and_save(iteration, state, metrics)
         return state
 
     def _inputs(self, iteration: int) -> IterationInputs:
@@ -148,87 +157,7 @@ class _Run:
             update=build.update_settings(config, self._rate_factor(iteration), iteration),
         )
 
-    def _rate_factor(self, iteration: int) -> float:
-        """What the learning rates of an iteration are multiplied by: their schedule, lowered by each roll-back."""
-        return float(self.rates(iteration)) * self.config.train.roll_back_factor**self.progress.roll_backs.count
-
-    def _iterate(self, state: TrainState) -> TrainState:
-        """Runs one iteration and records it."""
-        iteration = int(state.iteration)
-        inputs, measured, clock = self._inputs(iteration), {}, [time.monotonic()]
-
-        def inspect(played: Played) -> None:
-            jax.block_until_ready(played.trajectory)
-            clock.append(time.monotonic())
-            measured.update(self._of_services(iteration, played.trajectory, clock[1] - clock[0]))
-            measured.update(self._of_prompts(state, played.trajectory, inputs.rollout.temperature))
-            clock.append(time.monotonic())
-
-        after, played, metrics = iterate(state, inputs, self.programs, inspect)
-        metrics = host_metrics(metrics) | played_metrics(played.stats)  # groups kept by resampling are a biased sample
-        clock.append(time.monotonic())
-        began, rolled, looked, learned = clock
-        seconds = {"time/rollout": rolled - began, "time/update": learned - looked}
-        if any(name.startswith("collapse/") for name in measured):
-            seconds["time/mutual_information"] = looked - rolled
-        self._record(iteration, after, inputs, played, metrics | measured, seconds)
-        return after
-
-    def _record(
-        self,
-        iteration: int,
-        state: TrainState,
-        inputs: IterationInputs,
-        played: Played,
-        metrics: dict[str, Any],
-        seconds: dict[str, float],
-    ) -> None:
-        """Logs and shows the metrics of an iteration, and saves the state if a checkpoint is due."""
-        config, progress = self.config, self.progress
-        chosen, counters = rates.rates(config), total_stats(played.stats)
-        factor = self._rate_factor(iteration)
-        row = {
-            "stage": "rl",
-            "iteration": iteration + 1,
-            **metrics,
-            "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
-            **({"critic/lr": chosen.critic * factor} if config.algo.advantage.has_critic else {}),
-            "rollout/horizon": int(inputs.rollout.horizon),
-            "rollout/temperature": float(self.temperature(iteration)),
-            "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
-            **{f"rollout/{name}": value for name, value in counters.items()},
-        }
-        progress.horizon.observe(metrics)
-        progress.totals.count(counters)
-        if played.greedy_stats is not None:
-            progress.totals.count(total_stats(played.greedy_stats))
-        progress.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
-        progress.totals.skipped_updates += int(metrics["update/skipped"])
-        if _due(config.train.validate_every, iteration + 1, config.train.iterations):
-            row |= self.held_out.validation(state.merged_params())
-        progress.monitor.see(row)
-        step = self.parts.imitation_chunks + iteration + 1
-        rate = counters["sampled_tokens"] / (seconds["time/rollout"] + seconds["time/update"])
-        clock = {**seconds, "time/total": progress.seconds(), "time/tokens_per_second": rate}
-        self.folder.log({"step": step, **row, **clock})
-        heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], played.trajectory.replace(response=None))
-        self.folder.log_levels(step, "rl", level_ids(heads))
-        if _due(config.train.trajectories_every, iteration + 1, config.train.iterations):
-            names = tuple(task.label for task in config.tasks)
-            texts = transcripts(played.trajectory, self.parts.tokenizer, names, config.train.trajectories)
-            self.folder.log_trajectories([{"step": step, **text} for text in texts])
-        self.view.update(IterationView.of_row(row, rate, progress.totals.skipped_updates))
-        skipped = int(metrics["update/skipped_in_a_row"])
-        guards.check_skipped(skipped, config.train.max_bad_updates, "optim.lr", progress.kept())
-        guards.check_logprobs(config.algo, metrics, progress.kept())
-        # While updates are skipped, older checkpoints are not replaced: they may be the last good ones.
-        collapsed = bool(progress.monitor.stopped_by)
-        last = iteration + 1 == config.train.iterations or collapsed
-        due = last or (_due(config.train.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates))
-        if due and not (collapsed and config.train.on_collapse == "roll_back"):
-            progress.save(step, state)
-
-    def _of_services(self, iteration: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
+    def _service_metrics(self, iteration: int, trajectory: Trajectory, seconds: float) -> dict[str, float]:
         """Reports failures of the services in a rollout, before the update, and returns their metrics."""
         services, env = self.parts.services, self.parts.train_env
         if services is None or not isinstance(env, HostEnv):
@@ -247,7 +176,7 @@ class _Run:
         guards.check_services(found["env/failed_share"], limit, where, last, self.progress.kept())
         return found
 
-    def _of_prompts(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
+    def _prompt_metrics(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
         """Measures, when due, how much responses depend on their prompts, under the policy that sampled them."""
         iteration, program = int(state.iteration), self.parts.prompt_information
         if program is None or (iteration and (iteration + 1) % self.config.train.mutual_information_every):
@@ -260,24 +189,73 @@ class _Run:
         before: dict[str, Any] = next((row for row in rows if found.keys() <= row.keys()), {})
         return found | mutual_information.smoothed(found, before)
 
+    def _record(
+        self, iteration: int, state: TrainState, played: Played, metrics: dict[str, Any], seconds: dict[str, float]
+    ) -> None:
+        """Validates if that is due, and logs and shows the metrics of an iteration."""
+        config, progress = self.config, self.progress
+        step = self.parts.imitation_chunks + iteration + 1
+        counters, chosen, factor = total_stats(played.stats), rates.rates(config), self._rate_factor(iteration)
+        row = {
+            "stage": "rl",
+            "iteration": iteration + 1,
+            **metrics,
+            "actor/lr": 0.0 if iteration < config.train.critic_warmup else chosen.policy * factor,
+            **({"critic/lr": chosen.critic * factor} if config.algo.advantage.has_critic else {}),
+            "rollout/horizon": progress.horizon.turns(iteration),
+            "rollout/temperature": float(self.temperature(iteration)),
+            "rollout/active_token_share": counters["sampled_tokens"] / max(counters["slot_steps"], 1),
+            **{f"rollout/{name}": value for name, value in counters.items()},
+        }
+        progress.horizon.observe(metrics)
+        progress.totals.count(counters)
+        if played.greedy_stats is not None:
+            progress.totals.count(total_stats(played.greedy_stats))
+        progress.totals.trained_tokens += int(metrics["update/trained_tokens"]) * config.algo.epochs
+        progress.totals.skipped_updates += int(metrics["update/skipped"])
+        if _due(config.train.validate_every, iteration + 1, config.train.iterations):
+            row |= self.held_out.validation(state.merged_params())
+        progress.monitor.see(row)
+        rate = counters["sampled_tokens"] / (seconds["time/rollout"] + seconds["time/update"])
+        clock = {**seconds, "time/total": progress.seconds(), "time/tokens_per_second": rate}
+        self.folder.log({"step": step, **row, **clock})
+        heads = jax.tree.map(lambda x: x[:: config.rollout.group_size], played.trajectory.replace(response=None))
+        self.folder.log_levels(step, "rl", level_ids(heads))
+        if _due(config.train.trajectories_every, iteration + 1, config.train.iterations):
+            names = tuple(task.label for task in config.tasks)
+            texts = transcripts(played.trajectory, self.parts.tokenizer, names, config.train.trajectories)
+            self.folder.log_trajectories([{"step": step, **text} for text in texts])
+        self.view.update(IterationView.of_row(row, rate, progress.totals.skipped_updates))
+
+    def _check_and_save(self, iteration: int, state: TrainState, metrics: dict[str, Any]) -> None:
+        """Stops a run that goes wrong, and saves the state if a checkpoint is due."""
+        config, progress = self.config.train, self.progress
+        skipped = int(metrics["update/skipped_in_a_row"])
+        guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept())
+        guards.check_logprobs(self.config.algo, metrics, progress.kept())
+        # While updates are skipped, older checkpoints are not replaced: they may be the last good ones.
+        collapsed = bool(progress.monitor.stopped_by)
+        last = iteration + 1 == config.iterations or collapsed
+        due = last or (_due(config.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates))
+        if due and not (collapsed and config.on_collapse == "roll_back"):
+            progress.save(self.parts.imitation_chunks + iteration + 1, state)
+
     def _finish(self, state: TrainState) -> dict[str, Any]:
         """Evaluates the policy, and writes the summary and the curves."""
         progress, held_out, services = self.progress, self.held_out, self.parts.services
-        before, imitated = progress.imitation_outcomes, self.parts.imitation_chunks > 0
         self.view.note(f"evaluating on {sum(held_out.levels)} levels")
         evaluated = held_out.outcomes(state.merged_params())
         last = self.parts.imitation_chunks + int(state.iteration)
         learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
-        seen, baselines = held_out.seen(learned, evaluated.levels), held_out.baselines()
+        seen = held_out.seen(learned, evaluated.levels)
         kinds = None if services is None else services.kinds(held_out.levels)
-        tables = (
-            {} if kinds is None else tables_by_category(kinds, before, evaluated.success, baselines, imitated=imitated)
-        )
+        outcomes = progress.imitation_outcomes, evaluated.success, held_out.baselines()
+        imitated = self.parts.imitation_chunks > 0
         for known, count in zip(seen.values(), [] if services is None else services.seen_items(held_out.levels)):
             known["seen_items"] = count
         summary = {
-            **success_tables(before, evaluated.success, baselines, imitated=imitated),
-            "by_category": tables,
+            **success_tables(*outcomes, imitated=imitated),
+            "by_category": {} if kinds is None else tables_by_category(kinds, *outcomes, imitated=imitated),
             "held_out": all(task["held_out"] is True for task in seen.values()),
             "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),
             "levels": seen,
@@ -301,6 +279,15 @@ class _Run:
             title=self.folder.path.name,
         )
         return summary
+
+    def close(self) -> None:
+        """Closes the services."""
+        if self.parts.services is not None:
+            self.parts.services.close()
+
+    def _rate_factor(self, iteration: int) -> float:
+        """What the learning rates of an iteration are multiplied by: their schedule, lowered by each roll-back."""
+        return float(self.rates(iteration)) * self.config.train.roll_back_factor**self.progress.roll_backs.count
 
 
 def _due(every: int, number: int, last: int) -> bool:
