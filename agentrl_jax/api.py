@@ -31,38 +31,25 @@ __all__ = ["Policy", "evaluate", "load_config", "load_policy", "rollout", "train
 
 @dataclasses.dataclass(frozen=True)
 class Policy(RunPolicy):
-    """The policy of a run and the configuration that it was trained with.
-
-    Attributes:
-        run: folder of the run.
-        config: configuration of the run.
-    """
+    """The policy of a run, with the folder of the run and the configuration that it was trained with."""
 
     run: Path
     config: Config
 
     def transcripts(self, trajectory: Trajectory) -> list[dict[str, Any]]:
-        """Returns a trajectory as readable text.
+        """Returns a trajectory that this policy has played as readable text.
 
-        Args:
-            trajectory: [E, ...], played by this policy.
-
-        Returns:
-            For each of the E episodes task, group, member, prompt, return, success and `turns`; for each turn
-            observation, response, actions, reward and format_error.
+        Each episode has task, group, member, prompt, return, success and `turns`; each turn has observation, response,
+        actions, reward and format_error.
         """
         names = tuple(task.label for task in self.config.tasks)
         return transcripts(trajectory, self.tokenizer, names, trajectory.num_turns.shape[0])
 
 
 def load_policy(run: str | os.PathLike[str]) -> Policy:
-    """Loads the policy of the newest checkpoint of a run.
+    """Loads the policy of the newest checkpoint of a run, given by its folder, for example `runs/demo`.
 
-    Args:
-        run: folder of the run, for example `runs/demo`.
-
-    Raises:
-        UserError: the folder holds no run or no checkpoint, or a file that the run needs cannot be read.
+    Raises a `UserError` if there is no run or no checkpoint, or a file that the run needs cannot be read.
     """
     config = read_config(run)
     with refusals():
@@ -79,26 +66,17 @@ def rollout(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> Trajectory:
-    """Plays one episode on each of several levels, on the first device.
+    """Plays one episode on each of several levels, on the first device; returns NumPy arrays [episodes, ...].
 
     The level and the random numbers of an episode depend only on the seed and the index of the episode.
     Log-probabilities may differ in their last bits between two values of `episodes`, because a matrix product of
     another shape adds in another order. Each call compiles its program, unless a persistent compilation cache is set
     up (`jax_compilation_cache_dir`).
 
-    Args:
-        policy: the policy that plays.
-        episodes: number of levels E. If the task has a level file, at most the number of its levels in this split.
-        task: index of the task in the configuration of the run.
-        split: the split that levels are taken from; `Split.TEST` levels never occur in training.
-        temperature: sampling temperature; 0 takes the most likely token.
-        seed: seed of levels and sampling.
-
-    Returns:
-        NumPy arrays with the leading axis E; see `Trajectory`.
-
-    Raises:
-        UserError: an argument is out of range, the run was trained on services, or the levels cannot be used.
+    If the task has a level file, `episodes` is at most the number of its levels in the split. `task` is an index into
+    the configuration of the run. `Split.TEST` levels never occur in training. Temperature 0 takes the most likely
+    token. Raises a `UserError` if an argument is out of range, the run was trained on services, or the levels cannot be
+    used.
     """
     tasks = policy.config.tasks
     if episodes < 1:
@@ -115,7 +93,8 @@ def rollout(
             program=Programs(make_mesh(1)).rollout("rollout", policy.model, batched_env, engine),
             chunk=episodes,
             batched_env=batched_env,
-            config=policy.config,
+            settings=build.rollout_settings(policy.config, batched_env, 1, 0.0),
+            prompt=policy.config.prompt,
             task=task,
             levels=level_splits(batched_env).tasks[task],
             split=split,

@@ -5,20 +5,19 @@ from collections.abc import Iterator
 
 
 class UserError(Exception):
-    """An error that the user can fix.
+    """An error that the user can fix. Its message, one line, says what was wrong, what was expected and what to do.
 
-    The message is one line and says what was wrong, what was expected and what to do. The command line prints it
-    without a traceback and ends with exit code 2.
+    The command line prints it without a traceback and ends with exit code 2.
     """
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Turns a `ValueError` or `OSError` raised inside the block into a `UserError` with the same message."""
+def refusals(where: str = "") -> Iterator[None]:
+    """Turns a `ValueError` or `OSError` of the block into a `UserError`; its message begins with `where`, if given."""
     try:
         yield
     except (ValueError, OSError) as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{where}: {error}" if where else str(error)) from error
 
 
 MAX_ERROR = 1000
@@ -44,7 +43,7 @@ def shortened(value: object, limit: int = MAX_QUOTE) -> str:
 
 
 def text_flaw(text: str) -> str | None:
-    """Returns why a text cannot be written to a file or used as a path; None if it can."""
+    """Returns why a text cannot be written to a file or used as a path, or None."""
     if "\0" in text:
         return "a NUL character"
     try:

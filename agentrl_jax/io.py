@@ -35,12 +35,7 @@ def try_writing(path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Opens a new file that replaces `path` when the block ends without an error.
-
-    Args:
-        path: the file; its folder must exist.
-        binary: write bytes instead of UTF-8 text.
-    """
+    """Opens a new file, of bytes or UTF-8 text, that replaces `path` when the block ends without an error."""
     temporary = Path(f"{path}.tmp")
     with naming(path), open(temporary, "wb" if binary else "w", encoding=None if binary else "utf-8") as stream:
         yield stream

@@ -45,9 +45,11 @@ class Loader(yaml.SafeLoader):
         self._count(1, mark)
         node = super().compose_node(parent, index)
         if node.tag not in _PLAIN:
-            raise _error(f"the tag {node.tag!r} stands for no plain value", mark)
-        if isinstance(node, yaml.ScalarNode):
-            _check_scalar(node)
+            raise _error(f"the tag {node.tag!r} is not that of a plain value", mark)
+        if node.tag in (_PREFIX + "int", _PREFIX + "float") and len(node.value) > _MAX_NUMBER:
+            raise _error(f"a number of {len(node.value)} characters; expected at most {_MAX_NUMBER}", mark)
+        if isinstance(node, yaml.ScalarNode) and (flaw := text_flaw(node.value)):
+            raise _error(f"text with {flaw}", mark)
         self._sizes[id(node)] = self._nodes - before
         return node
 
@@ -76,18 +78,14 @@ Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # YAML 1.1 requires a dot in a number with an exponent; people write 1e-3.
-Loader.add_implicit_resolver(
-    _PREFIX + "float",
-    re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+_EXPONENT = re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
+Loader.add_implicit_resolver(_PREFIX + "float", _EXPONENT, list("-+0123456789"))
 
 
 def parse(text: str) -> Any:
-    """Parses a text into mappings, lists, text, numbers, booleans and None; no two places share an object.
+    """Parses a text into mappings, lists, text, numbers, booleans and None; no object occurs in it twice.
 
-    Raises:
-        yaml.YAMLError: the text is not YAML, or exceeds a limit of this module.
+    Raises a `yaml.YAMLError` if the text is not YAML, or exceeds a limit of this module.
     """
     if len(text) > MAX_BYTES:
         raise yaml.YAMLError(f"longer than {MAX_BYTES} characters")
@@ -102,14 +100,6 @@ def parse(text: str) -> Any:
         raise _error(f"a value that cannot be read ({shortened(error)})", loader.get_mark()) from error
     finally:
         loader.dispose()
-
-
-def _check_scalar(node: yaml.ScalarNode) -> None:
-    if node.tag in (_PREFIX + "int", _PREFIX + "float") and len(node.value) > _MAX_NUMBER:
-        raise _error(f"a number of {len(node.value)} characters; expected at most {_MAX_NUMBER}", node.start_mark)
-    flaw = text_flaw(node.value)
-    if flaw:
-        raise _error(f"text with {flaw}", node.start_mark)
 
 
 def _error(problem: str, mark: Any) -> yaml.MarkedYAMLError:

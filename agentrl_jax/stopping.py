@@ -32,8 +32,7 @@ def closed_at_stop(close: Callable[[], object]) -> Iterator[None]:
 def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
     """Inside the block, SIGINT and SIGTERM end the process with codes 130 and 143.
 
-    Args:
-        sentence: gives the text printed after "agentrl: stopped by SIGINT; "; called when the signal arrives.
+    `sentence` gives the text printed after "agentrl: stopped by SIGINT; "; it is called when the signal arrives.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread can set signal handlers
         yield

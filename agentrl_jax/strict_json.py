@@ -5,15 +5,7 @@ from typing import Any
 
 
 def parse_object(content: bytes, where: str) -> dict[str, Any]:
-    """Parses UTF-8 text that holds one JSON object.
-
-    Args:
-        content: the text.
-        where: name of the file, for error messages.
-
-    Raises:
-        ValueError: the text is not strict JSON, or not an object.
-    """
+    """Parses UTF-8 text that holds one JSON object, or raises a `ValueError` that begins with `where`."""
     data = parse(content, where)
     if not isinstance(data, dict):
         raise ValueError(f"{where}: holds a JSON {type(data).__name__}; expected an object with keys")
@@ -21,18 +13,18 @@ def parse_object(content: bytes, where: str) -> dict[str, Any]:
 
 
 def parse(content: bytes, where: str) -> Any:
-    """Parses UTF-8 text that holds any JSON value; arguments and errors as in `parse_object`."""
+    """Parses UTF-8 text that holds any JSON value, or raises a `ValueError` that begins with `where`."""
     try:
-        return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(content.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not valid JSON ({str(error)[:200]}); download or write it again") from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, value in pairs:
         if key in made:
-            raise ValueError(f"key {key[:100]!r} stands twice")
+            raise ValueError(f"key {key[:100]!r} is given twice")
         made[key] = value
     return made
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from agentrl_jax.cli.checks import check_download
+from agentrl_jax.cli.checks import check_at_least_1, check_download
 from agentrl_jax.errors import UserError
 
 
@@ -38,9 +38,7 @@ def run(command: Chat) -> None:
     """Chats until the input ends."""
     if command.temperature < 0:
         raise UserError(f"--temperature is {command.temperature}, expected 0 or more")
-    for name in ("max_tokens", "length"):
-        if getattr(command, name) < 1:
-            raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+    check_at_least_1(command, "max_tokens", "length")
     check_download(command)
     from agentrl_jax.evaluate.chat import chat
 

@@ -1,35 +1,49 @@
 """Checks of command line options that several commands share."""
 
 import contextlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.errors import UserError
-
-
-def known(name: str, where: str) -> None:
-    """Refuses an unregistered environment tag."""
-    from envs_jax.registry import spec
-
-    with as_user_error(where):
-        spec(name)
+from agentrl_jax.errors import UserError, refusals
 
 
 @contextlib.contextmanager
-def as_user_error(where: str) -> Iterator[None]:
-    """Turns the registry's errors about a name or an option into messages for the user."""
+def one_line_errors() -> Iterator[None]:
+    """Shortens an error message that tyro prints inside the block to a `UserError` of one line."""
+    printed = io.StringIO()
     try:
-        yield
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from error
+        with contextlib.redirect_stderr(printed):
+            yield
+    except SystemExit as end:
+        if end.code in (0, None):
+            raise
+        _title, *lines = (line.strip(" │╭╮╰╯─") for line in printed.getvalue().splitlines())
+        raise UserError(" ".join(line for line in lines if line.strip("-"))) from None
 
 
-def readable(levels: str | None) -> None:
+def check_env(name: str, option: str) -> None:
+    """Refuses an environment that is not registered."""
+    from envs_jax.registry import spec
+
+    with refusals(option):
+        spec(name)
+
+
+def check_level_file(levels: str | None) -> None:
     """Refuses a missing level file."""
     if levels is not None and not Path(levels).is_file():
         what = "that is no file" if Path(levels).exists() else "there is no such file"
         raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
+
+
+def check_at_least_1(command: Any, *names: str) -> None:
+    """Refuses options that are given and less than 1."""
+    for name in names:
+        value = getattr(command, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}, expected at least 1")
 
 
 def check_download(command: Any) -> None:

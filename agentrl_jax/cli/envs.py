@@ -7,7 +7,7 @@ import math
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.errors import UserError
+from agentrl_jax.cli.checks import check_at_least_1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,7 @@ class Envs:
 
 def run(command: Envs) -> None:
     """Prints the environments."""
-    if command.levels < 1:
-        raise UserError(f"--levels is {command.levels}, expected at least 1")
+    check_at_least_1(command, "levels")
     import jax
 
     from envs_jax import known_baselines, registry

@@ -3,14 +3,13 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.cli.checks import known, readable
+from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
 
@@ -56,21 +55,14 @@ def run(command: Eval) -> None:
     if command.run is None:
         raise UserError("a run is missing; write `agentrl eval RUN`, or `agentrl eval --env ENV --policy oracle`")
     if command.env is not None and command.env not in NAMES:
-        known(command.env, "--env")
-    readable(command.levels)
+        check_env(command.env, "--env")
+    check_level_file(command.levels)
     from agentrl_jax.evaluate.eval_set import evaluate_run
     from agentrl_jax.runs.live import levels_line
     from envs_jax.budget import EXACT, optimal_label
 
-    result = evaluate_run(
-        command.run,
-        env=command.env,
-        levels=command.levels,
-        episodes=command.episodes,
-        temperature=command.temperature,
-        seed=command.seed,
-        report=lambda line: print(line, file=sys.stderr),
-    )
+    options = {name: getattr(command, name) for name in ("env", "levels", "episodes", "temperature", "seed")}
+    result = evaluate_run(command.run, **options, report=lambda line: print(line, file=sys.stderr))
     if command.json:
         print(json.dumps(result, allow_nan=False))
         return
@@ -84,40 +76,27 @@ def run(command: Eval) -> None:
     table = Table(title="Success", title_justify="left")
     for name in ("", "mean", "low", "high", "levels"):
         table.add_column(name, justify="right" if name else "left")
-    for key, title in titles.items():
-        if key in result:
-            table.add_row(title, *_rates(result[key]))
+    rows = [(title, result[key]) for key, title in titles.items() if key in result]
     for kind, part in result.get("categories", {}).items():
-        for key, interval in part.items():
-            table.add_row(f"{kind}: {titles[key]}", *_rates(interval))
+        rows += [(f"{kind}: {titles[key]}", interval) for key, interval in part.items()]
+    for title, interval in rows:
+        rates = (f"{interval[bound]:.1%}" for bound in ("mean", "low", "high"))
+        table.add_row(title, *rates, str(interval["n"]))
     Console().print(table)
     Console().print(levels_line(result["env"], result["seen"]), highlight=False)
 
 
-def _rates(interval: Mapping[str, Any]) -> tuple[str, ...]:
-    return (*(f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")), str(interval["n"]))
-
-
 def _eval_scripted(command: Eval) -> None:
     if command.run is not None or command.env is None or command.policy is None:
-        raise UserError("--policy evaluates a scripted player: give --env ENV and no run")
-    for name in ("episodes", "turns", "workers"):
-        if (getattr(command, name) or 1) < 1:
-            raise UserError(f"--{name} is {getattr(command, name)}, expected at least 1")
+        raise UserError("--policy evaluates a scripted policy: give --env ENV and no run")
+    check_at_least_1(command, "episodes", "turns", "workers")
     from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
 
-    result = evaluate_scripted(
-        command.env,
-        command.policy,
-        items=command.items,
-        episodes=command.episodes or 200,
-        turns=command.turns,
-        url=command.url,
-        token_file=command.token_file,
-        seed=command.seed or 0,
-        workers=command.workers,
-        report=lambda line: print(line, file=sys.stderr),
-    )
+    options = {
+        name: getattr(command, name) for name in ("env", "policy", "items", "turns", "url", "token_file", "workers")
+    }
+    options |= {"episodes": command.episodes or 200, "seed": command.seed or 0}
+    result = evaluate_scripted(**options, report=lambda line: print(line, file=sys.stderr))
     if command.json:
         print(json.dumps(result, allow_nan=False))
         return

@@ -3,7 +3,6 @@
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
 
-import contextlib
 import io
 import logging
 import os
@@ -15,6 +14,7 @@ import tyro
 
 from agentrl_jax import stopping
 from agentrl_jax.cli import bench, chat, compare, diagnose, envs, eval, export, plan, play, presets, serve, train
+from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
 from agentrl_jax.io import FULL
 
@@ -26,11 +26,7 @@ _GOES_ON = {
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command and exits with its exit code.
-
-    Args:
-        argv: words after `agentrl`; default: those of the process.
-    """
+    """Runs the command, `argv` after `agentrl` or the words of the process, and exits with its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if sys.stdin is None:  # closed, as by <&-: a file opened later must not take its number
         os.open(os.devnull, os.O_RDONLY)
@@ -44,82 +40,63 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         _run(words)
     except UserError as error:
-        print(f"agentrl: {shortened(error, MAX_ERROR)}", file=sys.stderr)
-        sys.exit(2)
+        _fail(shortened(error, MAX_ERROR))
     except KeyboardInterrupt:
         sentence = f"stopped{_GOES_ON.get(words[0] if words else '', '')}"
         if argv is None:  # threads that still compute would crash Python's teardown
             stopping.end(sentence, 130)
-        print(f"agentrl: {sentence}", file=sys.stderr)
-        sys.exit(130)
+        _fail(sentence, 130)
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno in FULL:
             file = error.filename or "a file"
             again = _GOES_ON.get(words[0] if words else "", "; give the command again")
-            print(f"agentrl: {file}: the disk is full; nothing is lost: make room{again}", file=sys.stderr)
-            sys.exit(2)
+            _fail(f"{file}: the disk is full; nothing is lost: make room{again}")
         where, why = shortened(error.filename or "a file"), error.strerror or shortened(error)
-        print(
-            f"agentrl: {where}: cannot be used ({why}), expected a path that can be read and written; give another "
-            "one, on a disk with room",
-            file=sys.stderr,
+        _fail(
+            f"{where}: cannot be used ({why}), expected a path that can be read and written; give another one, on a "
+            "disk with room"
         )
-        sys.exit(2)
     except Exception as error:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         what = shortened(str(error).splitlines()[0], 500) if str(error) else "out of memory"
-        print(f"agentrl: {what}; lower the number of groups, the batch or the size of the model", file=sys.stderr)
-        sys.exit(2)
+        _fail(f"{what}; lower the number of groups, the batch or the size of the model")
     sys.exit(0)
 
 
-def _unraisable(told: "sys.UnraisableHookArgs") -> None:
+def _fail(message: str, code: int = 2) -> NoReturn:
+    print(f"agentrl: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _unraisable(raised: "sys.UnraisableHookArgs") -> None:
     """If a checkpoint cannot be written, TensorStore still calls back into the event loop that Orbax has closed."""
-    if not (isinstance(told.exc_value, RuntimeError) and str(told.exc_value) == "Event loop is closed"):
-        sys.__unraisablehook__(told)
+    if not (isinstance(raised.exc_value, RuntimeError) and str(raised.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(raised)
 
 
 def _run(words: list[str]) -> None:
     for word in words:
         if flaw := text_flaw(word):
             raise UserError(f"{shortened(ascii(word))}: has {flaw}; expected plain text")
-    if words[:1] == ["train"] and len(words) > 1:
-        train.run(words[1:])
+    if len(words) > 1 and words[0] in ("train", "plan"):
+        (train.run if words[0] == "train" else plan.run)(words[1:])
         return
-    overrides: list[str] = []
-    if words[:1] == ["plan"] and not {"--help", "-h"} & set(words):
-        words, overrides = plan.own_words(words)
-    command = _parse(words or ["--help"])
+    with one_line_errors():
+        command: Any = tyro.extras.subcommand_cli_from_dict(
+            {kind.__name__.lower(): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
+            prog="agentrl",
+            description="Multi-turn reinforcement learning of language-model agents.",
+            args=words or ["--help"],
+            use_underscores=True,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
     seed = getattr(command, "seed", None)
     if seed is not None and not 0 <= seed < 2**32:
         raise UserError(f"--seed is {seed}, expected a whole number from 0 to {2**32 - 1}")
-    if isinstance(command, plan.Plan):
-        plan.run(command, overrides)
-    else:
-        _COMMANDS[type(command)](command)
-
-
-def _parse(words: list[str]) -> Any:
-    """Parses the command line; tyro's error message is shortened to one line."""
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.extras.subcommand_cli_from_dict(
-                {kind.__name__.lower(): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
-                prog="agentrl",
-                description="Multi-turn reinforcement learning of language-model agents.",
-                args=words,
-                use_underscores=True,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
-    except SystemExit as end:
-        if end.code in (0, None):
-            raise
-        _title, *lines = (line.strip(" │╭╮╰╯─") for line in complaint.getvalue().splitlines())
-        raise UserError(" ".join(line for line in lines if line.strip("-"))) from None
+    _COMMANDS[type(command)](command)
 
 
 _COMMANDS: dict[type, Callable[[Any], None]] = {

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.config import load_config
 
 
@@ -28,8 +29,13 @@ class Plan:
     """Print one JSON object, in bytes, instead of tables."""
 
 
-def run(command: Plan, overrides: list[str]) -> None:
-    """Prints the plan of a configuration, changed by the `overrides`."""
+def run(words: list[str]) -> None:
+    """Prints the plan of a configuration, which words after `agentrl plan` that are not its own options change."""
+    with one_line_errors():
+        options = (tyro.conf.FlagCreatePairsOff,)
+        command, overrides = tyro.cli(
+            Plan, prog="agentrl plan", args=words, return_unknown_args=True, use_underscores=True, config=options
+        )
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
     from agentrl_jax.errors import refusals
     from agentrl_jax.parallel.topology import described_devices
@@ -43,19 +49,3 @@ def run(command: Plan, overrides: list[str]) -> None:
         print(json.dumps(as_json(plan, memory), allow_nan=False))
     else:
         Console().print(as_table(plan, memory))
-
-
-def own_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Splits the words of the command line into those of `agentrl plan` and those that change its configuration."""
-    own, others = words[:2], words[2:]
-    rest: list[str] = []
-    options = {field.name: field.type is bool for field in dataclasses.fields(Plan) if field.name != "file"}
-    while others:
-        word = others.pop(0)
-        name = word.lstrip("-").partition("=")[0]
-        group = own if name in options else rest
-        group.append(word)
-        takes_a_value = "=" not in word and not options.get(name, False)
-        if takes_a_value and others:
-            group.append(others.pop(0))
-    return own, rest

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from agentrl_jax.cli.checks import known, readable
+from agentrl_jax.cli.checks import check_env, check_level_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,9 @@ class Play:
 
 def run(command: Play) -> None:
     """Plays one episode."""
-    known(command.env, "env")
-    readable(command.levels)
+    check_env(command.env, "env")
+    check_level_file(command.levels)
     from agentrl_jax.evaluate.play import play
 
-    play(command.env, style=command.style, think=command.think, seed=command.seed, levels=command.levels)
+    options = dataclasses.asdict(command)
+    play(options.pop("env"), **options)

@@ -46,16 +46,8 @@ class Serve:
     """For a parent process: print the address as a line of JSON when it listens, and end when standard input closes."""
 
 
-HANDLES = 2**30
-"""Upper bound of a server's first handle, which is random; all that follow fit into 31 bits."""
-
-
 def run(command: Serve) -> None:
-    """Serves until a signal arrives.
-
-    Raises:
-        UserError: an option is invalid, the environment is unknown or lacks something, or the port is in use.
-    """
+    """Serves until a signal arrives."""
     from agentrl_jax.services.catalog import get_service
     from agentrl_jax.services.protocol import routes_of
     from agentrl_jax.services.server.access import read_token, served_hosts
@@ -87,7 +79,7 @@ def run(command: Serve) -> None:
         any_address=command.host in ("0.0.0.0", "::"),
         workers=command.workers,
         token=token,
-        first_handle=0 if upstream else secrets.randbelow(HANDLES),
+        first_handle=0 if upstream else secrets.randbelow(2**30),  # so that all that follow fit into 31 bits
     )
     app = create_app(service, routes_of(service.name), limits, upstream=upstream)
     serve(

@@ -7,10 +7,9 @@ from typing import Annotated
 import tyro
 
 from agentrl_jax import stopping
-from agentrl_jax.cli.checks import as_user_error
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.config.keys import listing
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, refusals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +27,7 @@ stopped goes on from its last checkpoint when the same command is given again. W
 
 
 def run(words: list[str]) -> None:
-    """Trains with the words after `agentrl train`, or shows every key with its value.
-
-    Raises:
-        UserError: the configuration or the run is refused.
-    """
+    """Trains with the words after `agentrl train`, or shows every key with its value."""
     file = words[0] if not words[0].startswith("-") else None
     if "--help" in words or "-h" in words:
         default = load_config(file, [word for word in words[1:] if word not in ("--help", "-h")]) if file else Config()
@@ -40,11 +35,18 @@ def run(words: list[str]) -> None:
         return
     if file is None:
         raise UserError(
-            f"{words[0]!r} stands where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
+            f"{words[0]!r} is given where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
         )
     config = load_config(file, words[1:])
     with stopping.ends_with(lambda: _kept(config.run_dir)):
-        _train(config)
+        from envs_jax.registry import make
+
+        for index, task in enumerate(() if config.served else config.tasks):
+            with refusals(f"tasks.{index}"):
+                make(task.env, **task.options)
+        from agentrl_jax.train.run import train
+
+        train(config)
 
 
 def _kept(run: str) -> str:
@@ -55,14 +57,3 @@ def _kept(run: str) -> str:
     if not steps:
         return "there is no checkpoint yet; the same command begins again"
     return f"the checkpoint of step {steps[-1]} is kept; the same command goes on from it"
-
-
-def _train(config: Config) -> None:
-    from envs_jax.registry import make
-
-    for index, task in enumerate(() if config.served else config.tasks):
-        with as_user_error(f"tasks.{index}"):
-            make(task.env, **task.options)
-    from agentrl_jax.train.run import train
-
-    train(config)
