@@ -143,13 +143,13 @@ def objective(
 
     Only gspo reads `mask`, only ppo `dual_clip`; policy_gradient reads no bound.
     """
-    inputs, bounds = (logprob, old_logprob, advantages), {"clip_low": clip_low, "clip_high": clip_high}
+    inputs = logprob, old_logprob, advantages
     if name == "ppo":
-        return policy_loss(*inputs, **bounds, dual_clip=dual_clip)
+        return policy_loss(*inputs, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
     if name == "gspo":
-        return gspo_loss(*inputs, mask, **bounds)
+        return gspo_loss(*inputs, mask, clip_low=clip_low, clip_high=clip_high)
     if name == "cispo":
-        return cispo_loss(*inputs, **bounds)
+        return cispo_loss(*inputs, clip_low=clip_low, clip_high=clip_high)
     if name == "policy_gradient":
         return policy_gradient_loss(*inputs)
     assert_never(name)
