@@ -12,10 +12,7 @@ NAMES = (*TEXT_SERVICES, *INSTRUCTIONS)
 
 
 def get_service(name: str) -> Service:
-    """The service called `name`: one of `TEXT_SERVICES`, another AgentGym service, or an environment of `envs_jax`.
-
-    Raises `ValueError` if there is none, or a package it needs is not installed.
-    """
+    """The service of this name, also of `envs_jax`; `ValueError` if there is none, or a package it needs is missing."""
     if name in TEXT_SERVICES:
         return importlib.import_module(f"agentrl_jax.services.environments.{name}").SERVICE
     if name in INSTRUCTIONS:

@@ -101,7 +101,7 @@ def read_mapping(folder: Path) -> dict[str, int]:
 
 def read_ids(path: Path) -> tuple[str, ...]:
     """The item ids of a file, at least one, in order."""
-    ids = [entry.get("item_id") for entry in _read_objects(path)]
+    ids: list[Any] = [entry.get("item_id") for entry in _read_objects(path)]
     for number, item_id in enumerate(ids):
         if not isinstance(item_id, str):
             raise ValueError(

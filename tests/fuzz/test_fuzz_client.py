@@ -172,7 +172,7 @@ def test_a_few_answers_of_any_kind(server, bounded_memory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WIRE))
 def test_answers_of_any_kind(name, server, bounded_memory):
-    routes = ["create", "step", *(["observation"] if WIRE[name].observes else ["reset"])]
+    routes = ["create", "step", *(["observation"] if WIRE[name].fetches_observation else ["reset"])]
     counts = play(server, name, routes, 300, random.Random(name))
     assert min(counts.values()) > 100
 

@@ -249,7 +249,7 @@ def _add_server_routes(app: FastAPI, handlers: _Handlers) -> None:
 
 def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
     """Adds the routes that open, play, show and close an instance, with the field names of `RouteSpec`."""
-    routes, handle = handlers.routes, handlers.routes.handle
+    routes, handle, item = handlers.routes, handlers.routes.handle, handlers.routes.item_field
 
     def get(name: str, read: Callable[[int, Instance], Any]) -> None:
         async def route(given: Annotated[int, Query(alias=handle)]) -> Response:
@@ -270,26 +270,28 @@ def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
         app.add_api_route(f"{routes.prefix}/{name}", route, methods=["POST"], name=name)
 
     integer = Annotated[int, Field(ge=-MOST_ITEM, lt=MOST_ITEM)]
-    instance = {handle: (integer, ...)}
+    instance: dict[str, Any] = {handle: (integer, ...)}
     asked = {name: (Any, ... if required else None) for name, required in (routes.create_body or {}).items()}
     post("create", lambda _, too_late: handlers.create(too_late), asked, optional=routes.create_body is None)
-    further = {name: (Any, value) for name, value in routes.reset_body.items()}
+    fields = instance | {name: (Any, value) for name, value in routes.reset_body.items()}
     # AgentGym's TextCraft starts with the first item if none is named.
-    item = {routes.item_field: (integer, 0 if routes.create_starts_episode else ...)}
-    post(
-        "reset",
-        lambda body, _: handlers.reset(getattr(body, handle), getattr(body, routes.item_field)),
-        {**instance, **further, **item},
-        resets=True,
-    )
+    fields[item] = (integer, 0 if routes.create_starts_episode else ...)
+    post("reset", lambda body, _: handlers.reset(getattr(body, handle), getattr(body, item)), fields, resets=True)
     text = (Annotated[str, Field(max_length=handlers.limits.action_chars)], ...)
+
+    def step(method: str, body: Any, _: threading.Event) -> Any:
+        return handlers.step(method, getattr(body, handle), body.action)
+
     for method in ("step", *routes.step_variants):
-        play = functools.partial(handlers.step, method)
-        post(method, lambda body, _, play=play: play(getattr(body, handle), body.action), {**instance, "action": text})
+        post(method, functools.partial(step, method), {**instance, "action": text})
     if routes.has_close or not handlers.upstream:
         post("close", lambda body, _: handlers.close(getattr(body, handle)), instance)
     get("observation", lambda number, instance: _last(number, instance).observation)
     detail = (*routes.step_fields, "deleted")
     get("detail", lambda number, instance: routes.answer_fields(detail, number, _last(number, instance)))
+
+    def view(name: str, _: int, instance: Instance) -> Any:
+        return getattr(instance.env, name)()
+
     for name in handlers.service.views:
-        get(name, lambda _, instance, name=name: getattr(instance.env, name)())
+        get(name, functools.partial(view, name))
