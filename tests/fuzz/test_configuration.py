@@ -57,7 +57,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("seed: " + "1" * 5000, "a number of 5000 characters"),
         ("seed: 0x" + "f" * 5000, "a number of 5002 characters"),
         ("2020-01-01: 1", "unknown key 2020-01-01"),
-        ("run_dir: !!timestamp x", "stands for no plain value"),
+        ("run_dir: !!timestamp x", "is not that of a plain value"),
         ('run_dir: "a\\0b"', "a NUL character"),
         ('run_dir: "\\ud800"', "no Unicode text"),
         ('run_dir: "\\UFFFFFFFF"', "cannot be read"),
