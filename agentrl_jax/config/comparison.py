@@ -117,11 +117,7 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
 
 
 def check_same(name: str, saved: Config, now: Config) -> None:
-    """Refuses to resume a variant that was run with another configuration.
-
-    Raises:
-        UserError: the configurations differ.
-    """
+    """Raises UserError if a variant that is resumed was run with another configuration."""
     keys = differences(saved, now)
     if keys:
         given = f"the variant {name} was played with another configuration ({', '.join(keys[:6])} differ)"

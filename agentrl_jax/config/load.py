@@ -161,11 +161,7 @@ def leaves(node: Any, prefix: str = "", *, lists: bool = True) -> Iterator[tuple
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the keys and values of a YAML file, with safe types only.
-
-    Raises:
-        UserError: the file cannot be read, or is not a mapping.
-    """
+    """Reads the keys and values of a YAML file, with safe types only; raises UserError if that is not possible."""
     name = shortened(path)
     try:
         with open(path, "rb") as file:

@@ -43,11 +43,7 @@ ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
 
 
 def load_model(config: ModelConfig, sharding: Placement = None) -> Pretrained | None:
-    """Loads the pretrained model that is named, if any, with parameters in the dtype of frozen parameters.
-
-    Raises:
-        WeightsError: the model is missing, broken or not supported.
-    """
+    """Loads the pretrained model that is named, if any, with parameters in the dtype of frozen parameters."""
     if not config.pretrained:
         return None
     return load_pretrained(
@@ -110,11 +106,7 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
 
 
 def build_compiled_env(config: Config, tokenizer: Tokenizer) -> CompiledEnv:
-    """Builds the batched environment of a run with compiled tasks.
-
-    Raises:
-        UserError: the tasks are services.
-    """
+    """Builds the batched environment of compiled tasks; raises UserError if the tasks are services."""
     if config.served:
         raise UserError(f"{config.tasks[0].env} is a service; this works with compiled environments only")
     tasks = tuple(build_task(task, config.prompt, tokenizer) for task in config.tasks)

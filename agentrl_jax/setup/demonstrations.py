@@ -29,11 +29,7 @@ MAX_BATCHES = 64
 
 
 def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> Int[np.ndarray, "E T A"]:
-    """Cuts plans into turns of `actions_per_turn` actions, padded with -1.
-
-    Raises:
-        ValueError: a plan does not fit in T turns.
-    """
+    """Cuts plans into turns of actions, padded with -1; raises ValueError if a plan does not fit."""
     table = np.full((len(plans), turns * actions_per_turn), -1, np.int32)
     for row, plan in zip(table, plans):
         if len(plan) > len(row):

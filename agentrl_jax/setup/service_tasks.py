@@ -149,10 +149,7 @@ class Services:
     def baselines(self, task: int, episodes: int) -> Baselines | None:
         """Success of random and scripted play on the first held-out items; None if the service has no oracle.
 
-        Both are played with the agent's number of turns, one action per turn.
-
-        Raises:
-            UserError: the service fails.
+        Both are played with the agent's number of turns, one action per turn. Raises UserError if the service fails.
         """
         served, oracle = self.tasks[task], self.tasks[task].service.oracle
         items = served.held_out[:episodes]
