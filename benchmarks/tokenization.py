@@ -141,9 +141,10 @@ def play(
         prompt = config.prompt.replace(encoder=encoder)
         batched_env = build.build_compiled_env(config.replace(prompt=prompt), tokenizer)
         program = programs.rollout(encoder, model, batched_env, engine)
-        levels = level_splits(batched_env).tasks[0]
+        levels, seed = level_splits(batched_env).tasks[0], config.evaluation.seed
+        settings = build.rollout_settings(config, batched_env, 1, 0.0)
         eval_sets.append(
-            EvalSet(program, min(episodes, 64), batched_env, config, 0, levels, Split.TEST, config.evaluation.seed)
+            EvalSet(program, min(episodes, 64), batched_env, settings, prompt, 0, levels, Split.TEST, seed)
         )
     for how, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         both = [eval_set.play(params, eval_set.number(episodes), temperature) for eval_set in eval_sets]

@@ -27,10 +27,9 @@ CHUNK = 64
 
 
 class Conversation:
-    """A conversation with a model. Token ids are only appended, so that the KV cache is never recomputed.
+    """A conversation with a model; `ids` are all its tokens so far, those of responses as sampled.
 
-    Attributes:
-        ids: all tokens so far; those of responses as sampled.
+    They are only appended, so that the KV cache is never recomputed.
     """
 
     def __init__(
@@ -45,23 +44,16 @@ class Conversation:
         system: str = "",
         thinking: bool | None = None,
     ):
-        """Starts a conversation.
+        """Starts a conversation of at most `length` tokens.
 
-        Args:
-            params: stacked parameters.
-            shape: configuration of the decoder.
-            tokenizer: tokenizer with a chat format.
-            length: most tokens of the whole conversation.
-            temperature: sampling temperature of the responses; 0 takes the most likely token.
-            seed: seed of the sampling.
-            system: system message; empty for the chat template's own, if any.
-            thinking: as `text.chat.chat_format` takes it.
+        The tokenizer needs a chat format. A `temperature` of 0 takes the most likely token. An empty `system` message
+        leaves it to the chat template, and `thinking` is as `text.chat.chat_format` takes it.
         """
         self.ids: list[int] = []
         self._tokenizer, self._length, self._thinking = tokenizer, length, thinking
         self._opening = [("system", system)] if system else []
         self._temperature, self._key = jnp.full(1, temperature, jnp.float32), jax.random.key(seed)
-        self._read, self._ended = 0, True
+        self._cached, self._ended = 0, True
         self._params = _prepare_for_decode(params, shape)
         self._cache = decoder.init_cache(shape, 1, length)
         self._shape = shape
@@ -69,25 +61,21 @@ class Conversation:
     def respond(self, message: str, max_tokens: int) -> Iterator[int]:
         """Asks the model and yields its response token by token, without the token that ends it.
 
-        Args:
-            message: the user's message.
-            max_tokens: longest response.
-
         Raises:
             UserError: the conversation has become too long, or the tokenizer has no chat format.
         """
         with refusals():
             if self.ids:
-                asked = following_ids(self._tokenizer, message, response_ended=self._ended, thinking=self._thinking)
+                prompt = following_ids(self._tokenizer, message, response_ended=self._ended, thinking=self._thinking)
             else:
                 opening = [*self._opening, ("user", message)]
-                asked = conversation_ids(self._tokenizer, opening, thinking=self._thinking)
-        if len(self.ids) + len(asked) >= self._length:
+                prompt = conversation_ids(self._tokenizer, opening, thinking=self._thinking)
+        if len(self.ids) + len(prompt) >= self._length:
             raise UserError(
-                f"the conversation has {len(self.ids) + len(asked)} tokens, more than the {self._length} that it may "
+                f"the conversation has {len(self.ids) + len(prompt)} tokens, more than the {self._length} that it may "
                 "have (--length, and the positions of the model); start a new one"
             )
-        self.ids += asked
+        self.ids += prompt
         self._ended = False
         for _ in range(min(max_tokens, self._length - len(self.ids))):
             token = self._next()
@@ -100,22 +88,16 @@ class Conversation:
     def _next(self) -> int:
         """Prefills the tokens that are not yet in the cache and samples the next one."""
         token = None
-        while self._read < len(self.ids):
-            part = self.ids[self._read : self._read + (CHUNK if len(self.ids) - self._read > 1 else 1)]
-            tokens = np.zeros((1, 1 if len(part) == 1 else CHUNK), np.int32)
-            tokens[0, : len(part)] = part
+        while self._cached < len(self.ids):
+            chunk = self.ids[self._cached : self._cached + CHUNK]
+            tokens = np.zeros((1, 1 if len(chunk) == 1 else CHUNK), np.int32)
+            tokens[0, : len(chunk)] = chunk
+            start, count = jnp.array([self._cached], jnp.int32), jnp.array([len(chunk)], jnp.int32)
             key = jax.random.fold_in(self._key, len(self.ids))[None]
             token, self._cache = _step(
-                self._shape,
-                self._params,
-                self._cache,
-                tokens,
-                jnp.array([self._read], jnp.int32),
-                jnp.array([len(part)], jnp.int32),
-                key,
-                self._temperature,
+                self._shape, self._params, self._cache, tokens, start, count, key, self._temperature
             )
-            self._read += len(part)
+            self._cached += len(chunk)
         return int(np.asarray(token)[0])
 
 
@@ -130,30 +112,21 @@ def _step(shape: DecoderConfig, params, cache, tokens, start, count, keys, tempe
 
 
 class Speaker(NamedTuple):
-    """What a conversation needs from a model: the first three arguments of `Conversation` and two settings.
-
-    Attributes:
-        params: stacked parameters.
-        shape: configuration of the decoder.
-        tokenizer: its tokenizer.
-        positions: most tokens of a conversation; None for no limit.
-        thinking: whether responses have a think block unless chosen otherwise; None leaves it to the template.
-    """
+    """What a conversation needs from a model: the first three arguments of `Conversation` and two settings."""
 
     params: Params
     shape: DecoderConfig
     tokenizer: Tokenizer
     positions: int | None
+    """Most tokens of a conversation; None for no limit."""
     thinking: bool | None = None
+    """Whether responses have a think block unless chosen otherwise; None leaves it to the template."""
 
 
 def speaker(model: str, *, online: bool = False, revision: str | None = None) -> Speaker:
-    """Loads a pretrained model, or the policy of a run.
+    """Loads a pretrained model, with arguments as `load_pretrained`, or the policy of a run from its folder.
 
-    Args:
-        model: as `load_pretrained` takes it, or the folder of a run.
-        online: as `load_pretrained` takes it; a run's configuration sets it for the run's model.
-        revision: as `online`.
+    A run's configuration sets `online` and `revision` for the run's model.
 
     Raises:
         UserError: the model cannot be used, or the run's policy was never trained on chat.
@@ -192,19 +165,10 @@ def chat(
     online: bool,
     revision: str | None,
 ) -> None:
-    """Chats with a model until the input ends.
+    """Chats with a model until the input ends; arguments are those of `speaker` and `Conversation`.
 
-    Args:
-        model: as `speaker` takes it.
-        system: as `Conversation` takes it.
-        temperature: as `Conversation` takes it.
-        max_tokens: longest response.
-        length: as `Conversation` takes it; limited to the model's positions.
-        seed: as `Conversation` takes it.
-        thinking: whether responses have a think block; "auto" takes the setting of the run's training, or else the
-            template's default.
-        online: as `speaker` takes it.
-        revision: as `speaker` takes it.
+    `length` is limited to the model's positions. `thinking` says whether responses have a think block; "auto" takes the
+    setting of the run's training, or else the template's default.
 
     Raises:
         UserError: the model cannot be used, or the conversation has become too long.

@@ -61,9 +61,7 @@ def diagnose(run: str | os.PathLike[str], figure: str | os.PathLike[str] | None 
         try:
             plot_curves(rows, figure, title=Path(run).name, subplots=SUBPLOTS)
         except OSError as error:
-            raise UserError(
-                f"{figure}: the figure cannot be written ({error.strerror}); name a file elsewhere with --figure"
-            ) from error
+            raise UserError(f"{figure}: the figure cannot be written ({error.strerror}); change --figure") from error
     return judge(rows, findings)
 
 
@@ -98,17 +96,8 @@ def judge(rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> dic
         "lines": lines,
         "iterations": newest,
         "alarms": [
-            {
-                "name": f.alarm.name,
-                "metric": f.alarm.metric,
-                "unit": f.alarm.unit,
-                "collapse": f.alarm.collapse,
-                "began": f.began,
-                "raised": f.raised[0],
-                "lasts": f.lasts,
-                "value": f.seen,
-                "source": f.alarm.source,
-            }
+            {name: getattr(f.alarm, name) for name in ("name", "metric", "unit", "collapse", "source")}
+            | {"began": f.began, "raised": f.raised[0], "lasts": f.lasts, "value": f.seen}
             for f in raised
         ],
     }

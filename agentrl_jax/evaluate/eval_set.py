@@ -1,7 +1,4 @@
-"""Held-out evaluation: the same levels for every policy, one episode per level.
-
-Shapes: `n` episodes.
-"""
+"""Held-out evaluation: the same levels for every policy, one episode per level."""
 
 import contextlib
 import dataclasses
@@ -12,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Int8
 
-from agentrl_jax.config import Config, TaskConfig
+from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.config.checks import check_sizes
 from agentrl_jax.errors import UserError, refusals
-from agentrl_jax.evaluate.lines import episode_budget, null_success
+from agentrl_jax.evaluate.baselines import null_success, success_intervals
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.parallel.mesh import make_mesh
@@ -27,13 +26,14 @@ from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.host_environment import HostTask
 from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory, level_ids
-from agentrl_jax.runs.run_folder import read_config, read_rows
+from agentrl_jax.runs.records import read_rows
+from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from envs_jax import registry
-from envs_jax.budget import Baselines
+from envs_jax.budget import Baselines, Budget
 from envs_jax.splits import MAX_DRAWS, Split
 
 ATTEMPTS = 3
@@ -45,29 +45,25 @@ Params = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class EvalSet:
-    """Levels of one task, and the program that plays them.
-
-    Attributes:
-        program: rollout of `chunk` episodes with group size 1.
-        chunk: episodes per dispatch.
-        batched_env: environment with the program's tasks.
-        config: the run's configuration.
-        task: index of the task.
-        levels: how the task's levels are split.
-        split: the split whose levels are played.
-        seed: seed of levels and sampling.
-        kinds: category of each of the task's levels, if there are several.
-    """
+    """Levels of one task, and the program that plays them."""
 
     program: RolloutProgram
+    """Rollout of `chunk` episodes with group size 1."""
     chunk: int
     batched_env: CompiledEnv | HostEnv
-    config: Config
+    """Environment with the program's tasks."""
+    settings: RolloutSettings
+    """Settings of a rollout; `settings_at` replaces split and temperature."""
+    prompt: PromptConfig
     task: int
+    """Index of the task."""
     levels: TaskLevels
     split: Split
+    """The split whose levels are played."""
     seed: int
-    kinds: Sequence[str] | None = None
+    """Seed of levels and sampling."""
+    categories: Sequence[str] | None = None
+    """Category of each of the task's levels, if there are several."""
 
     @property
     def key(self) -> jax.Array:
@@ -83,10 +79,10 @@ class EvalSet:
         """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
         return wanted if self.rows is None else min(wanted, len(self.rows))
 
-    def settings(self, temperature: float) -> RolloutSettings:
+    def settings_at(self, temperature: float) -> RolloutSettings:
         """Settings of one dispatch."""
-        split = self.levels.split(self.split)
-        return build.rollout_settings(self.config, self.batched_env, self.chunk, temperature, split=split)
+        split = jnp.asarray(self.levels.split(self.split), jnp.int32)
+        return self.settings.replace(temperature=jnp.full(self.chunk, temperature, jnp.float32), split=split)
 
     def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
@@ -97,24 +93,24 @@ class EvalSet:
         Raises:
             UserError: environments failed in all attempts.
         """
-        settings = self.settings(temperature)
+        settings = self.settings_at(temperature)
         parts = []
         for first in range(0, episodes, self.chunk):
             ids = build.evaluation_ids(first, self.chunk, self.task, self.rows)
-            play = functools.partial(self.program, params, self.key, ids, settings)
-            parts.append(self._whole(play, min(self.chunk, episodes - first)))
+            dispatch = functools.partial(self.program, params, self.key, ids, settings)
+            parts.append(self._retry_failed(dispatch, min(self.chunk, episodes - first)))
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
 
-    def _whole(self, play: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:
-        """Plays a dispatch until none of its first `count` episodes has failed."""
-        found = jax.tree.map(np.asarray, play()[0])
+    def _retry_failed(self, dispatch: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:
+        """Repeats a dispatch until none of its first `count` episodes has failed."""
+        found = jax.tree.map(np.asarray, dispatch()[0])
         for _ in range(ATTEMPTS - 1):
             if not found.failed[:count].any():
                 break
-            failed, again = found.failed, jax.tree.map(np.asarray, play()[0])
-            found = jax.tree.map(lambda old, new, f=failed: _where(f, new, old), found, again)
+            failed, again = found.failed, jax.tree.map(np.asarray, dispatch()[0])
+            found = jax.tree.map(functools.partial(_where, failed), again, found)
         if isinstance(self.batched_env, HostEnv):
-            self.batched_env.host_episodes.clear()  # episodes that have already ended on the device
+            self.batched_env.host_episodes.clear()  # closes what has already ended on the device
         if found.failed[:count].any():
             why = "see whether the service is well"
             if isinstance(self.batched_env, CompiledEnv):
@@ -131,24 +127,23 @@ class EvalSet:
         if isinstance(task, HostTask):
             return None if task.baselines is None else task.baselines(episodes)
         levels = self.boards(episodes)
-        known = registry.level_baselines(task.name, task.env_params, levels, episode_budget(self.config.prompt))
+        budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
+        known = registry.level_baselines(task.name, task.env_params, levels, budget)
         return known and known._replace(null=null_success(task.env, task.env_params, levels))
 
-    def boards(self, episodes: int) -> np.ndarray:
-        """The first levels of a task, i8[n, H, W]; i8[n, 0, 0] if its levels are not boards."""
+    def boards(self, episodes: int) -> Int8[np.ndarray, "n H W"]:
+        """The first levels of a task; i8[n, 0, 0] if its levels are not boards."""
         task = self.batched_env.tasks[self.task]
         if isinstance(task, HostTask):
             return np.zeros((episodes, 0, 0), np.int8)
         if self.rows is not None:
             return np.asarray(task.env_params.levels)[self.rows[:episodes]]
-        return registry.draw_levels(task.env, task.env_params, self._keys(episodes), self.levels.split(self.split))
-
-    def _keys(self, episodes: int) -> jax.Array:
-        return rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
+        keys = rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
+        return registry.draw_levels(task.env, task.env_params, keys, self.levels.split(self.split))
 
 
-def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    return np.where(rows.reshape(rows.shape + (1,) * (old.ndim - 1)), new, old)
+def _where(rows: Bool[np.ndarray, " n"], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(rows.reshape(rows.shape + (1,) * (a.ndim - 1)), a, b)
 
 
 def evaluate_run(
@@ -166,15 +161,10 @@ def evaluate_run(
     Unreadable rows of its records are reported but not refused: success depends on the checkpoint alone, and only the
     number of levels learned from needs the records. That number is None if they have a gap.
 
-    Args:
-        run: folder of the run.
-        env: tag of another environment than that of the run's first task; if the run has a task with this tag, its
-            options and levels apply. For a run on services: one of its own tags.
-        levels: file with levels, each played once.
-        episodes: number of held-out levels; default: `evaluation.episodes`.
-        temperature: temperature of the sampled evaluation; default: `evaluation.temperature`.
-        seed: seed of levels and sampling; default: `evaluation.seed`.
-        report: called with each progress line.
+    `env` is the tag of another environment than that of the run's first task; if the run has a task with this tag, its
+    options and levels apply; for a run on services it is one of its own tags. `levels` is a file with levels, each
+    played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
+    `evaluation`.
 
     Returns:
         env, iteration, episodes, seed, temperature; `seen`, from `seen.seen_levels`; `success` and `success_greedy`,
@@ -199,9 +189,17 @@ def evaluate_run(
         raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
     with contextlib.ExitStack() as stack:
         with refusals():
-            policy, eval_set = _panel_of_run(run, config, env, levels, stack)
+            policy, eval_set = _load(run, config, env, levels, stack)
         learned = _learned(Path(run), policy.step, report)
-        return _evaluated(policy, eval_set, episodes, temperature, seed, levels is not None, learned, report)
+        # The levels of a file are played once each.
+        wanted = config.evaluation.episodes if levels is None else eval_set.batched_env.levels(0)
+        number = eval_set.number(wanted)
+        chunk = min(number, config.train.validation_episodes)
+        eval_set = dataclasses.replace(eval_set, chunk=chunk, seed=eval_set.seed if seed is None else seed)
+        env = config.tasks[0].env if env is None else env
+        report(f"{number} levels of {env}, iteration {policy.iteration}")
+        results = _results(policy, eval_set, number, temperature or config.evaluation.temperature, learned)
+        return {"env": env, "iteration": policy.iteration, "episodes": number, "seed": eval_set.seed} | results
 
 
 def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
@@ -220,70 +218,41 @@ def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | 
             "whole file to have that count"
         )
     elif bad:
-        report(f"{run}: {' and '.join(bad)}; nothing that is told here needs them")
+        report(f"{run}: {' and '.join(bad)}; no result needs them")
     return learned
 
 
-def _evaluated(
-    policy: RunPolicy,
-    eval_set: EvalSet,
-    episodes: int | None,
-    temperature: float | None,
-    seed: int | None,
-    every_level: bool,
-    learned: set[str] | None,
-    report: Callable[[str], None],
+def _results(
+    policy: RunPolicy, eval_set: EvalSet, episodes: int, temperature: float, learned: set[str] | None
 ) -> dict[str, Any]:
-    config = eval_set.config
-    # Given levels are played once each.
-    wanted = eval_set.batched_env.levels(eval_set.task) if every_level else episodes or config.evaluation.episodes
-    episodes = eval_set.number(wanted)
-    eval_set = dataclasses.replace(
-        eval_set, seed=eval_set.seed if seed is None else seed, chunk=min(episodes, config.train.validation_episodes)
-    )
-    task = eval_set.config.tasks[0]
-    temperature = temperature or config.evaluation.temperature
-    report(f"{episodes} levels of {task.env}, iteration {policy.iteration}")
+    """Plays the levels and returns what `evaluate_run` describes, from `temperature` on."""
+    task = eval_set.batched_env.tasks[eval_set.task]
     sampled = eval_set.play(policy.params, episodes, temperature)
     greedy = eval_set.play(policy.params, episodes, 0.0)
+
+    def successes(rows: Any = slice(None)) -> dict[str, Any]:
+        played = {"success": sampled, "success_greedy": greedy}
+        return {name: success_interval(trajectory.success[rows]) for name, trajectory in played.items()}
+
     result = {
-        "env": task.env,
-        "iteration": policy.iteration,
-        "episodes": episodes,
-        "seed": eval_set.seed,
         "temperature": temperature,
-        "success": success_interval(sampled.success),
-        "success_greedy": success_interval(greedy.success),
+        **successes(),
         "return": mean_interval(np.asarray(sampled.returns, np.float64)),
+        "seen": seen_levels(learned, level_ids(sampled), eval_set.levels, task, eval_set.boards(episodes)),
     }
-    boards = eval_set.boards(episodes)
-    result["seen"] = seen_levels(
-        learned, level_ids(sampled), eval_set.levels, eval_set.batched_env.tasks[eval_set.task], boards
-    )
     known = eval_set.baselines(episodes)
     if known is not None:
-        result |= {"random": success_interval(known.random), "optimal": success_interval(known.optimal)}
-        result |= {"optimal_is": known.optimal_is}
-        result |= {} if known.null is None else {"null": success_interval(known.null)}
-    if eval_set.kinds is not None:
-        of = np.array(eval_set.kinds[:episodes])
-        result["categories"] = {
-            kind: {
-                "success": success_interval(sampled.success[of == kind]),
-                "success_greedy": success_interval(greedy.success[of == kind]),
-            }
-            for kind in sorted(set(of.tolist()))
-        }
+        result |= success_intervals(known) | {"optimal_is": known.optimal_is}
+    if eval_set.categories is not None:
+        of_level = np.array(eval_set.categories[:episodes])
+        result["categories"] = {name: successes(of_level == name) for name in sorted(set(of_level.tolist()))}
     return result
 
 
-def _panel_of_run(
+def _load(
     run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None, stack: contextlib.ExitStack
 ) -> tuple[RunPolicy, EvalSet]:
-    """The policy of a run's newest checkpoint, and the eval set that `evaluate_run` describes.
-
-    Resources to close after the evaluation are registered on the stack.
-    """
+    """The policy of a run's newest checkpoint and the levels to evaluate; services are closed by the stack."""
     policy = load_policy(run, config)
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
@@ -300,18 +269,19 @@ def _panel_of_run(
     batched_env = batched_envs(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     build.check_positions(policy.pretrained, batched_env, engine)
-    divided = level_splits(batched_env).tasks[0]
+    task_levels = level_splits(batched_env).tasks[0]
     if levels is not None:
-        divided = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
+        task_levels = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
     eval_set = EvalSet(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
         batched_env=batched_env,
-        config=config,
+        settings=build.rollout_settings(config, batched_env, 1, 0.0),
+        prompt=prompt,
         task=0,
-        levels=divided,
+        levels=task_levels,
         split=Split.TEST,
         seed=config.evaluation.seed,
-        kinds=None if services is None else services.kinds([batched_env.levels(0)]),
+        categories=None if services is None else services.kinds([batched_env.levels(0)]),
     )
     return policy, eval_set

@@ -23,14 +23,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     """Plays one episode. Standard output is exactly what the agent would read; hints go to standard error.
 
     A line from standard input is one response. A bare list of actions gets the tags around it. The line `quit` or the
-    end of the input ends the game.
-
-    Args:
-        env: tag of the environment.
-        style: name of the prompt style.
-        think: whether the response format has a think block.
-        seed: seed of the level and of the environment's randomness.
-        levels: file with levels, the first of which is played; None to generate one.
+    end of the input ends the game. The first level of the file `levels` is played; None to generate one.
 
     Raises:
         UserError: the environment is unknown, or the levels cannot be read or do not fit it.
@@ -53,7 +46,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         env_params=(task.env_params,),
     )
     ids = build.episode_ids(group=[0], member=[0], task=[0], level=[0 if levels else -1])
-    begin, act = jax.jit(batched_env.reset), jax.jit(functools.partial(batched_env.step, new_context=False))
+    reset, step = jax.jit(batched_env.reset), jax.jit(functools.partial(batched_env.step, new_context=False))
 
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
@@ -62,7 +55,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
     listed = task.env.actions if task.env.lists_actions else ()
     example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
     _hint(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
-    state, message = begin(jax.random.key(seed), settings, ids)
+    state, message = reset(jax.random.key(seed), settings, ids)
     show(task.prompt.prefix)
     total, solved = 0.0, False
     for _ in range(prompt.max_turns):
@@ -81,7 +74,7 @@ def play(env: str, *, style: Literal["compact", "ragen"], think: bool, seed: int
         if parsed.num_valid < parsed.num_parsed or not parsed.num_valid:
             _hint("Not understood in full" + (f"; actions are {', '.join(listed)}." if listed else "."))
         # The response counts as truncated, so that the next message shows how its turn is closed.
-        state, result, message = act(
+        state, result, message = step(
             settings, state, empty_response(1, 1), _on_device(parsed, grammar), jnp.ones(1, bool)
         )
         total += float(result.reward[0])

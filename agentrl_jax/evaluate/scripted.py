@@ -29,19 +29,11 @@ def evaluate_scripted(
     workers: int = 4,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Plays each item of a set once.
+    """Plays each item of a set once with the service's oracle or with random actions.
 
-    Args:
-        env: name of the service.
-        policy: the scripted policy: the service's oracle, or random actions.
-        items: numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order.
-        episodes: number of items if `items` is None.
-        turns: limit of turns per episode; None for the service's usual limit.
-        url: address of a server; "local" for this process.
-        token_file: file with the server's token.
-        seed: seed of the sampled items and of random actions.
-        workers: episodes played at once.
-        report: called with each progress line.
+    `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order. `turns`
+    defaults to the service's usual limit per episode. `url` is the address of a server, "local" for this process;
+    `token_file` has its token. `workers` episodes are played at the same time.
 
     Returns:
         env, policy, turns, items (their number), seed; success {mean, low, high, n}; score {mean, low, high, n} of the
@@ -57,8 +49,8 @@ def evaluate_scripted(
         raise UserError(f"--policy is oracle, but {env} has none; use random")
     with refusals():
         distinct = min(service.items, service.distinct or service.items)
-        drawn = sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct)))
-        chosen = load_items(items, env) if items else tuple(drawn)
+        sampled = sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct)))
+        chosen = load_items(items, env) if items else tuple(sampled)
     listed = ",".join(map(str, chosen))
     config = Config(
         tasks=(TaskConfig(env=env, groups=1, items=listed, held_out=listed),),
@@ -67,23 +59,23 @@ def evaluate_scripted(
     )
     services = Services(config, lambda: Path("."))
     try:
-        player = service.oracle if policy == "oracle" else (lambda item: service.random(item, seed + item))
-        assert player is not None
+        make_policy = service.oracle if policy == "oracle" else (lambda item: service.random(item, seed + item))
+        assert make_policy is not None
         report(f"{policy} on {len(chosen)} items of {env}, at most {config.prompt.max_turns} turns each")
         with refusals():
-            played = play_all(services.tasks[0], player, chosen, config)
+            played = play_all(services.tasks[0], make_policy, chosen, config)
     finally:
         services.close()
     success, score = np.array([p.solved for p in played]), np.array([p.score for p in played], float)
 
-    def told(rows: np.ndarray) -> dict[str, Any]:
+    def intervals(rows: Any = slice(None)) -> dict[str, Any]:
         return {"success": success_interval(success[rows]), "score": mean_interval(score[rows])}
 
     result = {"env": env, "policy": policy, "turns": config.prompt.max_turns, "items": len(chosen), "seed": seed}
-    result |= {**told(np.ones(len(chosen), bool)), "full_score": service.full_score}
+    result |= {**intervals(), "full_score": service.full_score}
     if service.category is not None:
-        kinds = np.array([service.category(episode.item) for episode in played])
-        result["categories"] = {kind: told(kinds == kind) for kind in dict.fromkeys(sorted(kinds.tolist()))}
+        of_item = np.array([service.category(episode.item) for episode in played])
+        result["categories"] = {name: intervals(of_item == name) for name in sorted(set(of_item.tolist()))}
     return result
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int8
 
 from agentrl_jax.rollout.envs.batched_env import Task
 from agentrl_jax.rollout.envs.level_splits import TaskLevels
 from agentrl_jax.rollout.trajectory import hexadecimal
-from envs_jax import registry
 from envs_jax.splits import grid_images
 
 LEARNED = ("imitation", "rl")
@@ -24,16 +24,10 @@ LEARNED = ("imitation", "rl")
 def learned_levels(
     rows: Iterable[Mapping[str, Any]], metrics: Iterable[Mapping[str, Any]], last: int
 ) -> set[str] | None:
-    """The levels of all tasks that a run has learned from.
+    """Ids of the levels of all tasks that a run has learned from, up to the step `last`.
 
-    Args:
-        rows: rows of levels.jsonl.
-        metrics: rows of metrics.jsonl.
-        last: last step to count, such as that of a checkpoint.
-
-    Returns:
-        Ids of the levels. None if a step has no row in metrics.jsonl, or its batch none in levels.jsonl, since the
-        count would then be too small.
+    `rows` are those of levels.jsonl, `metrics` those of metrics.jsonl. None if a step has no row in metrics.jsonl, or
+    its batch none in levels.jsonl, since the count would then be too small.
     """
     learned = [row for row in rows if row["stage"] in LEARNED and row["step"] <= last]
     done = [row for row in metrics if row["step"] <= last]
@@ -45,16 +39,16 @@ def learned_levels(
 
 
 def seen_levels(
-    learned: set[str] | None, levels: Sequence[str], divided: TaskLevels, task: Any, boards: np.ndarray
+    learned: set[str] | None,
+    levels: Sequence[str],
+    task_levels: TaskLevels,
+    task: Any,
+    boards: Int8[np.ndarray, "n H W"],
 ) -> dict[str, Any]:
-    """What is known of the levels of one task's evaluation.
+    """What is known of the n levels of one task's evaluation.
 
-    Args:
-        learned: ids of the levels that were learned from; None if unknown.
-        levels: ids of the levels that were played.
-        divided: how the task's levels are split.
-        task: the task.
-        boards: the levels that were played, i8[n, H, W]; i8[n, 0, 0] if they are not boards.
+    `learned` has the ids of the levels that were learned from, None if unknown; `levels` has the ids of those that were
+    played, and `boards` is i8[n, 0, 0] if they are not boards.
 
     Returns:
         `held_out`: true, or why levels are not held out; `levels`: number played; `distinct_levels`: number of distinct
@@ -62,18 +56,18 @@ def seen_levels(
         many were learned from in rotated or mirrored form.
     """
     found = {
-        "held_out": divided.too_small or True,
+        "held_out": task_levels.too_small or True,
         "levels": len(levels),
         "distinct_levels": len(set(levels)),
         "seen_levels": None if learned is None else sum(level in learned for level in levels),
     }
-    if learned is None or not isinstance(task, Task) or not registry.has_levels(task.env):
+    if learned is None or not isinstance(task, Task) or not task.env.has_levels:
         return found
     return found | {"seen_images": _seen_images(learned, task, boards)}
 
 
 def _seen_images(learned: set[str], task: Task, boards: np.ndarray) -> int:
-    """Number of boards i8[n, H, W] of a task that were learned from, possibly rotated or mirrored."""
+    """Number of boards of a task that were learned from, possibly rotated or mirrored."""
     images = np.stack([grid_images(board) for board in boards])
 
     def state_hash(board: jax.Array) -> jax.Array:

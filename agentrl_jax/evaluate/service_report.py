@@ -1,4 +1,4 @@
-"""Metrics about the services used in a rollout. Shapes: `E` episodes, `T` turns."""
+"""Metrics about the services used in a rollout."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +12,15 @@ from agentrl_jax.services.bridge import RETRIES
 
 
 def service_metrics(trajectory: Trajectory, report: Report, seconds: float, restarts: int) -> dict[str, float]:
-    """Metrics of one iteration, on the host.
+    """Metrics of one iteration whose rollout took `seconds`, on the host.
 
-    Args:
-        trajectory: E episodes.
-        report: report of the `HostEpisodes` that ran them.
-        seconds: time of the rollout.
-        restarts: restarts of servers that the run started itself.
-
-    Returns:
-        env/failed_share: share of failed episodes; env/failed_turns: their turns, the failed one included; env/retries:
-        instances that were lost and replaced. Episodes with retries are compared with the others, both without failed
-        episodes, null if there are none: env/retried_share, env/retried_success and env/other_success,
-        env/retried_turns and env/other_turns. Differences show that failures affect certain episodes more, and then
-        dropping failed ones causes bias. env/lone_share: share of episodes in groups with fewer than two valid members,
-        which are dropped too. env/restarts: restarts, since the iteration before, of the run's servers that ended or
-        hung; env/calls: callbacks; env/wait_share: share of the rollout's time spent waiting for them.
+    env/failed_share: share of failed episodes; env/failed_turns: their turns, the failed one included; env/retries:
+    instances that were lost and replaced. Episodes with retries are compared with the others, both without failed
+    episodes, null if there are none: env/retried_share, env/retried_success and env/other_success, env/retried_turns
+    and env/other_turns. Differences show that failures affect certain episodes more, and then dropping failed ones
+    causes bias. env/lone_share: share of episodes in groups with fewer than two valid members, which are dropped too.
+    env/restarts: restarts, since the iteration before, of the run's servers that ended or hung; env/calls: callbacks;
+    env/wait_share: share of the rollout's time spent waiting for them.
     """
     rows: Any = jax.device_get(
         {
@@ -47,8 +40,7 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
         "env/failed_turns": _mean(rows["turns"][failed]),
         "env/retries": float(rows["retries"].sum()),
         "env/retried_share": float(kinds["retried"].mean()),
-        **{f"env/{kind}_success": _mean(rows["success"][chosen]) for kind, chosen in kinds.items()},
-        **{f"env/{kind}_turns": _mean(rows["turns"][chosen]) for kind, chosen in kinds.items()},
+        **{f"env/{kind}_{name}": _mean(rows[name][of]) for kind, of in kinds.items() for name in ("success", "turns")},
         "env/lone_share": float(((size[group] > 1) & (valid < 2) & ~failed).mean()),
         "env/restarts": float(restarts),
         "env/calls": float(report.calls),

@@ -6,31 +6,17 @@ from scipy import stats
 
 
 def success_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """Like `mean_interval`, but within [0, 1], which Student's t interval of probabilities may leave.
-
-    Args:
-        x: bool or float [n] in [0, 1], an outcome or an exact probability per level, n >= 1.
-        level: confidence level.
-
-    Raises:
-        ValueError: as `mean_interval`.
-    """
+    """`mean_interval` of outcomes or exact probabilities, cut to [0, 1], which Student's t interval may leave."""
     interval = mean_interval(x, level=level)
     return interval | {"low": max(interval["low"], 0.0), "high": min(interval["high"], 1.0)}
 
 
 def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """The mean of independent outcomes with a confidence interval.
+    """The mean of independent outcomes, one per level, with a confidence interval: `mean`, `low`, `high` and `n`.
 
     Outcomes that are all 0 or 1 get Wilson's score interval (Wilson 1927), which stays inside [0, 1] and has positive
-    width even at 0 and at n successes. Others (returns, exact probabilities per level) get Student's t interval.
-
-    Args:
-        x: bool or float [n], one outcome per level, n >= 1.
-        level: confidence level.
-
-    Returns:
-        `mean`, `low`, `high` as floats and `n` as int. A single outcome that is not 0 or 1 gets low = high = mean.
+    width even at 0 and at n successes. Others (returns, exact probabilities per level) get Student's t interval; a
+    single one gets low = high = mean.
 
     Raises:
         ValueError: there is no outcome, or one is not finite.
@@ -46,19 +32,11 @@ def mean_interval(x: ArrayLike, *, level: float = 0.95) -> dict[str, float | int
 
 
 def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[str, float | int]:
-    """The mean of a - b over the same levels with a confidence interval; deterministic.
+    """The mean of a - b, outcomes of two agents on the same levels, with a confidence interval as `mean_interval`.
 
     Outcomes that are all 0 or 1 get Newcombe's hybrid score interval for paired proportions (Newcombe, Statistics in
     Medicine 17:2635, 1998, method 10), which keeps its confidence level for small differences and never leaves [-1, 1].
     Others get Student's t interval of the differences.
-
-    Args:
-        a: bool or float [n], outcomes of the first agent.
-        b: bool or float [n], outcomes of the second agent on the same levels as `a`.
-        level: confidence level.
-
-    Returns:
-        `mean` of a - b, `low`, `high` as floats and `n` as int.
 
     Raises:
         ValueError: the lengths differ, there is no outcome, or one is not finite.
@@ -76,19 +54,12 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
 
 
 def crossed_interval(x: ArrayLike, *, level: float = 0.95, draws: int = 4000) -> dict[str, float | int]:
-    """The mean over seeds and levels, both taken as samples, with a confidence interval; deterministic.
+    """The mean over seeds and levels, both taken as samples, with a confidence interval; `n` is the number of seeds.
 
-    Seeds and levels are resampled with replacement, independently of each other (the pigeonhole bootstrap: Owen, Annals
-    of Applied Statistics 1:386, 2007), which gives conservative intervals. With five seeds, an interval is still rough.
-
-    Args:
-        x: float [S, n], outcome of every seed on every level; or paired differences of two agents, by seed, on the same
-            levels.
-        level: confidence level.
-        draws: number of bootstrap samples.
-
-    Returns:
-        `mean`, `low`, `high` as floats and `n` = S as int.
+    `x` [S, n] is the outcome of every seed on every level, or paired differences of two agents. Seeds and levels are
+    resampled with replacement, independently of each other (the pigeonhole bootstrap: Owen, Annals of Applied
+    Statistics 1:386, 2007), which gives conservative intervals. With five seeds, an interval is still rough. The result
+    is deterministic.
 
     Raises:
         ValueError: x is not [S, n], or not finite.
@@ -96,8 +67,8 @@ def crossed_interval(x: ArrayLike, *, level: float = 0.95, draws: int = 4000) ->
     outcomes = np.asarray(x, np.float64)
     if outcomes.ndim != 2 or not outcomes.size or not np.isfinite(outcomes).all():
         raise ValueError(f"x has shape {outcomes.shape}, expected finite outcomes [seeds, levels], at least one")
-    draw = np.random.default_rng(0)
-    seeds, levels = (draw.multinomial(n, np.full(n, 1 / n), size=draws) for n in outcomes.shape)
+    rng = np.random.default_rng(0)
+    seeds, levels = (rng.multinomial(n, np.full(n, 1 / n), size=draws) for n in outcomes.shape)
     means = np.einsum("rn,rn->r", seeds @ outcomes, levels) / outcomes.size
     low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
     return {"mean": float(outcomes.mean()), "low": float(low), "high": float(high), "n": len(outcomes)}
@@ -147,8 +118,8 @@ def _newcombe(a: np.ndarray, b: np.ndarray, z: float) -> tuple[float, float]:
     margins = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
     phi = product / np.sqrt(margins) if margins else 0.0
 
-    def reach(x: float, y: float) -> float:
+    def width(x: float, y: float) -> float:
         return float(np.sqrt(max(x * x - 2 * phi * x * y + y * y, 0.0)))
 
     difference = (only_a - only_b) / n
-    return difference - reach(p - p_low, q_high - q), difference + reach(p_high - p, q - q_low)
+    return difference - width(p - p_low, q_high - q), difference + width(p_high - p, q - q_low)

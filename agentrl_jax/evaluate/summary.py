@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from agentrl_jax.evaluate.lines import rows
+from agentrl_jax.evaluate.baselines import select, success_intervals
 from agentrl_jax.evaluate.statistics import paired_interval, success_interval
 from envs_jax.budget import Baselines
 
@@ -19,19 +19,12 @@ Outcomes = Mapping[str, Sequence[bool]]
 
 
 def success_tables(
-    start: Outcomes,
-    trained: Outcomes,
-    baselines: Baselines | None,
-    *,
-    imitated: bool,
+    start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, imitated: bool
 ) -> dict[str, Any]:
     """Success rates with intervals, and what RL added to them.
 
-    Args:
-        start: outcomes before RL, on the same levels as `trained`.
-        trained: outcomes after RL.
-        baselines: random, optimal and null play on these levels; None if unknown.
-        imitated: whether RL started from imitation.
+    `start` and `trained` are outcomes before and after RL on the same levels, which `baselines` is about, too.
+    `imitated` says whether RL started from imitation.
     """
     success, greedy = (
         {"imitation": success_interval(start[how]), "trained": success_interval(trained[how])}
@@ -39,8 +32,7 @@ def success_tables(
     )
     if baselines is not None:
         for table in (success, greedy):
-            table |= {"random": success_interval(baselines.random), "optimal": success_interval(baselines.optimal)}
-            table |= {} if baselines.null is None else {"null": success_interval(baselines.null)}
+            table |= success_intervals(baselines)
     best = max(start, key=lambda how: np.mean(start[how]))
     source = "imitation" if imitated else "the start"
     paired = {
@@ -52,20 +44,15 @@ def success_tables(
 
 
 def tables_by_category(
-    kinds: Sequence[str],
-    start: Outcomes,
-    trained: Outcomes,
-    baselines: Baselines | None,
-    *,
-    imitated: bool,
+    categories: Sequence[str], start: Outcomes, trained: Outcomes, baselines: Baselines | None, *, imitated: bool
 ) -> dict[str, dict[str, Any]]:
-    """`success_tables` for each category of level; same arguments, with the category of every level in `kinds`."""
+    """`success_tables` for each category of level; `categories` has that of every level."""
     tables = {}
-    for kind in sorted(set(kinds)):
-        mine = np.array([each == kind for each in kinds])
-        before, after = ({how: np.asarray(x)[mine].tolist() for how, x in each.items()} for each in (start, trained))
-        known = None if baselines is None else rows(baselines, mine)
-        tables[kind] = success_tables(before, after, known, imitated=imitated)
+    for name in sorted(set(categories)):
+        levels = np.array([category == name for category in categories])
+        before, after = ({how: np.asarray(x)[levels].tolist() for how, x in each.items()} for each in (start, trained))
+        known = None if baselines is None else select(baselines, levels)
+        tables[name] = success_tables(before, after, known, imitated=imitated)
     return tables
 
 

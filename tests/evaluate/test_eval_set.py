@@ -191,8 +191,9 @@ def test_an_episode_does_not_depend_on_how_many_are_played(finished):
 
     def play(chunk, episodes):
         program = Programs(make_mesh(1)).rollout("evaluation", model, batched_env, engine)
-        of = {"levels": TaskLevels(), "split": Split.TEST, "seed": 9}
-        eval_set = EvalSet(program=program, chunk=chunk, batched_env=batched_env, config=config, task=0, **of)
+        of = {"prompt": config.prompt, "task": 0, "levels": TaskLevels(), "split": Split.TEST, "seed": 9}
+        settings = build.rollout_settings(config, batched_env, 1, 0.0)
+        eval_set = EvalSet(program=program, chunk=chunk, batched_env=batched_env, settings=settings, **of)
         return [eval_set.play(params, n, 1.0) for n in episodes]
 
     short, long = play(4, (3, 10))

@@ -11,8 +11,9 @@ import pytest
 import tiny_run
 import xla_settings
 
-from agentrl_jax.config import Config, TrainConfig, load_config
+from agentrl_jax.config import EvalConfig, TrainConfig, load_config
 from agentrl_jax.evaluate.held_out import HeldOut
+from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup.programs import Programs
 
@@ -129,9 +130,9 @@ def test_a_validation_plays_as_many_levels_at_the_temperature_that_is_set():
         def play(self, params, episodes, temperature):
             raise Played(episodes, temperature)
 
-    config = Config(train=TrainConfig(validation_episodes=7, validation_temperature=0.125))
+    train = TrainConfig(validation_episodes=7, validation_temperature=0.125)
     with pytest.raises(Played) as found:
-        HeldOut(config, eval_sets=(), validations=(Levels(),)).validation({})
+        HeldOut(EvalConfig(), train, Penalties(0.0), ("X",), eval_sets=(), validations=(Levels(),)).validation({})
     assert found.value.args == (6, 0.125)
 
 

@@ -1,0 +1,52 @@
+"""Baselines for an agent's success: null play, and baselines of several tasks or of some levels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int8
+
+from agentrl_jax.evaluate.statistics import success_interval
+from envs_jax.budget import Baselines
+from envs_jax.environment import TextEnvironment
+
+
+def null_success(env: TextEnvironment, params: Any, levels: Int8[np.ndarray, "N H W"]) -> Float[np.ndarray, " N"]:
+    """Success of an agent whose responses can never be parsed, which is that of the initial state.
+
+    `levels` is i8[N, 0, 0] if the environment has none: then N initial states are sampled.
+    """
+
+    def success(start):
+        reset = env.reset_to_level if levels.size else env.reset_env
+        return env.success(reset(start, params)[1], params)
+
+    starts = levels if levels.size else jax.random.split(jax.random.key(0), len(levels))
+    return np.asarray(jax.jit(jax.vmap(success))(starts), np.float64)
+
+
+def success_intervals(baselines: Baselines) -> dict[str, Any]:
+    """Confidence intervals of the success of random, optimal and, if known, null play."""
+    success = {"random": baselines.random, "optimal": baselines.optimal, "null": baselines.null}
+    return {name: success_interval(of_levels) for name, of_levels in success.items() if of_levels is not None}
+
+
+def concatenate(parts: Sequence[Baselines | None]) -> Baselines | None:
+    """Concatenates the baselines of several tasks; None if those of a task are unknown."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    null = [part.null for part in known if part.null is not None]
+    return Baselines(
+        np.concatenate([part.random for part in known]),
+        np.concatenate([part.optimal for part in known]),
+        ", ".join(sorted({part.optimal_is for part in known})),
+        np.concatenate(null) if len(null) == len(known) else None,
+    )
+
+
+def select(baselines: Baselines, levels: Bool[np.ndarray, " N"]) -> Baselines:
+    """The baselines of some of N levels."""
+    random, optimal, optimal_is, null = baselines
+    return Baselines(random[levels], optimal[levels], optimal_is, None if null is None else null[levels])
