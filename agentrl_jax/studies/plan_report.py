@@ -1,7 +1,6 @@
 """A plan as JSON and as terminal tables."""
 
 import math
-from collections import Counter
 from typing import Any
 
 from rich.console import Group
@@ -11,19 +10,18 @@ from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.topology import GIB
 from agentrl_jax.studies.plan import TOKEN_LOOP, Plan, ProgramPlan
 
-_WHERE = ("once", "each turn or part", "each token or layer")
+_WHERE = ("once", "each turn or microbatch", "each token or layer")
 
 
 def as_json(plan: Plan, memory: int | None) -> dict[str, Any]:
     """The plan as JSON data, in bytes per device, see `plan.Plan`."""
     programs = {}
     for name, program in (("rollout", plan.rollout), ("update", plan.update)):
-        of_loops = [
+        operations = [
             {"loops": depth, "operation": kind, "count": count, "largest_bytes": largest}
             for (depth, kind), (count, largest) in sorted(_by_loops(program).items())
         ]
-        plain = {key: _finite(value) for key, value in vars(program).items() if key != "operations"}
-        programs[name] = {**plain, "operations": of_loops}
+        programs[name] = {key: _finite(value) for key, value in vars(program).items()} | {"operations": operations}
     sizes = {key: value for key, value in vars(plan).items() if key not in programs}
     peaks = {"rollout_peak": plan.rollout_peak, "update_peak": plan.update_peak, "memory": memory}
     return {**sizes, **peaks, **programs}
@@ -33,11 +31,11 @@ def as_table(plan: Plan, memory: int | None) -> Group:
     """The plan as tables for a terminal; `memory` is that of a device in bytes, None if unknown."""
     mesh = " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
     sizes = Table(title=f"Memory of one device ({mesh})", title_justify="left")
-    sizes.add_column("")
-    sizes.add_column("GiB", justify="right")
+    for name in ("", "GiB"):
+        sizes.add_column(name, justify="right" if name else "left")
     for title, value in (
-        (f"parameters, as learning keeps them ({plan.parameters:,} in all)", plan.update_parameters),
-        ("parameters, as a rollout lays them", plan.rollout_parameters),
+        (f"parameters, in the layout of the update ({plan.parameters:,} in all)", plan.update_parameters),
+        ("parameters, in the layout of the rollout", plan.rollout_parameters),
         ("optimizer", plan.optimizer),
         (f"keys and values ({plan.rows} rows of {plan.context} positions)", plan.cache),
         ("rollout: temporaries, cache and its parameters among them", plan.rollout.temporaries),
@@ -62,7 +60,9 @@ def _programs(plan: Plan) -> Table:
     table.add_row("compiled in", *(f"{program.seconds:.0f} s" for program in both))
     table.add_row("operations", *(f"{program.flops:.2e}" for program in both))
     table.add_row("bytes moved", *(f"{program.accessed:.2e}" for program in both))
-    table.add_row("the compiler's estimate", *(_seconds(program.estimate) for program in both))
+    table.add_row(
+        "the compiler's estimate", *(f"{p.estimate:.3g} s" if p.estimate and p.estimate > 0 else "none" for p in both)
+    )
     counted = [_by_loops(program) for program in both]
     for depth, kind in sorted(set().union(*counted)):
         if kind in (*hlo.COLLECTIVES, *hlo.HOST):
@@ -73,19 +73,14 @@ def _programs(plan: Plan) -> Table:
 
 def _by_loops(program: ProgramPlan) -> dict[tuple[int, str], tuple[int, int]]:
     """Number and largest size in bytes of the operations of each kind, by loop depth."""
-    number = Counter((one.depth, one.kind) for one in program.operations)
-    largest: dict[tuple[int, str], int] = {}
+    sizes: dict[tuple[int, str], list[int]] = {}
     for one in program.operations:
-        largest[one.depth, one.kind] = max(one.size, largest.get((one.depth, one.kind), 0))
-    return {key: (number[key], largest[key]) for key in number}
+        sizes.setdefault((one.depth, one.kind), []).append(one.size)
+    return {key: (len(found), max(found)) for key, found in sizes.items()}
 
 
 def _operations(entry: tuple[int, int] | None) -> str:
     return "" if entry is None else f"{entry[0]} (to {entry[1] / 2**20:.3g} MiB)"
-
-
-def _seconds(estimate: float | None) -> str:
-    return "none" if estimate is None or estimate <= 0 else f"{estimate:.3g} s"
 
 
 def _finite(value: Any) -> Any:
