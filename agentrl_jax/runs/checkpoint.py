@@ -138,9 +138,9 @@ class Checkpoints:
         self.check(step)
         with self._reading(step):
             record = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
-        if not isinstance(record, dict) or record.get("step") != step or record.get(_FORMAT) != "sha256":
+        if not isinstance(record, dict) or record.get("step") != step or record.pop(_FORMAT, None) != "sha256":
             raise self._damaged(step, f"{self.path / str(step) / 'meta'} holds no record of step {step}")
-        return {name: value for name, value in record.items() if name != _FORMAT}
+        return record
 
     def check(self, step: int) -> None:
         """Compares every file of a complete checkpoint with its digest, once per `Checkpoints` object.
@@ -167,19 +167,18 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 self.meta(step)
-                break
             except CheckpointError as error:
                 damaged[step] = error
-        else:
-            if damaged:
-                raise next(iter(damaged.values()))
-        if not damaged:
-            return []
+            else:
+                break
+        if damaged and len(damaged) == len(self.steps()):
+            raise next(iter(damaged.values()))
         lines = [
             f"{error}; moved aside to {_move_aside(self.path / str(step), 'damaged').name}"
             for step, error in damaged.items()
         ]
-        self._manager.reload()
+        if damaged:
+            self._manager.reload()
         return lines
 
     def delete(self, step: int) -> None:
@@ -215,10 +214,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-            return
-        with contextlib.suppress(Exception):  # the exception that ended the block must be the one reported
+        # The exception that ended the block must be the one reported.
+        with contextlib.suppress(Exception) if kind else contextlib.nullcontext():
             self.close()
 
     def _good_before(self, step: int) -> int | None:
@@ -249,8 +246,7 @@ class Checkpoints:
         ]
         if flaws:
             raise CheckpointError(
-                f"{self.path / str(step)}: {flaws[0]}; the checkpoint belongs to another configuration or version: use "
-                "a new run folder"
+                f"{self.path / str(step)}: {flaws[0]}; it is of another configuration or version: use a new run folder"
             )
 
     def _damaged(self, step: int, reason: str) -> CheckpointError:
@@ -328,12 +324,10 @@ def _storable(state: Any) -> Any:
 
 
 def _abstract(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-    if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None:
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
-    return leaf
+    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf
+    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _with_type_of(like: Any, leaf: Any) -> Any:

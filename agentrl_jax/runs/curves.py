@@ -95,10 +95,8 @@ def _draw(axis: Axes, subplot: Subplot, rows: Sequence[Mapping[str, Any]]) -> No
     axis.tick_params(labelsize=8, color=_GRAY, labelcolor=_GRAY)
     axis.grid(True, color="#e2e8f0", linewidth=0.8)
     axis.set_axisbelow(True)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axis.spines[side].set_color("#cbd5e1")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#cbd5e1")
     if subplot.is_share:
         axis.set_ylim(-0.02, 1.02)
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

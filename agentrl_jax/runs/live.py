@@ -1,10 +1,9 @@
 """Terminal output of a run: a live view while it trains, and the table at its end."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,8 +16,7 @@ from envs_jax.budget import EXACT, optimal_label
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IterationView:
+class IterationView(NamedTuple):
     """The numbers that the live view shows: means over an iteration, and the number of updates skipped so far."""
 
     iteration: int
@@ -33,16 +31,8 @@ class IterationView:
     @classmethod
     def of_row(cls, row: Mapping[str, Any], tokens_per_second: float, bad_updates: int) -> "IterationView":
         """The values from a row of metrics.jsonl."""
-        return cls(
-            iteration=row["iteration"],
-            success=row["train/success"],
-            mean_return=row["train/return"],
-            in_group_std=row["rollout/in_group_std"],
-            entropy=row["actor/entropy"],
-            logprob_gap=row["rollout/logprob_gap_mean"],
-            tokens_per_second=tokens_per_second,
-            bad_updates=bad_updates,
-        )
+        names = ("train/success", "train/return", "rollout/in_group_std", "actor/entropy", "rollout/logprob_gap_mean")
+        return cls(row["iteration"], *(row[name] for name in names), tokens_per_second, bad_updates)
 
 
 class LiveView:
@@ -59,7 +49,6 @@ class LiveView:
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
         self._history: list[float] = []
-        self._notes: list[str] = []
         self._start: tuple[float, int] | None = None
 
     def __enter__(self) -> "LiveView":

@@ -59,26 +59,22 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (held open for as long as the run)
+            self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (open for as long as the run)
         except OSError as error:
             raise UserError(
-                f"{self.path}: cannot be used as run folder ({error.strerror}), expected one that can be written; give "
-                "another one with --run_dir"
+                f"{self.path}: cannot be used as run folder ({error.strerror}), expected write access; change --run_dir"
             ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
-        except OSError:
-            self._lock.close()
-            raise UserError(
-                f"{self.path}: another process is writing to this run folder; wait for it, stop it, or give another "
-                "folder with --run_dir"
-            ) from None
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.close)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
+            except OSError:
+                raise UserError(
+                    f"{self.path}: another process is writing to it; stop it, or give another folder with --run_dir"
+                ) from None
             self._check_writable()
             self._check_config(config)
-        except BaseException:
-            self._lock.close()
-            raise
+            stack.pop_all()  # the lock stays open
         self._files: dict[str, IO[str]] = {}
         self._events: EventsWriter | None = None
         self._purge: int | None = None
@@ -93,8 +89,7 @@ class RunFolder:
                 if error.errno in FULL:
                     raise
                 raise UserError(
-                    f"{part}: cannot be written ({error.strerror}), expected a run folder in which everything can be; "
-                    "make it writable, or give another folder with --run_dir"
+                    f"{part}: cannot be written ({error.strerror}), expected write access; make it writable"
                 ) from error
 
     def _check_config(self, config: Config) -> None:
@@ -104,21 +99,20 @@ class RunFolder:
             others = {entry.name for entry in self.path.iterdir()} - {_LOCK, f"{_CONFIG}.tmp"}
             if others:
                 raise UserError(
-                    f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; give an empty or "
-                    "a new folder with --run_dir"
+                    f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir"
                 )
         elif (self.path / "metrics.jsonl").exists() or any(self.checkpoints.glob("*")):
-            held = read_config(self.path)
-            keys = [key for key in differences(held, config) if key != "run_dir"]
+            stored = read_config(self.path)
+            keys = [key for key in differences(stored, config) if key != "run_dir"]
             if not keys:
                 return
-            self._check_changes(keys, held, config)
+            self._check_changes(keys, stored, config)
         save_resolved(config, file)
 
-    def _check_changes(self, keys: Sequence[str], held: Config, config: Config) -> None:
+    def _check_changes(self, keys: Sequence[str], stored: Config, config: Config) -> None:
         """Records the changed keys of the configuration in its history, or refuses them."""
-        old, new = to_dict(held), to_dict(config)
-        reason = self._why_refused(keys, held, config)
+        old, new = to_dict(stored), to_dict(config)
+        reason = self._why_refused(keys, stored, config)
         if reason:
             shown = ", ".join(f"{key} ({_at(old, key)} there, {_at(new, key)} now)" for key in keys[:8])
             more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
@@ -133,15 +127,15 @@ class RunFolder:
         with atomic_write(file) as stream:
             stream.write(before + json.dumps(change) + "\n")
 
-    def _why_refused(self, keys: Sequence[str], held: Config, config: Config) -> str:
+    def _why_refused(self, keys: Sequence[str], stored: Config, config: Config) -> str:
         """Why a run that has started cannot be resumed with these changes; empty if it can."""
         fixed = [key for key in keys if key not in MAY_CHANGE]
         if fixed:
             return f"{fixed[0]} decides what has been done already"
         if "train.iterations" in keys:
-            if held.optim.schedule != "constant":
+            if stored.optim.schedule != "constant":
                 return (
-                    f"the learning rates of optim.schedule {held.optim.schedule} depend on train.iterations, so that "
+                    f"the learning rates of optim.schedule {stored.optim.schedule} depend on train.iterations, so that "
                     "those of the iterations done would have been others"
                 )
             done = max((row.get("iteration", 0) for row in self.metrics()), default=0)
