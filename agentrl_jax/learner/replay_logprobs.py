@@ -40,12 +40,12 @@ class Replayer:
 
         No gradient flows through them.
         """
-        local, temperature = self.shards.block((self.trajectory, self.temperature))
+        local, temperature = self.shards.shard_rows((self.trajectory, self.temperature), contiguous=True)
         policy = self.model.gather(policy_decoder(params, self.model))
         replayed = replay_logprobs(
             policy, self.model.decoder, self.engine, local, temperature, self.tasks, self.shards.varying
         )
-        replayed = jax.lax.stop_gradient(self.shards.join(replayed))
+        replayed = jax.lax.stop_gradient(self.shards.all_gather_rows(replayed, contiguous=True))
         episodes, turns, _ = replayed.shape
         return replayed.reshape(episodes if self.engine.context == "full" else episodes * turns, -1)
 

@@ -26,25 +26,37 @@ class Shards:
     axes: tuple[str, ...] = (DATA,)
     """Mesh axes that the rows are sharded over."""
 
-    def shard_rows(self, tree: Any) -> Any:
-        """This device's shard of replicated rows, every R-th one: leaves [N, ...] -> [N / R, ...].
+    def shard_rows(self, tree: Any, *, contiguous: bool = False) -> Any:
+        """This device's shard of replicated rows: leaves [N, ...] -> [N / R, ...].
 
-        Rows without sampled tokens are at the end of a batch; this way they are divided evenly. Raises a ValueError
-        where R does not divide N.
+        It has every R-th row, so that the rows without sampled tokens, which are at the end of a batch, are divided
+        evenly; or a contiguous block of rows, as in the rollout. Raises a ValueError where R does not divide N.
         """
-        return self._cut(tree, axis=1)
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(self.axes)
 
-    def all_gather_rows(self, tree: Any) -> Any:
+        def cut(x):
+            if x.shape[0] % self.count:
+                raise ValueError(f"{x.shape[0]} rows cannot be divided among {self.count} devices; use a multiple")
+            numbered = x.reshape(*((self.count, -1) if contiguous else (-1, self.count)), *x.shape[1:])
+            return jax.lax.dynamic_index_in_dim(numbered, index, axis=0 if contiguous else 1, keepdims=False)
+
+        return jax.tree.map(cut, tree)
+
+    def all_gather_rows(self, tree: Any, *, contiguous: bool = False) -> Any:
         """The rows of all shards on every device, the inverse of `shard_rows`: leaves [N / R, ...] -> [N, ...]."""
-        return self._collect(tree, axis=1)
+        if self.count == 1:
+            return tree
+        index, axis = jax.lax.axis_index(self.axes), 0 if contiguous else 1
 
-    def block(self, tree: Any) -> Any:
-        """Like `shard_rows`, but a contiguous block of rows, as in the rollout: leaves [N, ...] -> [N / R, ...]."""
-        return self._cut(tree, axis=0)
+        def gather(x):
+            # A sum of disjoint shards instead of an all-gather, because its result counts as replicated.
+            numbered = jnp.zeros((*x.shape[:axis], self.count, *x.shape[axis:]), x.dtype)
+            numbered = jax.lax.dynamic_update_index_in_dim(numbered, x, index, axis=axis)
+            return jax.lax.psum(numbered, self.axes).reshape(-1, *x.shape[1:])
 
-    def join(self, tree: Any) -> Any:
-        """The blocks of all devices on every device, the inverse of `block`: leaves [N / R, ...] -> [N, ...]."""
-        return self._collect(tree, axis=0)
+        return jax.tree.map(gather, tree)
 
     def sum(self, tree: Any) -> Any:
         """Sum over shards."""
@@ -107,34 +119,6 @@ class Shards:
     def _sharded_params(self) -> bool:
         """Whether parameters are sharded and all-gathered."""
         return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
-
-    def _cut(self, tree: Any, axis: int) -> Any:
-        """This device's shard of rows that are ordered (shard, row) for `axis` 0 and (row, shard) for 1."""
-        if self.count == 1:
-            return tree
-        index = jax.lax.axis_index(self.axes)
-
-        def cut(x):
-            if x.shape[0] % self.count:
-                raise ValueError(f"{x.shape[0]} rows cannot be divided among {self.count} devices; use a multiple")
-            numbered = x.reshape(*((self.count, -1) if axis == 0 else (-1, self.count)), *x.shape[1:])
-            return jax.lax.dynamic_index_in_dim(numbered, index, axis=axis, keepdims=False)
-
-        return jax.tree.map(cut, tree)
-
-    def _collect(self, tree: Any, axis: int) -> Any:
-        """The inverse of `_cut`, on every device."""
-        if self.count == 1:
-            return tree
-        index = jax.lax.axis_index(self.axes)
-
-        def collect(x):
-            # A sum of disjoint shards instead of an all-gather, because its result counts as replicated.
-            numbered = jnp.zeros((*x.shape[:axis], self.count, *x.shape[axis:]), x.dtype)
-            numbered = jax.lax.dynamic_update_index_in_dim(numbered, x, index, axis=axis)
-            return jax.lax.psum(numbered, self.axes).reshape(-1, *x.shape[1:])
-
-        return jax.tree.map(collect, tree)
 
 
 def _varying(x: jax.Array) -> frozenset[str]:

@@ -28,14 +28,7 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
 from agentrl_jax.rollout.prefill import chunked_prefill, prefill_prefixes, write_prefix
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
-from agentrl_jax.rollout.trajectory import (
-    TRUNCATIONS,
-    EpisodeIds,
-    Response,
-    RolloutSettings,
-    RolloutStats,
-    Trajectory,
-)
+from agentrl_jax.rollout.trajectory import TRUNCATIONS, EpisodeIds, Response, RolloutSettings, RolloutStats, Trajectory
 
 
 def rollout(
@@ -191,10 +184,8 @@ class Engine:
 
     def may_decode(self, state: LoopState) -> Bool[Array, ""]:
         """Whether some row is decoding, and fewer rows wait than `prefill_threshold` asks for."""
-        waiting = jnp.sum(state.waiting)
-        return jnp.any(state.active & ~state.waiting) & (
-            waiting < self.config.prefill_threshold * jnp.sum(state.active)
-        )
+        waiting, threshold = jnp.sum(state.waiting), self.config.prefill_threshold * jnp.sum(state.active)
+        return jnp.any(state.active & ~state.waiting) & (waiting < threshold)
 
     def decode(self, state: LoopState) -> LoopState:
         """Adds one token to the response of every decoding row, and runs the model on it."""
@@ -202,13 +193,14 @@ class Engine:
         decoding = state.active & ~state.waiting
         response = state.response
         token, logprob, max_length = self._next_token(state)
+        is_stop = functools.reduce(operator.or_, (token == stop for stop in config.end_of_turn))
 
         appended = (jnp.arange(config.max_response_tokens) == response.length[:, None]) & decoding[:, None]
         response = Response(
             tokens=jnp.where(appended, token[:, None], response.tokens),
             logprob=jnp.where(appended, logprob[:, None], response.logprob),
             length=response.length + decoding,
-            ended=response.ended | (decoding & _is_one_of(token, config.end_of_turn)),
+            ended=response.ended | (decoding & is_stop),
         )
         parser = masked.where(decoding, parsing.advance(grammars, task, state.parser, token), state.parser)
         complete = response.ended | (response.length >= max_length)
@@ -251,9 +243,8 @@ class Engine:
         turn = state.turn + stepped
         over = stepped & (result.terminated | result.truncated | result.failed | (turn >= self.settings.horizon))
         full = stepped & ~over & self._is_full(state, message)
-        cause = 1 + jnp.select(
-            [result.truncated, full], [TRUNCATIONS.index("actions"), TRUNCATIONS.index("context")], 0
-        )
+        causes = [TRUNCATIONS.index("actions"), TRUNCATIONS.index("context")]
+        cause = 1 + jnp.select([result.truncated, full], causes, TRUNCATIONS.index("turns"))
         result, over = result.replace(truncated=result.truncated | full), over | full
         trajectory = record_turn(
             state.trajectory, state.episode, state.turn, state.message, state.response, result, stepped
@@ -327,11 +318,7 @@ class Engine:
         )
 
     def _read(
-        self,
-        cache: decoder.KVCache,
-        tokens: Int[Array, "B O"],
-        start: Int[Array, " B"],
-        length: Int[Array, " B"],
+        self, cache: decoder.KVCache, tokens: Int[Array, "B O"], start: Int[Array, " B"], length: Int[Array, " B"]
     ) -> tuple[Float[Array, "B V"], decoder.KVCache]:
         """Logits after the first `length` tokens of each row, and the cache that includes these tokens."""
         last, cache = chunked_prefill(self.params, self.model, cache, tokens, start, length, self.config.chunk)
@@ -343,8 +330,3 @@ class Engine:
 
     def _prefix_length(self, task: Int[Array, " B"]) -> Int[Array, " B"]:
         return jnp.asarray(self.batched_env.prefix_length)[task]
-
-
-def _is_one_of(token: Int[Array, " B"], stops: tuple[int, ...]) -> Bool[Array, " B"]:
-    """Whether each token is a stop token. One comparison per stop token, since there are few."""
-    return functools.reduce(operator.or_, (token == stop for stop in stops))

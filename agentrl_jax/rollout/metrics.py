@@ -29,8 +29,7 @@ def trajectory_means(
     truncated_turns, truncated_actions and truncated_context, pass@M; numeric environment information as a mean per
     turn, and non-zero/... as the mean over the episodes where it is not 0.
     """
-    everything = jnp.ones(trajectory.num_turns.shape, bool)
-    metrics = _means(trajectory, everything, group_size, penalties)
+    metrics = _means(trajectory, jnp.ones(trajectory.num_turns.shape, bool), group_size, penalties)
     if len(task_names) > 1:
         for index, name in enumerate(task_names):
             chosen = trajectory.ids.task == index
@@ -48,23 +47,19 @@ def _means(trajectory: Trajectory, chosen: Bool[Array, " E"], group_size: int, p
     def mean(x, where=valid):
         return masked.mean(x.astype(jnp.float32), where)
 
-    def per_turn(x):
-        return mean(x, played)
-
     solved = (trajectory.success & valid).reshape(-1, group_size)
-    any_member = jnp.repeat(jnp.any(solved, axis=1), group_size)
     turn = trajectory.turn
     metrics = {
         "success": mean(trajectory.success),
-        f"pass@{group_size}": mean(any_member),
+        f"pass@{group_size}": mean(jnp.repeat(jnp.any(solved, axis=1), group_size)),
         "return": mean(penalized_returns(trajectory, penalties)),
         "raw_return": mean(trajectory.returns),
         "turns": mean(trajectory.num_turns),
         "actions": mean(jnp.sum(turn.actions >= 0, axis=(1, 2))),
-        "response_tokens": per_turn(trajectory.response.length),
-        "valid_format": per_turn(1 - turn.format_error),
-        "valid_turn": per_turn(turn.valid),
-        "ended": per_turn(trajectory.response.ended),
+        "response_tokens": mean(trajectory.response.length, played),
+        "valid_format": mean(1 - turn.format_error, played),
+        "valid_turn": mean(turn.valid, played),
+        "ended": mean(trajectory.response.ended, played),
         "failed": mean(trajectory.failed, chosen),
         "overflow": mean(trajectory.overflow),
         "truncated": mean(trajectory.truncation > 0),

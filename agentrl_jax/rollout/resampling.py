@@ -32,8 +32,7 @@ def until_informative(
     """
     groups = ids.group.shape[0] // group_size
     task = ids.task[::group_size]
-    shapes = jax.eval_shape(play, ids)
-    buffer, stats = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    buffer, stats = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(play, ids))
 
     def unfinished(carry):
         count, _, filled, _ = carry

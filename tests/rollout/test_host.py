@@ -221,7 +221,7 @@ def test_members_of_a_group_start_alike_and_groups_do_not(played):
 def test_one_callback_a_turn(stage, program, played):
     trajectory, calls = played
     assert calls == {"reset": 1, "step": trajectory.num_turns.max()}
-    assert stage.batched_env.host_episodes.live == 0
+    assert len(stage.batched_env.host_episodes._episodes) == 0
     text = program.lower(policy(), IDS, SETTINGS).as_text()
     assert text.count("stablehlo.custom_call @xla_ffi_python_cpu_callback") == 2  # one call for reset, one for step
 
@@ -249,7 +249,7 @@ def test_slots_do_not_matter_and_every_episode_starts_once(stage, played):
 
     trajectory, _ = stage.run(stage.program(make_mesh(1), slots=4), Counted)
     assert len(started) == EPISODES
-    assert stage.batched_env.host_episodes.live == 0
+    assert len(stage.batched_env.host_episodes._episodes) == 0
     assert_equal(trajectory, played[0])
 
 
@@ -303,7 +303,7 @@ def test_a_row_that_breaks_fails_alone(stage, played, troubled):
     others = np.setdiff1d(np.arange(EPISODES), rows)
     chosen = (jax.tree.map(lambda x: x[others], t) for t in (trajectory, played[0]))
     chex.assert_trees_all_equal(*chosen)
-    assert stage.batched_env.host_episodes.live == 0
+    assert len(stage.batched_env.host_episodes._episodes) == 0
 
 
 def test_a_replay_asks_no_environment(stage, played, troubled):

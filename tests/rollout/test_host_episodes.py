@@ -119,7 +119,7 @@ def test_free_text_is_what_stands_in_the_answer(make_host_episodes):
     assert result.format_error.tolist() == [0, 1]
     assert result.reward.tolist() == [1.0, 1.0]
     assert result.info["turns"].tolist() == [1.0, 1.0]
-    assert host_episodes.live == 2
+    assert len(host_episodes._episodes) == 2
 
 
 def test_declared_actions_are_named_as_declared(make_host_episodes):
@@ -140,7 +140,7 @@ def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     assert before.truncated.tolist() == [False, False, True, False]  # termination by the environment comes first
     assert before.success.tolist() == [False, True, False, False]
     assert before.reward.tolist() == [1.0, 1.0, 1.0, 0.0]
-    assert host_episodes.live == 2
+    assert len(host_episodes._episodes) == 2
     after = act(host_episodes, ["Go"] * 4, turn=1)[0]
     assert after.failed.tolist() == [
         False,
@@ -151,7 +151,7 @@ def test_an_episode_is_kept_until_it_ends(make_host_episodes):
     assert after.reward.tolist() == [2.0, 0.0, 0.0, 1.0]
     assert (after.state_hash[0] != before.state_hash[0]).any()
     act(host_episodes, ["Go"] * 4, turn=1, horizon=2, mask=[True, False, False, True])
-    assert host_episodes.live == 0
+    assert len(host_episodes._episodes) == 0
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_budget_cuts_actions(make_host_episodes, used, said, cut):
     result, tokens, _ = act(host_episodes, ["Go || Go"], used=used)
     assert text(tokens[0]).endswith(f"= {said}")
     assert (result.actions[0] >= 0).sum() == len(said)
-    assert (bool(result.truncated[0]), host_episodes.live) == (cut, 0 if cut else 1)
+    assert (bool(result.truncated[0]), len(host_episodes._episodes)) == (cut, 0 if cut else 1)
 
 
 def test_wrong_answers_fail_their_row_and_are_told(make_host_episodes, caplog):
@@ -173,7 +173,7 @@ def test_wrong_answers_fail_their_row_and_are_told(make_host_episodes, caplog):
     assert result.failed.tolist() == [True] * 5 + [False]
     assert (tokens[:5] == -1).all()
     assert (result.reward[:5] == 0).all()
-    assert host_episodes.live == 1
+    assert len(host_episodes._episodes) == 1
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 5
     assert "reward is 1e+39" in told[4]
@@ -186,7 +186,7 @@ def test_a_group_that_does_not_start_alike_fails_where_it_differs(make_host_epis
     identity[:, 3], identity[:, 4] = 0, np.arange(3)
     tokens, _ = host_episodes.reset(identity, np.array([4, 4, 5], np.uint32), np.ones(3, bool))
     assert [text(row) for row in tokens] == ["seed 4"] * 3  # what the shared prefill has read
-    assert host_episodes.live == 2
+    assert len(host_episodes._episodes) == 2
     assert "member 2 failed in reset" in caplog.text
 
 

@@ -6,7 +6,6 @@ Shapes: `B` rows, `K` tasks, `P` prefix tokens, `O` observation tokens, `A` acti
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -138,31 +137,33 @@ class PromptedEnv:
         """See `BatchedEnv.empty_result`."""
         return unplayed(batch, self.max_actions_per_turn, self.info_keys)
 
+    def _observation(self, index: int, settings: RolloutSettings, shown: Any) -> Int[Array, " pieces"]:
+        """The observation of one row, whose task is `index`, for `text.prompt.message`."""
+        raise NotImplementedError
+
     def _messages(
         self,
-        observe: Callable[[int, Any], Int[Array, " pieces"]],
-        observed: Any,
         settings: RolloutSettings,
         state: Any,
-        *,
+        shown: Any,
         reward: Float[Array, " B"],
         first: Bool[Array, " B"],
         response_ended: Bool[Array, " B"],
     ) -> Message:
         """Messages of B rows, each formatted by the prompt of its task, see `text.prompt.message`.
 
-        `observe` maps the index of a task and one row of `observed` to the row's observation. `state` has `task`, the
-        number of turns finished (`turn`) and of actions executed (`used`) of each row.
+        `shown`, with leaves [B, ...], is what `_observation` reads. `state` has the task of each row (`task`), and how
+        many turns are finished (`turn`) and actions executed (`used`).
         """
         prompts, capacity = [task.prompt for task in self.tasks], self.observation_tokens
 
-        def row(task, observed, fields):
-            def write(index, prompt, observed, fields):
-                tokens, length = message(prompt, observe(index, observed), **fields)
+        def row(task, shown, fields):
+            def write(index, prompt, shown, fields):
+                tokens, length = message(prompt, self._observation(index, settings, shown), **fields)
                 return jnp.pad(tokens, (0, capacity - tokens.shape[0])), length
 
             branches = [functools.partial(write, index, prompt) for index, prompt in enumerate(prompts)]
-            return jax.lax.switch(task, branches, observed, fields)
+            return jax.lax.switch(task, branches, shown, fields)
 
         fields = {
             "turn": state.turn,
@@ -171,7 +172,7 @@ class PromptedEnv:
             "first": first,
             "response_ended": response_ended,
         }
-        tokens, length = jax.vmap(row)(state.task, observed, fields)
+        tokens, length = jax.vmap(row)(state.task, shown, fields)
         limits = jnp.array([prompt.max_message_tokens for prompt in prompts])[state.task]
         return Message(tokens=tokens, length=jnp.minimum(length, limits), overflow=length > limits)
 
@@ -255,8 +256,8 @@ class CompiledEnv(PromptedEnv):
             used=jnp.zeros(rows, jnp.int32),
             no_level=~functools.reduce(operator.and_, found),
         )
-        first, no_reward = jnp.ones(rows, bool), jnp.zeros(rows, jnp.float32)
-        return state, self._message(settings, state, no_reward, first, jnp.zeros(rows, bool))
+        reward, first, ended = jnp.zeros(rows, jnp.float32), jnp.ones(rows, bool), jnp.zeros(rows, bool)
+        return state, self._messages(settings, state, state.envs, reward, first, ended)
 
     def step(
         self,
@@ -277,15 +278,10 @@ class CompiledEnv(PromptedEnv):
         stepped, result = jax.vmap(step_row, in_axes=(None, 0, 0))(settings, state, parsed)
         state = masked.where(mask, stepped, state)
         first = jnp.full(mask.shape, new_context)
-        return state, result, self._message(settings, state, result.reward, first, response.ended)
+        return state, result, self._messages(settings, state, state.envs, result.reward, first, response.ended)
 
-    def _message(self, settings, state: EpisodeState, reward, first, response_ended) -> Message:
-        def observe(index, envs):
-            return self.tasks[index].env.describe(envs[index], settings.env_params[index])
-
-        return self._messages(
-            observe, state.envs, settings, state, reward=reward, first=first, response_ended=response_ended
-        )
+    def _observation(self, index: int, settings: RolloutSettings, shown: Any) -> Int[Array, " pieces"]:
+        return self.tasks[index].env.describe(shown[index], settings.env_params[index])
 
     def _step_row(
         self, index: int, settings: RolloutSettings, parsed: ParsedResponse, state: EpisodeState
@@ -307,10 +303,9 @@ class CompiledEnv(PromptedEnv):
             return (env_state, used + run, info), (jnp.where(run, reward, 0.0), jnp.where(run, action, -1))
 
         before = state.envs[index]
-        numbers = jnp.arange(parsed.actions.shape[0])
         info = {name: jnp.float32(0) for name in info_keys}
         (after, used, info), (rewards, actions) = jax.lax.scan(
-            step, (before, state.used, info), (numbers, parsed.actions), unroll=True
+            step, (before, state.used, info), (jnp.arange(len(parsed.actions)), parsed.actions), unroll=True
         )
         done = env.is_done(after, params)
         result = TurnResult(

@@ -131,11 +131,12 @@ class HostEnv(PromptedEnv):
         width = max(task.observation_tokens for task in self.tasks)
         return jax.ShapeDtypeStruct((rows, width), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.bool_)
 
+    def _observation(self, index: int, settings: RolloutSettings, shown: Any) -> Int[Array, " pieces"]:
+        return shown
+
     def _message(self, settings, state: HostState, observations, reward, first, response_ended) -> Message:
         tokens, overflow = observations
-        message = self._messages(
-            lambda index, row: row, tokens, settings, state, reward=reward, first=first, response_ended=response_ended
-        )
+        message = self._messages(settings, state, tokens, reward, first, response_ended)
         return message.replace(overflow=message.overflow | overflow)
 
 

@@ -87,12 +87,6 @@ class HostEpisodes:
         for identity in identities:
             self._close(identity)
 
-    @property
-    def live(self) -> int:
-        """Number of running episodes."""
-        with self._lock:
-            return len(self._episodes)
-
     def reset(self, identity: Any, seed: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
         """Starts the episodes of the rows in `mask` bool[B], from `identity` i32[B, I] and `seed` u32[B].
 
@@ -151,8 +145,11 @@ class HostEpisodes:
         for row, episode in episodes.items():
             task = self._task(identities[row])
             data = self._tokenizer.decode_bytes(responses[row][: lengths[row]])
-            parsed[row] = _parse(data, task)
-            jobs.append(partial(self._step, episode, data, task, parsed[row], budget - spent[row]))
+            response = parse_response(data, task.response_format)
+            if not task.response_format.actions:  # free text: every item is action 0
+                response = dataclasses.replace(response, actions=(0,) * response.num_parsed)
+            parsed[row] = response
+            jobs.append(partial(self._step, episode, data, task, response, budget - spent[row]))
         outcomes = dict(zip(episodes, run_all(jobs, self._deadline, self._workers)))
 
         result = unplayed(len(identities), self._tasks[0].grammar.max_actions, self.info_keys, np)
@@ -255,12 +252,6 @@ class HostEpisodes:
 
     def _task(self, identity: Identity) -> HostTask:
         return self._tasks[identity[-3]]
-
-
-def _parse(data: bytes, task: HostTask) -> HostResponse:
-    response = parse_response(data, task.response_format)
-    free_text = not task.response_format.actions
-    return dataclasses.replace(response, actions=(0,) * response.num_parsed) if free_text else response
 
 
 def _identities(rows: Any) -> list[Identity]:

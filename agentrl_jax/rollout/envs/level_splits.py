@@ -29,20 +29,15 @@ class TaskLevels:
     pack: np.ndarray | None = None
     """i32[N] split of every level of the task's pack; None if levels are generated."""
 
-    @property
-    def held_out(self) -> bool:
-        """Whether the splits have no level in common."""
-        return not self.too_small
-
     def split(self, wanted: Split) -> Split:
         """The split to sample from when levels of `wanted` are needed."""
-        return wanted if self.held_out else Split.ANY
+        return Split.ANY if self.too_small else wanted
 
     def rows(self, wanted: Split) -> np.ndarray | None:
         """Rows i64[.] of the pack that belong to a split; None if levels are generated."""
         if self.pack is None:
             return None
-        return np.flatnonzero(self.pack == wanted) if self.held_out else np.arange(len(self.pack))
+        return np.arange(len(self.pack)) if self.too_small else np.flatnonzero(self.pack == wanted)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,9 +53,8 @@ class LevelSplits:
 
 def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
     """Divides the levels of the tasks of a batched environment; host tasks define their own splits."""
-    if isinstance(batched_env, CompiledEnv):
-        return LevelSplits(tuple(task_levels(task) for task in batched_env.tasks))
-    return LevelSplits(tuple(TaskLevels(pack=task.splits) for task in batched_env.tasks))
+    tasks = batched_env.tasks
+    return LevelSplits(tuple(task_levels(x) if isinstance(x, Task) else TaskLevels(pack=x.splits) for x in tasks))
 
 
 def task_levels(task: Task) -> TaskLevels:
@@ -73,8 +67,7 @@ def task_levels(task: Task) -> TaskLevels:
     else:
         pack, where = None, f"{SAMPLED_LEVELS} draws"
         counts = distinct_levels(task.env, task.env_params, SAMPLED_LEVELS)
-    few = [split for split, count in counts.items() if count < MIN_LEVELS]
-    if not few:
+    if min(counts.values()) >= MIN_LEVELS:
         return TaskLevels(pack=pack)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)
     return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", pack)
