@@ -155,7 +155,7 @@ def leaves(node: Any, prefix: str = "", *, lists: bool = True) -> Iterator[tuple
     items = node.items() if isinstance(node, dict) else enumerate(node) if lists and isinstance(node, list) else ()
     if node and items:
         for key, value in items:
-            yield from leaves(value, f"{prefix}.{key}" if prefix else key, lists=lists)
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key), lists=lists)
     else:
         yield prefix, node
 
