@@ -128,17 +128,18 @@ def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokeniz
     The table of a plain response parses nothing: no token changes its state, and it never closes.
     """
     if isinstance(grammar, PlainResponse):
-        shapes = (tokenizer.vocab_size, (2, 1), (2, 1), (1, 1))
-        nothing = GrammarTable(*(jnp.zeros(shape, jnp.int32) for shape in shapes), 0, 1, grammar.max_actions)
-        return nothing.replace(next_state=jnp.array([[0], [1]], jnp.int32))
+        token_class, nothing = jnp.zeros(tokenizer.vocab_size, jnp.int32), jnp.zeros((2, 1), jnp.int32)
+        same_state = jnp.array([[0], [1]], jnp.int32)
+        return GrammarTable(token_class, same_state, nothing, nothing[:1], 0, 1, grammar.max_actions)
     machine = automaton.build(
         actions=tuple(name.encode() for name in grammar.actions),
         think=grammar.think,
         forced=grammar.forced,
         separator=grammar.separator.encode(),
     )
-    tables = map(jnp.asarray, automaton.compose(machine, tokenizer.token_bytes))
-    return GrammarTable(*tables, machine.start, machine.closed, grammar.max_actions)
+    tables = automaton.compose(machine, tokenizer.token_bytes)
+    token_class, next_state, emission, runs = map(jnp.asarray, tables)
+    return GrammarTable(token_class, next_state, emission, runs, machine.start, machine.closed, grammar.max_actions)
 
 
 def start(table: GrammarTable) -> GrammarState:

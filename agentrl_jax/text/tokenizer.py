@@ -71,10 +71,11 @@ class Tokenizer:
 
     def special_id(self, name: str) -> int:
         """Returns the id of the special token called `name`; ValueError if there is none."""
-        if not self.has_special(name):
+        token = self.backend.token_to_id(name)
+        if token is None or token not in self.special_ids:
             known = ", ".join(self.special_name(i) for i in sorted(self.special_ids))
             raise ValueError(f"{name!r} is no special token of this tokenizer; expected one of {known}")
-        return self.backend.token_to_id(name)
+        return token
 
     def has_special(self, name: str) -> bool:
         """Returns whether `name` is one of the special tokens."""
