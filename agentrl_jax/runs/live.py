@@ -32,7 +32,7 @@ class IterationView(NamedTuple):
     def of_row(cls, row: Mapping[str, Any], tokens_per_second: float, bad_updates: int) -> "IterationView":
         """The values from a row of metrics.jsonl."""
         names = ("train/success", "train/return", "rollout/in_group_std", "actor/entropy", "rollout/logprob_gap_mean")
-        return cls(row["iteration"], *(row[name] for name in names), tokens_per_second, bad_updates)
+        return cls._make((row["iteration"], *(row[name] for name in names), tokens_per_second, bad_updates))
 
 
 class LiveView:
