@@ -11,7 +11,7 @@ setup(
     packages=find_packages(include=["agentrl_jax", "agentrl_jax.*", "envs_jax", "envs_jax.*"]),
     package_data={"agentrl_jax.text": ["data/*.json"], "agentrl_jax.config.presets": ["*.yaml"]},
     install_requires=[
-        "jax>=0.10.2,<0.11",
+        "jax>=0.10.2,<0.13",
         "flax>=0.12.8,<0.13",
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
