@@ -104,7 +104,7 @@ class Services:
     def _overlap(self, task: ServedTask, items: Sequence[int], other: str) -> list[int]:
         """The items that some task of the same environment has in its list `other`, by number or content."""
         listed = {item for each in self.tasks if each.config.env == task.config.env for item in getattr(each, other)}
-        content = task.service.content or (lambda item: item)
+        content = task.service.content or str
         contents = set(map(content, listed))
         return [item for item in items if content(item) in contents]
 
