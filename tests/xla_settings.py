@@ -4,6 +4,7 @@ They are environment variables, because processes started by tests must produce 
 compared bit for bit with results of the process of the tests.
 """
 
+import contextlib
 import os
 from importlib.metadata import version
 
@@ -30,3 +31,16 @@ if os.environ.get("TEST_OPTIMIZED") != "1":
         _flags.append("--xla_cpu_use_fusion_emitters=false")
 
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags])
+
+
+@contextlib.contextmanager
+def optimized():
+    """Compiles with optimizations inside, for programs that run longer than they compile."""
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)

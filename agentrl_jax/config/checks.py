@@ -133,7 +133,10 @@ def _model(config: Config) -> Iterator[str]:
     if model.cache != "activations" and model.precision == "float32":
         yield f"model.cache is {model.cache}, but the activations are float32 already; leave it out"
     if model.embed_dim % (2 * model.heads):
-        yield f"model.heads is {model.heads} with model.embed_dim {model.embed_dim}; use a multiple of 2 x model.heads"
+        yield (
+            f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; make model.embed_dim a "
+            "multiple of 2 x model.heads"
+        )
     if model.heads % model.kv_heads:
         yield f"model.kv_heads is {model.kv_heads}, which does not divide model.heads = {model.heads}; use a divisor"
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xla_settings
 from host_levels import generate_pack, plan_length
 
 from envs_jax.sokoban import TAGS, generator
@@ -34,7 +35,8 @@ def displacements(levels):
 
 def draw(tag, count):
     env, _ = TAGS[tag]()
-    return np.asarray(jax.jit(jax.vmap(env.generator))(jax.random.split(jax.random.key(1), count)))
+    with xla_settings.optimized():
+        return np.asarray(jax.jit(jax.vmap(env.generator))(jax.random.split(jax.random.key(1), count)))
 
 
 @pytest.fixture(scope="module")

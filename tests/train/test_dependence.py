@@ -230,4 +230,4 @@ def test_one_group_is_refused(tmp_path):
     words = ("--tasks", '[{"env": "FrozenLake", "groups": 1}]', "--algo.filter", "none")
     code, _, err = tiny_run.command("train", file, *words, "--train.mutual_information_every", "5")
     assert code == 2
-    assert "single group" in err
+    assert "compares groups, but there is one" in err

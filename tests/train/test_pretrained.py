@@ -101,7 +101,7 @@ def test_a_run_goes_on_where_it_was_and_can_be_evaluated(run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model.layers", "3"], "model.layers is 3, but model.pretrained is"),
+        (["--model.layers", "3"], "model.layers is 3, but model.pretrained '"),
         (["--model.frozen_layers", "2", "--model.lora.rank", "0"], "2 frozen layers of 2"),
         (["--model.lora.rank", "0"], "model.precision is bfloat16"),
         (["--model.pretrained", "nowhere"], "nowhere: no such folder"),

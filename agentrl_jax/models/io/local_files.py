@@ -22,6 +22,8 @@ def path_inside(folder: Path, name: str) -> Path:
     path = folder / name
     try:
         home, target = folder.resolve(), path.resolve()
+        if target.is_symlink():  # since Python 3.13 a loop of links is no error
+            raise OSError("the link leads back to itself")
     except (OSError, RuntimeError) as error:
         raise WeightsError(f"{path}: cannot be followed ({error}); replace the link by the file") from error
     allowed = [home] + ([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])

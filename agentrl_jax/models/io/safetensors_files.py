@@ -151,7 +151,8 @@ def atomic_folder(folder: Path, files: Mapping[str, bytes], settings: Mapping[st
             write_json(temporary / name, values)
         temporary.replace(folder)
     except OSError as error:
-        raise WeightsError(f"{folder}: cannot be written ({error.strerror}); give another path") from error
+        reason = f"cannot be written ({error.strerror}), expected a writable folder; give another path"
+        raise WeightsError(f"{folder}: {reason}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
