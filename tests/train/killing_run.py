@@ -12,6 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
+# As many as the process of the tests has: since XLA of jaxlib 0.11 their number changes how results round.
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+
 from agentrl_jax.cli import main as cli
 from agentrl_jax.setup.programs import Programs
 

@@ -12,7 +12,7 @@ from agentrl_jax.config.comparison import load_comparison
 from agentrl_jax.errors import UserError
 from agentrl_jax.setup import start
 
-RUN = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
+RUN = yaml.safe_load(tiny_run.CONFIG.replace("SimpleSokoban", "CoordFrozenLake").replace(", levels: LEVELS", ""))
 RUN |= {
     "seed": 3,
     "algo": {"minibatches": 1},
