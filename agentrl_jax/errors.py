@@ -21,13 +21,13 @@ def refusals(where: str = "") -> Iterator[None]:
 
 
 MAX_ERROR = 1000
-"""Most characters of an error message at the terminal."""
+"""Maximum number of characters in an error message at the terminal."""
 
 MAX_FOREIGN = 500
-"""Most characters of a foreign text (for example a server's error) that a message repeats."""
+"""Maximum number of characters in a foreign text (for example a server's error) that a message repeats."""
 
 MAX_QUOTE = 120
-"""Most characters of a value that a message quotes."""
+"""Maximum number of characters in a value that a message quotes."""
 
 
 def shortened(value: object, limit: int = MAX_QUOTE) -> str:

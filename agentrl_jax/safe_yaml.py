@@ -12,10 +12,10 @@ MAX_BYTES = 1 << 18
 """Largest size of a file, in bytes."""
 
 MAX_NODES = 50_000
-"""Most keys, values and lists in a text, counted once for each time an alias repeats them."""
+"""Maximum number of keys, values and lists in a text, counted once for each time an alias repeats them."""
 
 _MAX_NUMBER = 64
-"""Most characters of a number."""
+"""Maximum number of characters in a number."""
 
 _PREFIX = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_PREFIX + kind for kind in ("bool", "float", "int", "map", "merge", "null", "seq", "str", "value"))

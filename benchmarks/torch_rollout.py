@@ -89,7 +89,7 @@ class Ours:
         """Returns the levels of rollout `number`, as text."""
         task = self.batched_env.tasks[0]
         keys = level_key(jax.random.key(number), self.ids)
-        drawn = jax.vmap(lambda key: task.env.draw_level(key, task.env_params))(keys)
+        drawn = jax.vmap(lambda key: task.env.sample_level(key, task.env_params))(keys)
         boards = np.array(SYMBOLS)[np.asarray(drawn)].tolist()
         return ["\n".join(map("".join, board)) for board in boards]
 

@@ -11,7 +11,7 @@ EXACT, CLOSED_LOOP = "exact", "closed loop"
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Most actions and turns of an episode, and most actions of a turn; a `ValueError` if one is less than 1.
+    """Maximum numbers of actions and turns in an episode, and of actions in a turn; a `ValueError` if one is below 1.
 
     The agent sees the state at the start of a turn; then all actions of the turn are executed.
     """
@@ -26,7 +26,7 @@ class Budget:
 
     @property
     def reachable(self) -> int:
-        """Most actions that an episode can execute."""
+        """Maximum number of actions that an episode can execute."""
         return min(self.actions, self.turns * self.actions_per_turn)
 
     @property

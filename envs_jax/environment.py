@@ -88,7 +88,7 @@ class TextEnvironment(environment.Environment):
         """Returns (obs, state) at the start of a given level; `NotImplementedError` if states are no grids."""
         raise NotImplementedError(f"{self.name} has no levels that can be given; its episodes come from a key")
 
-    def draw_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
+    def sample_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
         """Returns the level that `reset_env` starts on with this key; `NotImplementedError` if states are no grids."""
         raise NotImplementedError(f"{self.name} has no levels; its episodes come from a key alone")
 
@@ -104,7 +104,7 @@ class TextEnvironment(environment.Environment):
     @property
     def has_levels(self) -> bool:
         """Whether levels are arrays; otherwise states are made from a key alone."""
-        return type(self).draw_level is not TextEnvironment.draw_level
+        return type(self).sample_level is not TextEnvironment.sample_level
 
     def action_space(self, params: Any) -> spaces.Discrete:
         """Action ids, `Discrete(num_actions)`."""

@@ -39,10 +39,10 @@ class GridEnvironment(TextEnvironment):
         return spaces.Box(0, self.num_codes - 1, (self.height, self.width), jnp.int8)
 
     def reset_env(self, key: Key[Array, ""], params: Any) -> tuple[Int8[Array, "H W"], Any]:
-        """Starts an episode on the level that `draw_level` returns for this key."""
-        return self.reset_to_level(self.draw_level(key, params), params)
+        """Starts an episode on the level that `sample_level` returns for this key."""
+        return self.reset_to_level(self.sample_level(key, params), params)
 
-    def draw_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
+    def sample_level(self, key: Key[Array, ""], params: Any) -> Int8[Array, "H W"]:
         """Returns the level of a key: a row of `params.levels`, or a generated level."""
         if params.levels.shape[0] > 0:
             return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
@@ -85,7 +85,7 @@ def shift(
 
 
 def neighbors(padded: np.ndarray, directions: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns what is beside each cell of a board in each direction, [H W, directions], from the board padded by 1."""
+    """Returns the neighbors of each cell in each direction, [H W, directions], from a board padded by 1."""
     height, width = padded.shape[0] - 2, padded.shape[1] - 2
     shifted = [padded[1 + down : 1 + down + height, 1 + right : 1 + right + width] for down, right in directions]
     return np.stack(shifted, axis=-1).reshape(height * width, len(directions))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int8
 
 MAX_CELLS = 1 << 28
-"""Most cells of a pack, summed over its levels."""
+"""Maximum number of cells in a pack, summed over its levels."""
 
 Levels = Int8[np.ndarray, "N H W"]
 

@@ -114,7 +114,7 @@ class Registry:
         if self.spec(name).oracle is None:
             return float("nan"), float("nan")
         env, params = self.make(name)
-        found = self.level_baselines(name, params, draw_levels(env, params, jax.random.split(key, n)), budget)
+        found = self.level_baselines(name, params, sample_levels(env, params, jax.random.split(key, n)), budget)
         assert found is not None
         return float(np.mean(found.random)), float(np.mean(found.optimal))
 
@@ -138,30 +138,30 @@ def _scalar(name: str, option: str, value: Any, dtype: Any) -> jax.Array:
     integer = jnp.issubdtype(dtype, jnp.integer)
     usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not usable or (integer and (value != int(value) or abs(value) > jnp.iinfo(dtype).max)):
-        kind = f"a whole number of type {dtype}" if integer else "a finite number"
+        kind = f"an integer of type {dtype}" if integer else "a finite number"
         raise ValueError(f"{option} of {name} is {value!r}; expected {kind}")
     return jnp.asarray(value, dtype)
 
 
-def draw_levels(env: TextEnvironment, params: Any, keys: Key[Array, " N"], split: Split = Split.ANY) -> Levels:
+def sample_levels(env: TextEnvironment, params: Any, keys: Key[Array, " N"], split: Split = Split.ANY) -> Levels:
     """Returns the levels of keys, i8[N, 0, 0] if there are none; a `ValueError` if a key has none of the split."""
     if not env.has_levels:
         return np.zeros((keys.shape[0], 0, 0), np.int8)
-    levels, found = _draw(env, keys, params, jnp.int32(split))
+    levels, found = _sample_levels(env, keys, params, jnp.int32(split))
     if not np.all(found):
         missing = int(np.sum(~np.asarray(found)))
         raise ValueError(
-            f"{missing} of {keys.shape[0]} keys draw no level of the {split.name.lower()} split of {env.name}; "
+            f"{missing} of {keys.shape[0]} keys give no level of the {split.name.lower()} split of {env.name}; "
             "the space of levels is too small to hold levels out"
         )
     return np.asarray(levels)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _draw(env: TextEnvironment, keys: jax.Array, params: Any, split: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _sample_levels(env: TextEnvironment, keys: jax.Array, params: Any, split: jax.Array) -> tuple[jax.Array, jax.Array]:
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         key, found = split_key(env, key, params, split)
-        return env.draw_level(key, params), found
+        return env.sample_level(key, params), found
 
     return jax.vmap(one)(keys)
 

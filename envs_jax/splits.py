@@ -28,8 +28,8 @@ class Split(enum.IntEnum):
 SHARES = {Split.TRAIN: 0.8, Split.VALIDATION: 0.1, Split.TEST: 0.1}
 """Shares of the distinct levels, not of the draws: common levels count as much as rare ones."""
 
-MAX_DRAWS = 256
-"""Most keys that are tried for a level; if a split has its share of the draws, one search in 10^12 finds none."""
+MAX_LEVEL_TRIES = 256
+"""Maximum number of keys tried for a level; if a split has its share of the keys, one search in 10^12 finds none."""
 
 _BOUNDS = tuple(int(2**32 * sum(list(SHARES.values())[: index + 1])) for index in range(2))
 _KEYS = 0x51E7
@@ -49,21 +49,21 @@ def split_of(level_hash: UInt32[Array, "2"]) -> Int32[Array, ""]:
 def split_key(
     env: TextEnvironment, key: Key[Array, ""], params: Any, split: Int32[Array, ""] | int
 ) -> tuple[Key[Array, ""], Bool[Array, ""]]:
-    """Finds a key from which `reset_env` and `draw_level` take a level of a split. Pure; can be compiled and vmapped.
+    """Finds a key from which `reset_env` and `sample_level` take a level of a split. Pure; can be compiled and vmapped.
 
-    With `Split.ANY` it is the given key. Also returns whether the level is in the split: not so after `MAX_DRAWS` draws
-    without such a level, which callers count.
+    With `Split.ANY` it is the given key. Also returns whether the level is in the split: not so after
+    `MAX_LEVEL_TRIES` keys without such a level, which callers count.
     """
     base = jax.random.fold_in(key, _KEYS)
 
-    def draw(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def try_key(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, _ = carry
         state = env.reset_env(jax.random.fold_in(base, number), params)[1]
         return number + 1, split_of(env.level_hash(state, params)) == split
 
     any_level = jnp.asarray(split) == Split.ANY
     number, found = jax.lax.while_loop(
-        lambda carry: ~carry[1] & (carry[0] < MAX_DRAWS), draw, (jnp.int32(0), any_level)
+        lambda carry: ~carry[1] & (carry[0] < MAX_LEVEL_TRIES), try_key, (jnp.int32(0), any_level)
     )
     return jnp.where(any_level, key, jax.random.fold_in(base, number - 1)), found
 

@@ -25,7 +25,7 @@ class _Walk(NamedTuple):
     Attributes:
         step_keys: for gymnax's `step`, which gives `step_env` the first of two keys split from it.
         first: (obs, state) after reset, [M, ...].
-        given: the same by `reset_to_level` on the level that `draw_level` returns; None if there are no levels.
+        given: the same by `reset_to_level` on the level that `sample_level` returns; None if there are no levels.
         steps: (obs, state, reward, terminated, info) after each step, [M, T, ...].
         visited: states, with the start states, [M, 1 + T, ...].
         facts: results of the environment's methods for every visited state, NumPy arrays [M, 1 + T, ...].
@@ -140,13 +140,13 @@ def _check_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> Non
 
 
 def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> _Walk:
-    draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    level_keys, step_keys = _keys(draws, key, _EPISODES), _keys(draws, key, _EPISODES, num_steps)
-    actions = jnp.asarray(draws.integers(env.num_actions, size=(_EPISODES, num_steps)), jnp.int32)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    level_keys, step_keys = _keys(rng, key, _EPISODES), _keys(rng, key, _EPISODES, num_steps)
+    actions = jnp.asarray(rng.integers(env.num_actions, size=(_EPISODES, num_steps)), jnp.int32)
 
     def episode(level_key: jax.Array, step_keys: jax.Array, chosen: jax.Array) -> tuple[Any, Any, Any]:
         obs, state = env.reset_env(level_key, params)
-        given = env.reset_to_level(env.draw_level(level_key, params), params) if env.has_levels else None
+        given = env.reset_to_level(env.sample_level(level_key, params), params) if env.has_levels else None
 
         def step(state: Any, inputs: Any) -> tuple[Any, Any]:
             key, action = inputs
@@ -173,16 +173,16 @@ def _play(env: TextEnvironment, params: Any, key: jax.Array, num_steps: int) -> 
     return _Walk(level_keys, step_keys, actions, first, given, steps, visited, facts)
 
 
-def _keys(draws: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array:
+def _keys(rng: np.random.Generator, like: jax.Array, *shape: int) -> jax.Array:
     """Makes PRNG keys on the host, because every random function called alone is another program to compile."""
-    data = draws.integers(2**32, size=(*shape, *jax.random.key_data(like).shape), dtype=np.uint32)
+    data = rng.integers(2**32, size=(*shape, *jax.random.key_data(like).shape), dtype=np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(like))
 
 
 def _check_walk(walk: _Walk) -> None:
     """Checks the time, and that the two sources of termination, of success and of start states each agree."""
     if walk.given is not None:
-        _check_equal("reset_to_level on draw_level's level", walk.given, walk.first)
+        _check_equal("reset_to_level on sample_level's level", walk.given, walk.first)
     _, states, _, terminated, info = walk.steps
     time = np.asarray(walk.visited.time)
     _require(

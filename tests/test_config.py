@@ -137,10 +137,10 @@ def test_defaults_are_those_of_the_default_preset():
         ("algo: {objective: {clip_hihg: 1}}", ["algo.objective.clip_hihg", "did you mean algo.objective.clip_high?"]),
         ("algo: {kl: {zzz: 1}}", ["unknown key algo.kl.zzz", "known keys here: kind"]),
         ("zzz: 1", ["unknown key zzz", "known keys here", "seed"]),
-        ("seed: 1.5", ["seed is 1.5", "a whole number"]),
-        ("seed: true", ["seed is true", "a whole number"]),
+        ("seed: 1.5", ["seed is 1.5", "an integer"]),
+        ("seed: true", ["seed is true", "an integer"]),
         ("seed: -1", ["seed is -1", "at least 0"]),
-        ("seed: '1'", ['seed is "1"', "a whole number"]),
+        ("seed: '1'", ['seed is "1"', "an integer"]),
         ("algo: {advantage: {gamma: 1.5}}", ["algo.advantage.gamma is 1.5", "at most 1"]),
         ("algo: {advantage: {gamma: .nan}}", ["algo.advantage.gamma"]),
         ("algo: {objective: {dual_clip: high}}", ['algo.objective.dual_clip is "high"', "a number"]),
@@ -160,9 +160,9 @@ def test_defaults_are_those_of_the_default_preset():
         ("tasks: [{env: X, groups: 4, group: 3}]", ["unknown key tasks.0.group", "tasks.0.groups"]),
         (
             "tasks: [{env: X, groups: 4, options: {a: [1]}}]",
-            ["tasks.0.options.a is [1]", "true or false or a whole number or a number or text"],
+            ["tasks.0.options.a is [1]", "true or false or an integer or a number or text"],
         ),
-        ("seed: 2020-01-01", ["seed", "a whole number"]),
+        ("seed: 2020-01-01", ["seed", "an integer"]),
         ("1: 2", ["unknown key 1"]),
         ("- 1", ["list", "key: value"]),
         ("seed: [", ["run.yaml line", "not valid YAML"]),
@@ -192,7 +192,7 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_key(write, text, par
         (["--seed", "--algo.epochs", "1"], ["--seed", "no value"]),
         (["seed", "1"], ["'seed'", "--algo.objective.clip_high"]),
         (["--seed", "[1"], ["--seed", "not a value"]),
-        (["--seed", "x"], ['seed is "x"', "a whole number"]),
+        (["--seed", "x"], ['seed is "x"', "an integer"]),
     ],
 )
 def test_a_wrong_override_is_refused_in_one_line(write, words, parts):
@@ -263,7 +263,7 @@ def test_a_missing_file_is_refused(tmp_path):
         (["--algo.filter", "{kind: min_p, by: mean}"], ["algo.filter.by is", "'std', 'entropy'"]),
         (["--algo.filter", "{kind: top_p, by: mean}"], ["algo.filter.by is", "'std', 'entropy'"]),
         (["--algo.filter", "{kind: min_p, p: 2}"], ["algo.filter.p is 2", "at most 1"]),
-        (["--algo.filter", "{kind: top_k, k: 0.9}"], ["algo.filter.k is 0.9", "a whole number"]),
+        (["--algo.filter", "{kind: top_k, k: 0.9}"], ["algo.filter.k is 0.9", "an integer"]),
         (["--algo.preset", "dapo", "--train.max_bad_updates", "1"], ["train.max_bad_updates is 1"]),
         (
             ["--algo.preset", "ppo", "--algo.kl.estimator", "k2"],

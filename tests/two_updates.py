@@ -30,7 +30,7 @@ from agentrl_jax.setup import build
 UPDATES = 2
 """The adaptive controller, schedules and Adam's moments have an effect in the second update."""
 MOST_PROGRAMS = 200
-"""Most programs kept at a time; Linux allows a process 65,530 memory mappings, and each program takes many."""
+"""Maximum number of programs kept at a time; each takes many memory mappings, and Linux allows a process 65,530."""
 _BOUNDS = ("objective.dual_clip", "advantage.value_clip", "mismatch.cap")
 
 

@@ -46,8 +46,8 @@ def repeated(response_hash: UInt[Array, "Gr M 2"], valid: Bool[Array, "Gr M"]) -
     `response_hash` identifies all responses of an episode.
     """
     both = valid[:, :, None] & valid[:, None] & ~jnp.eye(valid.shape[1], dtype=bool)
-    alike = jnp.all(response_hash[:, :, None] == response_hash[:, None], axis=-1) & both
-    return masked.mean(jnp.any(alike, axis=2).astype(jnp.float32), valid)
+    equal = jnp.all(response_hash[:, :, None] == response_hash[:, None], axis=-1) & both
+    return masked.mean(jnp.any(equal, axis=2).astype(jnp.float32), valid)
 
 
 def masked_stats(x: Float[Array, "*shape"], mask: Bool[Array, "*shape"]) -> dict[str, Float[Array, ""]]:

@@ -73,7 +73,7 @@ def smoothed(found: Mapping[str, float], before: Mapping[str, float | None]) -> 
     """RAGEN-2's smoothed z-scores: the standard deviation over few texts is noisy, so a moving average replaces it.
 
     `found` are the metrics of one measurement, on the host, with the names of `measure` and any prefix and suffix;
-    `before` those of the previous measurement with what this function added to them (None stands for NaN), empty for
+    `before` those of the previous measurement with what this function added to them (None means NaN), empty for
     the first. For every marginal_std in `found`, returns marginal_std_smoothed in nats, 0.9 * its last value + 0.1 *
     the new one (at first the new one; a NaN leaves it unchanged), and mi_zscore_smoothed, the `zscore` with it.
     """
@@ -120,10 +120,11 @@ def _retrieval(
     scores: jax.Array, own: jax.Array, valid: jax.Array, counted: jax.Array, prompt: jax.Array
 ) -> dict[str, jax.Array]:
     matched = jnp.take_along_axis(scores, own[:, None], axis=1)
-    alike = counted & (prompt == prompt[own][:, None])
-    wrong = counted & ~alike
+    same_prompt = counted & (prompt == prompt[own][:, None])
+    irrelevant = counted & ~same_prompt
     same, better, tied, rest = (
-        jnp.sum(x, axis=1) for x in (alike, wrong & (scores > matched), wrong & (scores == matched), wrong)
+        jnp.sum(x, axis=1)
+        for x in (same_prompt, irrelevant & (scores > matched), irrelevant & (scores == matched), irrelevant)
     )
     found: dict[str, jax.Array] = {}
     for k in (k for k in RETRIEVED if k < scores.shape[1]):
@@ -133,10 +134,13 @@ def _retrieval(
     return found
 
 
-def _hit_rate(draws: jax.Array, right: jax.Array, wrong: jax.Array, most: int) -> jax.Array:
-    """Probability that `draws` (at most `most`) draws without replacement include a right one, for each text."""
-    missed = jnp.ones(draws.shape, jnp.float32)
-    for number in range(most):
-        left = jnp.maximum(wrong - number, 0) / jnp.maximum(right + wrong - number, 1)
-        missed *= jnp.where(number < draws, left, 1.0)
+def _hit_rate(num_retrieved: jax.Array, relevant: jax.Array, irrelevant: jax.Array, max_retrieved: int) -> jax.Array:
+    """Probability that a relevant prompt is among the retrieved ones, for each text.
+
+    `num_retrieved` prompts, at most `max_retrieved`, are retrieved at random without replacement.
+    """
+    missed = jnp.ones(num_retrieved.shape, jnp.float32)
+    for number in range(max_retrieved):
+        left = jnp.maximum(irrelevant - number, 0) / jnp.maximum(relevant + irrelevant - number, 1)
+        missed *= jnp.where(number < num_retrieved, left, 1.0)
     return 1.0 - missed

@@ -41,5 +41,6 @@ def run(command: Bench) -> None:
 
     options = dataclasses.asdict(command)
     del options["what"]  # the only choice so far
+    options["num_groups"] = options.pop("draws")
     with refusals():
         run(**options, report=lambda line: print(line, file=sys.stderr))

@@ -22,7 +22,7 @@ class Chat:
     max_tokens: int = 256
     """Longest response in tokens."""
     length: int = 2048
-    """Most tokens of the whole conversation."""
+    """Maximum number of tokens in the whole conversation."""
     seed: int = 0
     """Seed of sampling."""
     thinking: Literal["auto", "on", "off"] = "auto"

@@ -95,7 +95,7 @@ def _run(words: list[str]) -> None:
         )
     seed = getattr(command, "seed", None)
     if seed is not None and not 0 <= seed < 2**32:
-        raise UserError(f"--seed is {seed}, expected a whole number from 0 to {2**32 - 1}")
+        raise UserError(f"--seed is {seed}, expected an integer from 0 to {2**32 - 1}")
     _COMMANDS[type(command)](command)
 
 

@@ -20,8 +20,8 @@ class Serve:
     port: int = 8000
     """Port to listen on; 0 for any free one."""
     max_instances: int = 256
-    """Most instances open at once. At the limit, a new one replaces a finished one, or else the one idle longest, see
-    reclaim_after; if there is none, the new one is refused with status 503."""
+    """Maximum number of instances open at once. At the limit, a new one replaces a finished one, or else the one idle
+    longest, see reclaim_after; if there is none, the new one is refused with status 503."""
     reclaim_after: float = 300.0
     """Seconds without a request after which an unfinished instance may be replaced by a new one; 0 for never."""
     idle_timeout: float = 3600.0
@@ -33,11 +33,11 @@ class Serve:
     max_action: int = 65536
     """Longest action, in characters; longer ones are refused with status 422."""
     max_connections: int = 512
-    """Most connections open at once; idle ones are closed for new ones."""
+    """Maximum number of connections open at once; idle ones are closed for new ones."""
     allowed_hosts: tuple[str, ...] = ()
     """Further host names under which clients may reach this server, besides the address it listens on."""
     workers: int = 64
-    """Most requests processed at once."""
+    """Maximum number of requests processed at once."""
     token_file: str = ""
     """File with the bearer token that every request needs (Authorization: Bearer TOKEN); empty for none."""
     compat: Literal["none", "upstream"] = "none"

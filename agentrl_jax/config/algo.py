@@ -219,7 +219,7 @@ class NoCorrection(Section):
     ratio_from: Literal["learner", "rollout"] = "learner"
     """Where the old log-probabilities of the ratio are from. learner: computed by the learner before the first step;
     with more than one step this takes another forward pass. rollout: those of the rollout, which saves that pass. Use
-    it only where both compute alike (float32 on CPUs), since any difference counts as a change of the policy."""
+    it only where both give identical results (float32 on CPUs): any difference counts as a change of the policy."""
 
 
 class Replay(Section):
@@ -352,9 +352,10 @@ class AlgoConfig(UpdateRule):
     overlong_penalty: AboveZero = 1.0
     """Subtracted from a turn whose response has prompt.max_response_tokens tokens, if overlong_buffer is above 0."""
     dynamic_sampling: Positive = 1
-    """Most rollouts per iteration: groups whose members all have the same return (penalties included) are resampled, on
-    other levels, until the returns of every group vary (DAPO's dynamic sampling, which compares accuracies); 1: no
-    resampling. Metrics, alarms and the adaptive horizon use all episodes played, rollout/chosen_* the chosen ones."""
+    """Maximum number of rollouts per iteration: groups whose members all have the same return (penalties included) are
+    resampled, on other levels, until the returns of every group vary (DAPO's dynamic sampling, which compares
+    accuracies); 1: no resampling. Metrics, alarms and the adaptive horizon use all episodes played, rollout/chosen_*
+    the chosen ones."""
     horizon: Horizon = FixedHorizon()
     """Turns of an episode in training."""
     schedules: dict[Moving, ScheduleConfig] = Field(default_factory=dict)

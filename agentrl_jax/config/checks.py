@@ -109,7 +109,7 @@ def _services(config: Config) -> Iterator[str]:
     if env.token_file and env.url in ("", "local"):
         yield f"env.token_file is {env.token_file!r}, but env.url is {env.url!r}; give the address of its server"
     if served and prompt.encoder != "pieces":
-        yield f"prompt.encoder is {prompt.encoder}, but the texts of services are always tokenized whole; use pieces"
+        yield f"prompt.encoder is {prompt.encoder}, but a text of a service is always tokenized as one text; use pieces"
     if served and prompt.stop_at_answer:
         yield "prompt.stop_at_answer is true, but responses to services have no answer block; use false"
     if served and config.algo.dynamic_sampling > 1:

@@ -25,8 +25,8 @@ from agentrl_jax.errors import UserError, shortened, text_flaw
 from agentrl_jax.io import atomic_write
 
 _EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
     "float_type": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",

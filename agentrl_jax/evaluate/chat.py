@@ -23,7 +23,7 @@ from agentrl_jax.text.conversation import conversation_ids, following_ids
 from agentrl_jax.text.tokenizer import Tokenizer, from_files, padded
 
 CHUNK = 64
-"""Most prompt tokens that are prefilled at once."""
+"""Maximum number of prompt tokens that are prefilled at once."""
 
 
 class Conversation:
@@ -118,7 +118,7 @@ class Speaker(NamedTuple):
     shape: DecoderConfig
     tokenizer: Tokenizer
     positions: int | None
-    """Most tokens of a conversation; None for no limit."""
+    """Maximum number of tokens in a conversation; None for no limit."""
     thinking: bool | None = None
     """Whether responses have a think block unless chosen otherwise; None leaves it to the template."""
 

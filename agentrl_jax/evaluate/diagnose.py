@@ -108,11 +108,13 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         found = read_rows(Path(run) / "metrics.jsonl")
     except OSError as error:
-        raise UserError(f"{run}: metrics.jsonl cannot be read ({shortened(error)}); put back the whole file") from error
+        raise UserError(
+            f"{run}: metrics.jsonl cannot be read ({shortened(error)}); restore the complete file"
+        ) from error
     if found.bad:
         raise UserError(
-            f"{run}: metrics.jsonl: {describe_bad(found)}; put back the whole file, or go on with the run, which sets "
-            "it aside"
+            f"{run}: metrics.jsonl: {describe_bad(found)}; restore the complete file, or go on with the run, which "
+            "sets it aside"
         )
     rows = [row for _, row in found.rows if row["stage"] == "rl"]
     for number, row in enumerate(rows, start=1):
@@ -125,7 +127,7 @@ def _iterations(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
             if not valid:
                 raise UserError(
                     f"{run}: metrics.jsonl holds {shortened(ascii(value))} as {name} of its iteration {number}, "
-                    f"expected a {'whole ' if counts else ''}number; put back the whole file"
+                    f"expected {'an integer' if counts else 'a number'}; restore the complete file"
                 )
     return rows
 

@@ -34,7 +34,7 @@ from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from envs_jax import registry
 from envs_jax.budget import Baselines, Budget
-from envs_jax.splits import MAX_DRAWS, Split
+from envs_jax.splits import MAX_LEVEL_TRIES, Split
 
 ATTEMPTS = 3
 """How often a held-out episode is attempted if its environment fails."""
@@ -114,7 +114,7 @@ class EvalSet:
         if found.failed[:count].any():
             why = "see whether the service is well"
             if isinstance(self.batched_env, CompiledEnv):
-                why = f"{MAX_DRAWS} draws held no level of the {self.split.name.lower()} split; use larger levels"
+                why = f"{MAX_LEVEL_TRIES} keys gave no level of the {self.split.name.lower()} split; use larger levels"
             raise UserError(
                 f"{int(found.failed[:count].sum())} of {count} held-out episodes of "
                 f"{self.batched_env.tasks[self.task].name} failed {ATTEMPTS} times; {why}"
@@ -139,7 +139,7 @@ class EvalSet:
         if self.rows is not None:
             return np.asarray(task.env_params.levels)[self.rows[:episodes]]
         keys = rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
-        return registry.draw_levels(task.env, task.env_params, keys, self.levels.split(self.split))
+        return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
 
 
 def _where(rows: Bool[np.ndarray, " n"], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -282,6 +282,6 @@ def _load(
         levels=task_levels,
         split=Split.TEST,
         seed=config.evaluation.seed,
-        categories=None if services is None else services.kinds([batched_env.levels(0)]),
+        categories=None if services is None else services.categories([batched_env.levels(0)]),
     )
     return policy, eval_set

@@ -34,13 +34,17 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
     failed, retried = rows["failed"], rows["retries"] > 0
     _, group, size = np.unique(rows["group"], return_inverse=True, return_counts=True)
     valid = np.bincount(group, weights=~failed)[group]
-    kinds = {"retried": retried & ~failed, "other": ~retried & ~failed}
+    subsets = {"retried": retried & ~failed, "other": ~retried & ~failed}
     return {
         "env/failed_share": float(failed.mean()),
         "env/failed_turns": _mean(rows["turns"][failed]),
         "env/retries": float(rows["retries"].sum()),
-        "env/retried_share": float(kinds["retried"].mean()),
-        **{f"env/{kind}_{name}": _mean(rows[name][of]) for kind, of in kinds.items() for name in ("success", "turns")},
+        "env/retried_share": float(subsets["retried"].mean()),
+        **{
+            f"env/{subset}_{name}": _mean(rows[name][of])
+            for subset, of in subsets.items()
+            for name in ("success", "turns")
+        },
         "env/lone_share": float(((size[group] > 1) & (valid < 2) & ~failed).mean()),
         "env/restarts": float(restarts),
         "env/calls": float(report.calls),

@@ -53,7 +53,7 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
     return {"mean": difference, "low": low, "high": high, "n": n}
 
 
-def crossed_interval(x: ArrayLike, *, level: float = 0.95, draws: int = 4000) -> dict[str, float | int]:
+def crossed_interval(x: ArrayLike, *, level: float = 0.95, num_resamples: int = 4000) -> dict[str, float | int]:
     """The mean over seeds and levels, both taken as samples, with a confidence interval; `n` is the number of seeds.
 
     `x` [S, n] is the outcome of every seed on every level, or paired differences of two agents. Seeds and levels are
@@ -68,7 +68,7 @@ def crossed_interval(x: ArrayLike, *, level: float = 0.95, draws: int = 4000) ->
     if outcomes.ndim != 2 or not outcomes.size or not np.isfinite(outcomes).all():
         raise ValueError(f"x has shape {outcomes.shape}, expected finite outcomes [seeds, levels], at least one")
     rng = np.random.default_rng(0)
-    seeds, levels = (rng.multinomial(n, np.full(n, 1 / n), size=draws) for n in outcomes.shape)
+    seeds, levels = (rng.multinomial(n, np.full(n, 1 / n), size=num_resamples) for n in outcomes.shape)
     means = np.einsum("rn,rn->r", seeds @ outcomes, levels) / outcomes.size
     low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
     return {"mean": float(outcomes.mean()), "low": float(low), "high": float(high), "n": len(outcomes)}

@@ -196,8 +196,8 @@ def any_turns(valid: Bool[Array, "E T"], key: Key[Array, ""], config: PromptInfo
     Turns in `valid` (played, in episodes that count) are chosen before others.
     """
     episode = _shuffle(jax.random.fold_in(key, 0), valid[:, 0])[: config.pairs]
-    draws = jax.random.uniform(jax.random.fold_in(key, 1), valid.shape)
-    turn = jnp.argmax(jnp.where(valid, draws, -1.0), axis=1)[episode]
+    uniforms = jax.random.uniform(jax.random.fold_in(key, 1), valid.shape)
+    turn = jnp.argmax(jnp.where(valid, uniforms, -1.0), axis=1)[episode]
     return Sample(episode, turn, prompt_episode=episode, prompt_turn=turn, own=jnp.arange(episode.shape[0]))
 
 

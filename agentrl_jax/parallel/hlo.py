@@ -33,8 +33,8 @@ class Operation:
     """Number of `while` loops around it."""
 
 
-def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
-    """All operations of the given kinds in a module, with the number of loops around them.
+def operations(text: str, opcodes: Iterable[str]) -> list[Operation]:
+    """All operations with the given opcodes in a module, with the number of loops around them.
 
     Instructions inside a fusion are not counted: they are steps of one kernel, and their results are not stored. A
     computation that is called from several places is counted once, at its largest depth. Of an asynchronous operation
@@ -50,7 +50,7 @@ def operations(text: str, kinds: Iterable[str]) -> list[Operation]:
                 if inner in bodies and depth[name] + deeper > depth.get(inner, -1):
                     depth[inner] = depth[name] + deeper
                     unvisited.append(inner)
-    wanted = set(kinds)
+    wanted = set(opcodes)
     return [
         Operation(kind, _size(matched.group(1)), depth[name])
         for name, lines in bodies.items()

@@ -62,7 +62,7 @@ class Checkpoints:
                     "wrote it: go on with that version, or use a new run folder"
                 )
             if keep is not None:
-                _move_aside(folder, "unfinished")
+                _rename_with_suffix(folder, "unfinished")
         if keep is None:
             options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         else:
@@ -155,7 +155,7 @@ class Checkpoints:
                 raise self._damaged(step, str(damage)) from None
             self._checked.add(step)
 
-    def set_damaged_aside(self) -> list[str]:
+    def rename_damaged(self) -> list[str]:
         """Renames damaged checkpoints that are newer than the newest good one to N.damaged.
 
         Returns what was damaged and its new name, one sentence each; empty if the newest checkpoint is good.
@@ -174,7 +174,7 @@ class Checkpoints:
         if damaged and len(damaged) == len(self.steps()):
             raise next(iter(damaged.values()))
         lines = [
-            f"{error}; moved aside to {_move_aside(self.path / str(step), 'damaged').name}"
+            f"{error}; renamed to {_rename_with_suffix(self.path / str(step), 'damaged').name}"
             for step, error in damaged.items()
         ]
         if damaged:
@@ -294,9 +294,9 @@ def _has_format(folder: Path) -> bool:
     return isinstance(record, dict) and _FORMAT in record
 
 
-def _move_aside(folder: Path, why: str) -> Path:
-    """Renames N to N.WHY, or to N.WHY.2 and so on if that name is taken."""
-    names = (folder.with_name(f"{folder.name}.{why}{f'.{n}' if n > 1 else ''}") for n in itertools.count(1))
+def _rename_with_suffix(folder: Path, suffix: str) -> Path:
+    """Renames N to N.SUFFIX, or to N.SUFFIX.2 and so on if that name is taken."""
+    names = (folder.with_name(f"{folder.name}.{suffix}{f'.{n}' if n > 1 else ''}") for n in itertools.count(1))
     return folder.rename(next(name for name in names if not name.exists()))
 
 

@@ -19,7 +19,7 @@ _GRAY = "#64748b"
 
 @dataclasses.dataclass(frozen=True)
 class Subplot:
-    """A title and the metrics drawn under it, each with its name in the legend; shares are drawn in percent."""
+    """A title and the metrics plotted under it, each with its name in the legend; shares are plotted in percent."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
@@ -55,9 +55,9 @@ def plot_curves(
 ) -> None:
     """Plots rows of metrics.jsonl into a PNG, which is replaced atomically so that a viewer never reads half a file.
 
-    Rows have their iteration under `iteration`, or under `step` if that is missing; missing or null metrics are drawn
-    as gaps. `random` and `optimal` are success rates, drawn as lines in the first subplot. Other subplots without data
-    are left out.
+    Rows have their iteration under `iteration`, or under `step` if that is missing; missing or null metrics are plotted
+    as gaps. `random` and `optimal` are success rates, plotted as lines in the first subplot. Other subplots without
+    data are left out.
     """
     shown = [subplots[0], *(s for s in subplots[1:] if any(_series(rows, metric) for metric, _ in s.lines))]
     columns = min(3, len(shown))

@@ -187,7 +187,7 @@ class RunFolder:
             if not records.is_row(name, row):
                 raise ValueError(
                     f"a row of {name} has step {row.get('step')!r}, stage {row.get('stage')!r} and iteration "
-                    f"{row.get('iteration')!r}, expected whole numbers and, in metrics.jsonl, the stage imitation or rl"
+                    f"{row.get('iteration')!r}, expected integers and, in metrics.jsonl, the stage imitation or rl"
                 )
         file = self._files.get(name)
         if file is None:

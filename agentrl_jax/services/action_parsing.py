@@ -45,7 +45,7 @@ def last_action(response: str) -> ParsedAction:
 
 
 def shop_action(response: str) -> ParsedAction:
-    """WebShop: as `last_action`; without `Action:`, a response with `search[` or `click[` is taken whole."""
+    """WebShop: as `last_action`; without `Action:`, a response with `search[` or `click[` is itself the action."""
     if _MARK not in response and ("search[" in response or "click[" in response):
         return ParsedAction(without_end(response))
     return last_action(response)

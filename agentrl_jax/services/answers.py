@@ -38,7 +38,7 @@ def read_text(answer: Any) -> str:
     try:
         answer.encode()
     except UnicodeEncodeError:
-        raise BadAnswer("text of whole characters (half of a surrogate pair is none)", answer) from None
+        raise BadAnswer("valid Unicode, without a lone surrogate", answer) from None
     return answer
 
 

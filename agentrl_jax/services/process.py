@@ -17,12 +17,12 @@ from agentrl_jax.services.protocol import COMPILED
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
-MOST_RESTARTS = 20
+MAX_RESTARTS = 20
 
 HEALTH_SECONDS = 5.0
 """Seconds between two health checks."""
 
-MOST_MISSED = 2
+MAX_FAILED_HEALTH_CHECKS = 2
 """Failed health checks in a row after which the process counts as hung. One alone may have failed because this process
 itself was paused."""
 
@@ -136,13 +136,13 @@ class ServiceProcess:
             if process.poll() is None:
                 if time.monotonic() < checked + min(HEALTH_SECONDS, self._answer_seconds):
                     continue
-                missed = 0 if health.healthy(self._answer_seconds / MOST_MISSED) else missed + 1
+                missed = 0 if health.healthy(self._answer_seconds / MAX_FAILED_HEALTH_CHECKS) else missed + 1
                 checked = time.monotonic() - (HEALTH_SECONDS if missed else 0.0)  # the second check follows at once
-                if missed < MOST_MISSED or self._ended or process.poll() is not None:
+                if missed < MAX_FAILED_HEALTH_CHECKS or self._ended or process.poll() is not None:
                     continue
                 _kill(process)
                 failure = f"did not answer within {self._answer_seconds:g} s"
-            if self.restarts == MOST_RESTARTS:
+            if self.restarts == MAX_RESTARTS:
                 _log.error("the service %s %s; after %d restarts it is given up", self._env, failure, self.restarts)
                 break
             self.restarts, missed = self.restarts + 1, 0

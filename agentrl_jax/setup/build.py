@@ -163,8 +163,8 @@ def initial_state(
         return state.init_state(key, model, tx, reference, decoder)
 
     given = None if pretrained is None else pretrained.params
-    places = place(jax.eval_shape(start, jax.random.key(0), given))
-    compiled = jax.jit(start, donate_argnums=1, out_shardings=places)
+    shardings = place(jax.eval_shape(start, jax.random.key(0), given))
+    compiled = jax.jit(start, donate_argnums=1, out_shardings=shardings)
 
     def run(key):
         with warnings.catch_warnings():

@@ -25,7 +25,7 @@ from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
 MAX_BATCHES = 64
-"""Most batches of `levels` sampled levels, after which too few different ones is an error."""
+"""Maximum number of batches of `levels` sampled levels, after which too few different ones is an error."""
 
 
 def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> Int[np.ndarray, "E T A"]:
@@ -123,7 +123,7 @@ def _solve_levels(
     tried: set[bytes] = set()
     for batch in range(MAX_BATCHES):
         keys = jax.random.split(jax.random.fold_in(key, batch), levels)
-        for board in registry.draw_levels(task.env, task.env_params, keys, split.split(Split.TRAIN)):
+        for board in registry.sample_levels(task.env, task.env_params, keys, split.split(Split.TRAIN)):
             if board.tobytes() in tried or len(found) == levels:
                 continue
             tried.add(board.tobytes())

@@ -16,7 +16,7 @@ from agentrl_jax.setup.programs import Programs
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 
 IMITATION_CHUNK = 25
-"""Most imitation steps per dispatch and per row of metrics."""
+"""Maximum number of imitation steps per dispatch and per row of metrics."""
 
 
 class RunParts:

@@ -194,8 +194,8 @@ class Programs:
         per_device = functools.partial(function, model=model, shards=self.shards, **options)
 
         def program(state, *arguments):
-            places = self.placement(state, model.decoder)
-            specs = layout.specs_over(places, self.shards.axes) if self.mesh.size > 1 else None
+            shardings = self.placement(state, model.decoder)
+            specs = layout.specs_over(shardings, self.shards.axes) if self.mesh.size > 1 else None
             shared = maybe_shard_map(
                 lambda state, arguments: per_device(state, *arguments),
                 self.mesh,

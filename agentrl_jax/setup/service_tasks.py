@@ -115,10 +115,10 @@ class Services:
                 self._numbers[env, item] = local_item(task.service, item, shown)
             except ServiceError as error:
                 self._numbers[env, item] = None
-                _log.warning("%s; results have no kinds of items and no scripted play", error)
+                _log.warning("%s; results have no categories and no oracle or random baseline", error)
 
-    def kinds(self, levels: Sequence[int]) -> list[str] | None:
-        """The kind of the first `levels` held-out items of each task; None if a task's items are of one kind."""
+    def categories(self, levels: Sequence[int]) -> list[str] | None:
+        """The categories of the first `levels` held-out items of each task; None if a task's items have none."""
         found: list[str] = []
         for task, count in zip(self.tasks, levels):
             numbers = self._numbers_of(task, task.held_out[:count])

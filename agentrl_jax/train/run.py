@@ -88,7 +88,7 @@ class _Run:
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.view = folder, view
-        for line in checkpoints.set_damaged_aside():
+        for line in checkpoints.rename_damaged():
             view.note(line)
         if self.config.train.iterations:
             for line in start.notes(self.config):
@@ -248,14 +248,14 @@ class _Run:
         last = self.parts.imitation_chunks + int(state.iteration)
         learned = learned_levels(self.folder.levels(), self.folder.metrics(), last)
         seen = held_out.seen(learned, evaluated.levels)
-        kinds = None if services is None else services.kinds(held_out.levels)
+        categories = None if services is None else services.categories(held_out.levels)
         outcomes = progress.imitation_outcomes, evaluated.success, held_out.baselines()
         imitated = self.parts.imitation_chunks > 0
         for known, count in zip(seen.values(), [] if services is None else services.seen_items(held_out.levels)):
             known["seen_items"] = count
         summary = {
             **success_tables(*outcomes, imitated=imitated),
-            "by_category": {} if kinds is None else tables_by_category(kinds, *outcomes, imitated=imitated),
+            "by_category": {} if categories is None else tables_by_category(categories, *outcomes, imitated=imitated),
             "held_out": all(task["held_out"] is True for task in seen.values()),
             "seen_levels": None if learned is None else sum(task["seen_levels"] for task in seen.values()),
             "levels": seen,

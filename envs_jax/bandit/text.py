@@ -17,7 +17,7 @@ RULES = (
 )
 """Text around the names: first, second, first, second."""
 
-MOST_TENTHS = 9999
+MAX_TENTHS = 9999
 """Rewards are written in tenths, from minus this many to plus this many."""
 
 
@@ -45,14 +45,14 @@ def make_describe(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, .
 
     def describe(shown: jax.Array, chosen: jax.Array, reward: jax.Array) -> jax.Array:
         question = row(rules, shown[0], rules + 1, shown[1], rules + 2, shown[0], rules + 3, shown[1], rules + 4)
-        tenths = jnp.clip(jnp.round(reward * 10), -MOST_TENTHS, MOST_TENTHS).astype(jnp.int32)
+        tenths = jnp.clip(jnp.round(reward * 10), -MAX_TENTHS, MAX_TENTHS).astype(jnp.int32)
         size = jnp.abs(tenths)
-        places = [
+        digit_pieces = [
             jnp.where((size >= 10 * unit) | (unit == 1), digit + size // (10 * unit) % 10, NO_PIECE)
             for unit in (100, 10, 1)
         ]
         sign = jnp.where(tenths < 0, minus, NO_PIECE)
-        answer = row(chosen, colon, sign, *places, point, digit + size % 10, points)
+        answer = row(chosen, colon, sign, *digit_pieces, point, digit + size % 10, points)
         refusal = row(chosen, unknown, *[NO_PIECE] * 7)
         ids = jnp.where(chosen < 0, question, jnp.where(jnp.any(shown == chosen), answer, refusal))
         return ids[jnp.argsort(ids == NO_PIECE, stable=True)]

@@ -47,11 +47,11 @@ def _candidate(key: jax.Array, height: int, width: int, frozen_probability: jax.
     size = height * width
     cells = jnp.arange(size)
     # One call for everything, because each call of a random function adds much compile time. The two cells with the
-    # largest draws are a uniform pair, except for ties, which occur in fewer than one 4x4 board in 10^5.
-    ice, draws = jax.random.uniform(key, (2, size))
+    # largest numbers are a uniform pair, except for ties, which occur in fewer than one 4x4 board in 10^5.
+    ice, uniforms = jax.random.uniform(key, (2, size))
     frozen = ice < frozen_probability
-    start = jnp.argmax(draws)
-    goal = jnp.argmax(jnp.where(cells == start, -1.0, draws))
+    start = jnp.argmax(uniforms)
+    goal = jnp.argmax(jnp.where(cells == start, -1.0, uniforms))
     level = jnp.where(frozen, FROZEN, HOLE)
     level = jnp.where(cells == goal, GOAL, jnp.where(cells == start, START, level))
     return level.reshape(height, width).astype(jnp.int8)

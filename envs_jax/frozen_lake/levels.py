@@ -9,7 +9,7 @@ from envs_jax.frozen_lake.text import GOAL, START
 from envs_jax.packs import LevelRules, Levels
 
 MAX_SIDE = 64
-"""Most rows and columns of a map."""
+"""Maximum numbers of rows and columns of a map."""
 
 _LETTERS = "FHGS"
 """Letters by cell code."""

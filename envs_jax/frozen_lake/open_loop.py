@@ -16,7 +16,7 @@ from envs_jax.frozen_lake.oracle import Levels, neighbors, optimal_success
 from envs_jax.frozen_lake.text import GOAL, HOLE, START
 
 MAX_BELIEFS = 100_000
-"""Most beliefs that are kept at a time; this bounds memory (51 MB for 4x4 boards) and time."""
+"""Maximum number of beliefs that are kept at a time; this bounds memory (51 MB for 4x4 boards) and time."""
 
 _LEVELS = 8
 """Levels that are searched in one batch."""

@@ -90,14 +90,14 @@ def make_generator(
 def generate(key: Key[Array, ""], height: int, width: int, boxes: int, search_depth: int) -> Int8[Array, "H W"]:
     """Generates one solvable level; see the module for its distribution. A `search_depth` of d allows d - 2 moves."""
     grid = _Grid(height - 2, width - 2)
-    room_draws = 3 + 3 * int(1.7 * (height + width))
+    num_room_uniforms = 3 + 3 * int(1.7 * (height + width))
     search = _search_one_box if boxes == 1 else _search_two_boxes
 
     def attempt(carry: tuple[jax.Array, Placed]) -> tuple[jax.Array, Placed]:
         index, last = carry
         # One draw for everything: each further call would add about a second of compilation on a CPU.
-        draws = jax.random.uniform(jax.random.fold_in(key, index), (room_draws + grid.size,))
-        start, enough = _place(draws[room_draws:], _room(draws[:room_draws], grid), boxes)
+        uniforms = jax.random.uniform(jax.random.fold_in(key, index), (num_room_uniforms + grid.size,))
+        start, enough = _place(uniforms[num_room_uniforms:], _room(uniforms[:num_room_uniforms], grid), boxes)
         # Under vmap finished rows still run with the others; with nothing wanted, their search ends at once.
         return index + 1, search(grid, start, search_depth, enough & (last.displacement == 0))
 
@@ -128,12 +128,12 @@ class _Grid:
         self.distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)  # i32[C, C]
 
 
-def _room(draws: Float[Array, " R"], grid: _Grid) -> Bool[Array, " C"]:
-    """Makes the floor of a room from R = 3 + 3 * steps uniform draws."""
+def _room(uniforms: Float[Array, " R"], grid: _Grid) -> Bool[Array, " C"]:
+    """Makes the floor of a room from R = 3 + 3 * steps uniform numbers."""
     limits = jnp.array([grid.rows - 1, grid.columns - 1])
-    position = _pick(draws[:2], limits + 2)
-    direction = _pick(draws[2], 4)
-    turn, new_direction, stencil = draws[3:].reshape(3, -1)
+    position = _pick(uniforms[:2], limits + 2)
+    direction = _pick(uniforms[2], 4)
+    turn, new_direction, stencil = uniforms[3:].reshape(3, -1)
     turns, directions, stencils = turn < TURN_PROBABILITY, _pick(new_direction, 4), _pick(stencil, len(STENCILS))
 
     def move(carry, draw):
@@ -152,13 +152,13 @@ def _room(draws: Float[Array, " R"], grid: _Grid) -> Bool[Array, " C"]:
 
 
 def _pick(draw: jax.Array, choices: jax.Array | int) -> jax.Array:
-    """Maps uniform draws in [0, 1) to integers from 0 to `choices` - 1."""
+    """Maps uniform numbers in [0, 1) to integers from 0 to `choices` - 1."""
     return jnp.floor(draw * choices).astype(jnp.int32)
 
 
-def _place(draws: Float[Array, " C"], floor: Bool[Array, " C"], boxes: int) -> tuple[Placed, Bool[Array, ""]]:
-    """Places player and boxes on distinct floor cells by uniform draws; also whether there are enough cells."""
-    order = jnp.where(floor, draws, -1.0)
+def _place(uniforms: Float[Array, " C"], floor: Bool[Array, " C"], boxes: int) -> tuple[Placed, Bool[Array, ""]]:
+    """Places player and boxes on distinct floor cells by uniform numbers; also whether there are enough cells."""
+    order = jnp.where(floor, uniforms, -1.0)
     cells = jax.lax.top_k(order, boxes + 1)[1].astype(jnp.int32)
     start = Placed(floor=floor, targets=cells[1:], boxes=cells[1:], player=cells[0], displacement=jnp.int32(0))
     return start, jnp.sum(floor) > boxes + 1
@@ -207,24 +207,24 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
     floor = jnp.append(start.floor, False)
     levels = search_depth - 1
 
-    def name(player, boxes):
+    def position_id(player, boxes):
         """Returns one number for a position; it does not distinguish the boxes."""
         return (player * grid.size + jnp.min(boxes, axis=-1)) * grid.size + jnp.max(boxes, axis=-1)
 
     def visit(carry):
         depth, stack, count, visited, best = carry
         player, boxes, last, swaps = stack[depth, 0], stack[depth, 1:3], stack[depth, 3], stack[depth, 4]
-        players = ahead[player]
+        next_players = ahead[player]
         pulls = behind[player][:, None] == boxes
         boxes_next = jnp.where(pulls, player, boxes)
-        names = name(players, boxes_next)
-        known = jnp.any(visited == names[:, None], axis=1)
-        legal = floor[players] & ~jnp.any(players[:, None] == boxes, axis=1)
+        next_ids = position_id(next_players, boxes_next)
+        known = jnp.any(visited == next_ids[:, None], axis=1)
+        legal = floor[next_players] & ~jnp.any(next_players[:, None] == boxes, axis=1)
         open_ = legal & ~known & (depth + 1 < levels) & (count < MAX_VISITED)
         # Directions tried before lead to visited positions, so the first open direction is the next to try.
         descend, direction = jnp.any(open_), jnp.argmax(open_)
 
-        player, boxes, pull = players[direction], boxes_next[direction], pulls[direction]
+        player, boxes, pull = next_players[direction], boxes_next[direction], pulls[direction]
         pulled = jnp.where(jnp.any(pull), jnp.argmax(pull), last)
         swaps = swaps + (pulled != last)
         displacement = jnp.sum(distance[boxes, start.targets])
@@ -237,13 +237,13 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
             jnp.where(descend, depth + 1, depth - 1),
             jnp.where(descend & here, position, stack),
             count + descend,
-            jnp.where(descend & (jnp.arange(MAX_VISITED) == count), names[direction], visited),
+            jnp.where(descend & (jnp.arange(MAX_VISITED) == count), next_ids[direction], visited),
             jnp.where(descend & (score > best[0]), result, best),
         )
 
     root = jnp.concatenate([start.player[None], start.boxes, jnp.array([-1, 0], jnp.int32)])
     stack = jnp.zeros((levels, 5), jnp.int32).at[0].set(root)
-    visited = jnp.full(MAX_VISITED, -1, jnp.int32).at[0].set(name(start.player, start.boxes))
+    visited = jnp.full(MAX_VISITED, -1, jnp.int32).at[0].set(position_id(start.player, start.boxes))
     best = jnp.concatenate([jnp.zeros(2, jnp.int32), root[:3]])
     carry = (jnp.where(wanted, 0, -1), stack, jnp.int32(1), visited, best)
     best = jax.lax.while_loop(lambda carry: carry[0] >= 0, visit, carry)[-1]
@@ -252,17 +252,17 @@ def _search_two_boxes(grid: _Grid, start: Placed, search_depth: int, wanted: jax
 
 def _walk(key: Key[Array, ""], grid: _Grid, placed: Placed) -> Int[Array, ""]:
     """Walks the player away from its cell after the reverse play; returns its new cell."""
-    draws = jax.random.uniform(key, (4, 4))
+    uniforms = jax.random.uniform(key, (4, 4))
     cells = jnp.arange(grid.size + 1)
     free = jnp.append(placed.floor, False) & ~jnp.any(cells == placed.boxes[:, None], axis=0)
-    walking = draws[3, 3] < jnp.where(placed.displacement == 1, 0.8, 0.5)
-    go_on = draws[3] < 0.5
+    walking = uniforms[3, 3] < jnp.where(placed.displacement == 1, 0.8, 0.5)
+    go_on = uniforms[3] < 0.5
     player = placed.player
     for step in range(3):
         free &= cells != player
         ahead = jnp.asarray(grid.ahead)[player]
         walking &= jnp.any(free[ahead])
-        choice = jnp.argmax(jnp.where(free[ahead], draws[step], -1.0))
+        choice = jnp.argmax(jnp.where(free[ahead], uniforms[step], -1.0))
         player = jnp.where(walking, ahead[choice], player)
         walking &= go_on[step]
     return player

@@ -13,10 +13,10 @@ from envs_jax.packs import LevelRules, Levels, check_cells
 from envs_jax.sokoban.text import BOX, BOX_ON_TARGET, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_SIDE = 64
-"""Most rows and columns of a level."""
+"""Maximum numbers of rows and columns of a level."""
 
 MAX_LEVELS = 1_000_000
-"""Most levels of a file."""
+"""Maximum number of levels in a file."""
 
 _CODES = {
     "#": WALL,

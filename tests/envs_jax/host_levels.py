@@ -15,7 +15,7 @@ from envs_jax.sokoban.generator import DIRECTIONS, STENCILS, TURN_PROBABILITY
 from envs_jax.sokoban.text import BOX, FLOOR, PLAYER, PLAYER_ON_TARGET, TARGET, WALL
 
 MAX_ATTEMPTS = 10_000
-"""Most attempts at one level."""
+"""Maximum number of attempts at one level."""
 
 MAX_POSITIONS = 300_000
 """Positions after which the reverse play stops, as in the original."""

@@ -28,7 +28,7 @@ def lake():
 def levels(lake):
     env, params = lake
     keys = jax.random.split(jax.random.key(10), 4096)
-    return np.asarray(jax.jit(jax.vmap(env.draw_level, in_axes=(0, None)))(keys, params))
+    return np.asarray(jax.jit(jax.vmap(env.sample_level, in_axes=(0, None)))(keys, params))
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +367,6 @@ def test_plan_is_none_without_a_path():
 
 def test_other_sizes_generate():
     env = FrozenLake(5, 3)
-    level = jax.jit(env.draw_level)(jax.random.key(0), env.default_params)
+    level = jax.jit(env.sample_level)(jax.random.key(0), env.default_params)
     chex.assert_shape(level, (5, 3))
     assert plan(np.asarray(level)) is not None

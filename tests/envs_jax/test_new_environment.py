@@ -84,7 +84,7 @@ class ReusesKeyInReset(Short):
 class StartsElsewhere(Short):
     """Names one level and starts on another."""
 
-    def draw_level(self, key, params):
+    def sample_level(self, key, params):
         return jnp.zeros((1, example.DOOR + 1), jnp.int8)
 
     def reset_to_level(self, level, params):
@@ -142,7 +142,7 @@ BROKEN = {
     "step_env uses a key twice": stepped(
         lambda k, s, r: (*r[:4], {**r[4], "x": jax.random.uniform(k) + jax.random.normal(k)})
     ),
-    "reset_to_level on draw_level's level": StartsElsewhere,
+    "reset_to_level on sample_level's level": StartsElsewhere,
     "step, not batched": stepped(lambda k, s, r: (differs_when_batched(r[0]) - 1, *r[1:])),
     "step_env without jit": stepped(
         lambda k, s, r: (*r[:2], r[2] + (0.0 if isinstance(r[2], jax.core.Tracer) else 1.0), *r[3:])

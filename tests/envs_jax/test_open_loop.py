@@ -29,7 +29,7 @@ RATE = 0.6
 @pytest.fixture(scope="module")
 def lakes():
     env, params = envs_jax.make("FrozenLake")
-    return params, registry.draw_levels(env, params, jax.random.split(jax.random.key(1), 64))
+    return params, registry.sample_levels(env, params, jax.random.split(jax.random.key(1), 64))
 
 
 def brute_force(level, budget, rate):

@@ -49,8 +49,8 @@ def test_drawn_levels_are_those_that_episodes_start_on():
     env, params = envs_jax.make("FrozenLake")
     keys = jax.random.split(jax.random.key(9), 16)
     _, states = jax.jit(jax.vmap(env.reset_env, in_axes=(0, None)))(keys, params)
-    assert np.array_equal(registry.draw_levels(env, params, keys), states.level)
-    chex.assert_shape(registry.draw_levels(*envs_jax.make("Bandit"), keys), (16, 0, 0))
+    assert np.array_equal(registry.sample_levels(env, params, keys), states.level)
+    chex.assert_shape(registry.sample_levels(*envs_jax.make("Bandit"), keys), (16, 0, 0))
 
 
 def test_options_reach_the_factory_and_the_parameters():
@@ -72,9 +72,9 @@ def test_options_reach_the_factory_and_the_parameters():
         ("chess", {}, "known are Bandit, "),
         ("FrozenLake", {"hieght": 3}, "no option 'hieght'; did you mean height"),
         ("FrozenLake", {"levels": 3}, "no option 'levels'"),
-        ("FrozenLake", {"max_steps_in_episode": 2.5}, "is 2.5; expected a whole number"),
-        ("FrozenLake", {"max_steps_in_episode": float("inf")}, "is inf; expected a whole number"),
-        ("FrozenLake", {"max_steps_in_episode": 2**40}, "expected a whole number of type int32"),
+        ("FrozenLake", {"max_steps_in_episode": 2.5}, "is 2.5; expected an integer"),
+        ("FrozenLake", {"max_steps_in_episode": float("inf")}, "is inf; expected an integer"),
+        ("FrozenLake", {"max_steps_in_episode": 2**40}, "expected an integer of type int32"),
         ("Bandit", {"low_reward": float("nan")}, "is nan; expected a finite number"),
         ("Bandit", {"low_reward": "much"}, "low_reward of Bandit is 'much'; expected a finite number"),
         ("Bandit", {"low_reward": True}, "expected a finite number"),

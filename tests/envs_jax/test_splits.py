@@ -1,4 +1,4 @@
-"""The content of a level decides its split, and a key draws a level of the requested split."""
+"""The content of a level decides its split, and a key gives a level of the requested split."""
 
 import functools
 
@@ -28,7 +28,7 @@ PARTS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
 @functools.cache
 def drawn(name: str, split: Split) -> np.ndarray:
     env, params = envs_jax.make(name)
-    return registry.draw_levels(env, params, KEYS, split)
+    return registry.sample_levels(env, params, KEYS, split)
 
 
 @pytest.mark.parametrize("name", ["SimpleSokoban", "FrozenLake"])
@@ -48,10 +48,10 @@ def test_no_board_nor_an_image_of_it_is_drawn_for_two_splits(name):
 def test_the_level_of_a_key_is_a_function_of_key_and_split_alone():
     env, params = envs_jax.make("FrozenLake")
     for split in PARTS:
-        some = registry.draw_levels(env, params, KEYS[5:9], split)
+        some = registry.sample_levels(env, params, KEYS[5:9], split)
         np.testing.assert_array_equal(some, drawn("FrozenLake", split)[5:9])
     np.testing.assert_array_equal(
-        drawn("FrozenLake", Split.ANY), np.asarray(jax.vmap(lambda key: env.draw_level(key, params))(KEYS))
+        drawn("FrozenLake", Split.ANY), np.asarray(jax.vmap(lambda key: env.sample_level(key, params))(KEYS))
     )
 
 
@@ -89,11 +89,11 @@ def test_levels_of_a_pack_are_divided_too():
     of_pack = splits_of_levels(env, params, pack)
     for split in PARTS:
         rows = {board.tobytes() for board in pack[of_pack == split]}
-        assert {board.tobytes() for board in registry.draw_levels(env, params, KEYS[:32], split)} <= rows
+        assert {board.tobytes() for board in registry.sample_levels(env, params, KEYS[:32], split)} <= rows
 
 
 def test_too_small_a_space_is_refused_by_name():
     env, params = envs_jax.make("FrozenLake")
     pack = drawn("FrozenLake", Split.TEST)[:1]
     with pytest.raises(ValueError, match="no level of the train split"):
-        registry.draw_levels(env, params.replace(levels=jnp.asarray(pack)), KEYS[:2], Split.TRAIN)
+        registry.sample_levels(env, params.replace(levels=jnp.asarray(pack)), KEYS[:2], Split.TRAIN)

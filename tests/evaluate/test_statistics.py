@@ -124,7 +124,7 @@ def test_crossed_interval_holds_its_level_where_seeds_and_levels_vary():
     inside = 0
     for _ in range(200):
         x = draw.normal(size=(12, 1)) + draw.normal(size=(1, 60)) + draw.normal(size=(12, 60))
-        found = crossed_interval(x, draws=500)
+        found = crossed_interval(x, num_resamples=500)
         inside += found["low"] <= 0 <= found["high"]
     assert 0.85 <= inside / 200 <= 1.0
 

@@ -78,7 +78,7 @@ def test_optimal_plans_are_of_different_training_levels():
     assert len(set(level_ids(trajectory))) == LEVELS
     assert np.asarray(trajectory.success).all()
     task = batched_env.tasks[0]
-    boards = registry.draw_levels(task.env, task.env_params, jax.random.split(jax.random.key(0), 512), Split.TEST)
+    boards = registry.sample_levels(task.env, task.env_params, jax.random.split(jax.random.key(0), 512), Split.TEST)
     known = seen_levels(set(level_ids(trajectory)), [], TaskLevels(), task, boards)
     assert known["seen_images"] == 0
 

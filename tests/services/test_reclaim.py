@@ -9,7 +9,7 @@ from counting import Counting, counting
 
 from agentrl_jax.services.environment import StepResult
 from agentrl_jax.services.protocol import COMPILED, ROUTES
-from agentrl_jax.services.server.instances import MOST_WAITING, Instances, NoRoom, UnknownHandle
+from agentrl_jax.services.server.instances import MAX_PENDING_REQUESTS, Instances, NoRoom, UnknownHandle
 from agentrl_jax.services.server.limits import Limits
 
 
@@ -123,7 +123,7 @@ def test_requests_behind_one_that_hangs_end_too(clock):
     hung = threading.Thread(target=hang)
     hung.start()
     assert inside.wait(10)
-    waiting = [threading.Thread(target=wait) for _ in range(MOST_WAITING - 1)]
+    waiting = [threading.Thread(target=wait) for _ in range(MAX_PENDING_REQUESTS - 1)]
     for thread in waiting:
         thread.start()
     for thread in waiting:

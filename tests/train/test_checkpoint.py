@@ -195,20 +195,20 @@ def test_damaged_ones_are_moved_aside_unless_none_is_good(saved, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(saved, path)
     with Checkpoints(path, keep=2) as checkpoints:
-        assert checkpoints.set_damaged_aside() == []
+        assert checkpoints.rename_damaged() == []
     (path / "3" / "meta" / "metadata").write_text("{}")
     with Checkpoints(path, keep=2) as checkpoints:
         with pytest.raises(CheckpointError, match=r"meta/metadata is damaged"):
             checkpoints.meta(3)
-        (said,) = checkpoints.set_damaged_aside()
-        assert said.endswith("the last good checkpoint is that of step 2; moved aside to 3.damaged")
+        (said,) = checkpoints.rename_damaged()
+        assert said.endswith("the last good checkpoint is that of step 2; renamed to 3.damaged")
         assert (checkpoints.latest_step(), (path / "3.damaged" / "state").is_dir()) == (2, True)
         checkpoints.save(3, make_state(3))
         assert bits(checkpoints.restore(3, make_state(0))) == bits(make_state(3))
     for step in (2, 3):
         (path / str(step) / "_CHECKPOINT_METADATA").unlink()
     with Checkpoints(path, keep=2) as checkpoints, pytest.raises(CheckpointError, match=r"3/_CHECK.*no earlier one"):
-        checkpoints.set_damaged_aside()
+        checkpoints.rename_damaged()
     assert {entry.name for entry in path.iterdir()} == {"2", "3", "3.damaged"}
 
 
@@ -296,7 +296,7 @@ def test_a_process_killed_during_a_save_leaves_the_last_whole_checkpoint(tmp_pat
         whole = max([whole, *published])
         caught_half += any(_is_half(entry) for entry in path.iterdir())
         with Checkpoints(path, keep=2) as checkpoints:
-            assert checkpoints.set_damaged_aside() == []
+            assert checkpoints.rename_damaged() == []
             step = checkpoints.latest_step()
             assert step in (whole, whole + 1)  # it may have been published just before it was reported
             for value in checkpoints.restore(step, like).values():

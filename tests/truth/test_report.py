@@ -12,7 +12,7 @@ OPTIONS = {
     "policy": "table",
     "drift": "small",
     "direction": 0,
-    "draws": 0,
+    "num_groups": 0,
     "only": "drift ignored",
     "seed": 0,
     "figure": None,

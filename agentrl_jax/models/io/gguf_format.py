@@ -18,7 +18,7 @@ from agentrl_jax.models.shape import DecoderConfig
 TENSOR_TYPES = ("F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "BF16")
 """Supported tensor types."""
 
-_MOST_READS = 2**21
+_MAX_READS = 2**21
 """Largest number of values in a header, twice that of the largest known vocabulary; each takes memory and time."""
 
 
@@ -70,8 +70,8 @@ def open_gguf(path: Path) -> GgufFile:
             end = int(offset) + np.dtype(dtype).itemsize * int(count)
             if end > len(self.data):
                 raise ValueError("it is shorter than its header says")
-            if self.reads > _MOST_READS:
-                raise ValueError(f"its header has more than {_MOST_READS} parts")
+            if self.reads > _MAX_READS:
+                raise ValueError(f"its header has more than {_MAX_READS} parts")
             part = self.data.view(np.ndarray)[int(offset) : end].view(dtype)  # slices of a memmap are slow
             return part.view(part.dtype.newbyteorder(override_order or self.byte_order))
 

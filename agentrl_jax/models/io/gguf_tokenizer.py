@@ -37,15 +37,19 @@ def convert_tokenizer(fields: Fields) -> dict[str, bytes]:
     if not isinstance(splitter, str) or splitter not in _SPLITTERS:
         raise fields.error(_key("pre"), f"one of {', '.join(_SPLITTERS)}")
     fields.only({_key("add_space_prefix"): (False,), _key("add_eos_token"): (False,)})
-    names, kinds = _vocabulary(fields)
-    backend = tokenizers.Tokenizer(_model(fields, names, kinds, splitter))
+    names, token_types = _vocabulary(fields)
+    backend = tokenizers.Tokenizer(_model(fields, names, token_types, splitter))
     if _SPLITTERS[splitter] == _QWEN2:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _pre_tokenizer(_SPLITTERS[splitter])
     backend.decoder = decoders.ByteLevel()
-    added = [(name, kind == _CONTROL) for name, kind in zip(names, kinds) if kind in (_CONTROL, _USER_DEFINED)]
+    added = [
+        (name, token_type == _CONTROL)
+        for name, token_type in zip(names, token_types)
+        if token_type in (_CONTROL, _USER_DEFINED)
+    ]
     backend.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
-    marks = {mark: _named(fields, key, names, kinds) for mark, key in _TOKENS.items()}
+    marks = {mark: _named(fields, key, names, token_types) for mark, key in _TOKENS.items()}
     default = _SPLITTERS[splitter] == _LLAMA3  # such files need not say that texts begin with a BOS token
     if fields.flag(_key("add_bos_token")) or (default and _key("add_bos_token") not in fields.raw):
         backend.post_processor = _begins_with(fields, backend, marks["bos_token"])
@@ -85,24 +89,26 @@ def _strings(fields: Fields, name: str) -> list[str]:
 
 def _vocabulary(fields: Fields) -> tuple[list[str], list[int]]:
     """Name and type of every token, by id."""
-    names, kinds = _strings(fields, "tokens"), fields.take(_key("token_type"))
-    if not isinstance(kinds, list) or len(kinds) != len(names):
+    names, token_types = _strings(fields, "tokens"), fields.take(_key("token_type"))
+    if not isinstance(token_types, list) or len(token_types) != len(names):
         raise fields.error(_key("token_type"), f"a type for each of {len(names)} tokens")
-    if others := sorted({str(kind) for kind in kinds if kind not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)}):
+    if others := sorted(
+        {str(token_type) for token_type in token_types if token_type not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)}
+    ):
         raise WeightsError(
             f"{fields.where}: tokens of type {others[0]}; expected normal, control, user-defined or unused"
         )
-    return names, kinds
+    return names, token_types
 
 
-def _model(fields: Fields, names: list[str], kinds: list[int], splitter: str) -> models.BPE:
-    vocabulary = {name: i for i, name in enumerate(names) if kinds[i] != _UNUSED}
-    if len(vocabulary) + kinds.count(_UNUSED) != len(names):
-        repeated = next(name for i, name in enumerate(names) if kinds[i] != _UNUSED and vocabulary[name] != i)
+def _model(fields: Fields, names: list[str], token_types: list[int], splitter: str) -> models.BPE:
+    vocabulary = {name: i for i, name in enumerate(names) if token_types[i] != _UNUSED}
+    if len(vocabulary) + token_types.count(_UNUSED) != len(names):
+        repeated = next(name for i, name in enumerate(names) if token_types[i] != _UNUSED and vocabulary[name] != i)
         raise WeightsError(f"{fields.where}: the token {shortened(repr(repeated))} occurs twice; download it again")
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     for name, i in vocabulary.items():
-        if not name or (kinds[i] == _NORMAL and not alphabet.issuperset(name)):
+        if not name or (token_types[i] == _NORMAL and not alphabet.issuperset(name)):
             text = shortened(repr(name))
             raise WeightsError(f"{fields.where}: the token {text} is not in byte-level characters; download it again")
     merges = []
@@ -112,16 +118,16 @@ def _model(fields: Fields, names: list[str], kinds: list[int], splitter: str) ->
             text = shortened(repr(merge))
             raise WeightsError(f"{fields.where}: the merge {text} does not join two tokens; download it again")
         merges.append((left, right))
-    unknown = _named(fields, "unknown_token_id", names, kinds)
+    unknown = _named(fields, "unknown_token_id", names, token_types)
     # Llama 3's vocabulary has words that its merges cannot produce.
     return models.BPE(vocabulary, merges, unk_token=unknown, ignore_merges=_SPLITTERS[splitter] == _LLAMA3)
 
 
-def _named(fields: Fields, key: str, names: list[str], kinds: list[int]) -> str | None:
+def _named(fields: Fields, key: str, names: list[str], token_types: list[int]) -> str | None:
     if fields.take(_key(key)) is None:
         return None
     i = fields.integer(_key(key), len(names) - 1, least=0)
-    return None if kinds[i] == _UNUSED else names[i]
+    return None if token_types[i] == _UNUSED else names[i]
 
 
 def _pre_tokenizer(splitter: str) -> pre_tokenizers.PreTokenizer:

@@ -154,11 +154,11 @@ def _rope(fields: Fields, positions: int) -> tuple[float, Llama3Scaling | None]:
     if theta != fields.number("rope_theta") and "rope_theta" in fields.raw:
         raise fields.error("rope_theta", f"{theta}, the value of this name in {name}")
     rope.only({"partial_rotary_factor": (1,), "rope_type": _ROPE_TYPES, "type": _ROPE_TYPES})  # "type" is older
-    kinds = {rope.raw.get("rope_type"), rope.raw.get("type")} - {None}
-    if len(kinds) > 1:
+    rope_types = {rope.raw.get("rope_type"), rope.raw.get("type")} - {None}
+    if len(rope_types) > 1:
         raise rope.error("type", f"{rope.raw['rope_type']!r}, the value of rope_type")
     scaling = None
-    if kinds == {"llama3"}:
+    if rope_types == {"llama3"}:
         with naming(rope.where):
             scaling = Llama3Scaling(
                 factor=rope.number("factor"),
@@ -183,11 +183,15 @@ def _windows(fields: Fields, model_type: str, layers: int) -> tuple[int, ...]:
     if model_type == "mistral" or (is_qwen and fields.flag("use_sliding_window")):
         window = fields.integer("sliding_window", MAX_SIZES["positions"], default=0)
     usual = ["sliding_attention" if window and i >= first else "full_attention" for i in range(layers)]
-    kinds = fields.take("layer_types") or usual
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(k in _LAYER_TYPES for k in kinds):
+    layer_types = fields.take("layer_types") or usual
+    if (
+        not isinstance(layer_types, list)
+        or len(layer_types) != layers
+        or not all(k in _LAYER_TYPES for k in layer_types)
+    ):
         raise fields.error("layer_types", f"one of {' or '.join(_LAYER_TYPES)} for each of {layers} layers")
     # Models other than Qwen ignore the list, so a list that disagrees is a mistake.
-    if (kinds != usual and not is_qwen) or ("sliding_attention" in kinds and not window):
+    if (layer_types != usual and not is_qwen) or ("sliding_attention" in layer_types and not window):
         raise fields.error("layer_types", f"a list that agrees with the window of {window} positions")
-    sizes = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    sizes = tuple(window if kind == "sliding_attention" else 0 for kind in layer_types)
     return sizes if any(sizes) else ()

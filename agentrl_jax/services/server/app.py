@@ -20,7 +20,7 @@ from agentrl_jax.services.environment import ItemError, Service, StepResult
 from agentrl_jax.services.protocol import Errors, RouteSpec
 from agentrl_jax.services.server.guard import Counters, Guard
 from agentrl_jax.services.server.instances import Instance, Instances, NoRoom, UnknownHandle
-from agentrl_jax.services.server.limits import MOST_ITEM, Limits
+from agentrl_jax.services.server.limits import ITEM_BOUND, Limits
 from agentrl_jax.services.texts import cut
 
 _log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
         route.__annotations__["body"] = model | None if optional else model  # FastAPI reads the fields from here
         app.add_api_route(f"{routes.prefix}/{name}", route, methods=["POST"], name=name)
 
-    integer = Annotated[int, Field(ge=-MOST_ITEM, lt=MOST_ITEM)]
+    integer = Annotated[int, Field(ge=-ITEM_BOUND, lt=ITEM_BOUND)]
     instance: dict[str, Any] = {handle: (integer, ...)}
     asked = {name: (Any, ... if required else None) for name, required in (routes.create_body or {}).items()}
     post("create", lambda _, too_late: handlers.create(too_late), asked, optional=routes.create_body is None)

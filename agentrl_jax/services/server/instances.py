@@ -14,7 +14,7 @@ from agentrl_jax.services.server.limits import Limits
 
 _log = logging.getLogger(__name__)
 
-MOST_WAITING = 16
+MAX_PENDING_REQUESTS = 16
 """Requests that may run in one instance or wait for it, so that a hanging one does not occupy all threads."""
 
 
@@ -113,8 +113,8 @@ class Instances:
             instance = self._open.get(handle)
             if instance is None:
                 raise UnknownHandle(handle)
-            if instance.waiting >= MOST_WAITING:
-                raise NoRoom(f"{MOST_WAITING} requests wait for instance {handle}; ask again")
+            if instance.waiting >= MAX_PENDING_REQUESTS:
+                raise NoRoom(f"{MAX_PENDING_REQUESTS} requests wait for instance {handle}; ask again")
             instance.waiting += 1
         locked = False
         try:

@@ -5,8 +5,8 @@ import dataclasses
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Loopback names and addresses of this machine."""
 
-MOST_ITEM = 2**63
-"""Handles and items on the routes are integers from -MOST_ITEM to MOST_ITEM - 1."""
+ITEM_BOUND = 2**63
+"""Handles and items on the routes are integers from -ITEM_BOUND to ITEM_BOUND - 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

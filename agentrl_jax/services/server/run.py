@@ -25,7 +25,7 @@ GRACE_SECONDS = 10
 JOIN_SECONDS = 5.0
 """Seconds that threads get after the server has ended."""
 
-MOST_TRACEBACK = 4000
+MAX_TRACEBACK_CHARS = 4000
 """Characters of a traceback that are logged, counted from its end."""
 
 KEPT_SECONDS = 75
@@ -110,5 +110,5 @@ class JsonFormatter(logging.Formatter):
             # The frames say where, the last line says what; either may be long.
             what = traceback.format_exception_only(record.exc_info[1])[-1].strip()
             frames = "".join(traceback.format_tb(record.exc_info[2]))
-            fields["error"] = f"{cut(what)}\n{frames[-MOST_TRACEBACK:]}"
+            fields["error"] = f"{cut(what)}\n{frames[-MAX_TRACEBACK_CHARS:]}"
         return json.dumps(fields)

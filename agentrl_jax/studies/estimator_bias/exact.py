@@ -55,7 +55,7 @@ class Result:
 class Sampling(NamedTuple):
     """Number of sampled groups, and the seed of the sampling."""
 
-    draws: int
+    num_groups: int
     seed: int
 
 
@@ -90,7 +90,7 @@ class Bench:
             groups = [level.all_groups(group_size) for level in self.levels]
         else:
             rng = np.random.default_rng(sampling.seed)
-            groups = [level.sampled_groups(group_size, sampling.draws // 2, rng) for level in self.levels]
+            groups = [level.sampled_groups(group_size, sampling.num_groups // 2, rng) for level in self.levels]
         with jax.enable_x64(True):
             parts = [level.gradients(case, *these) for level, these in zip(self.levels, groups)]
             own = self.own_objective(case)
@@ -107,7 +107,7 @@ class Bench:
             scale=scale,
             bias=float(np.linalg.norm(mean / scale - self.truth) / size),
             noise=noise,
-            error=noise / math.sqrt(sampling.draws) if sampling else 0.0,
+            error=noise / math.sqrt(sampling.num_groups) if sampling else 0.0,
             own_cosine=None if own is None else _cosine(mean, own),
         )
 

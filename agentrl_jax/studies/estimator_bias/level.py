@@ -88,9 +88,11 @@ class Level:
         # The cases weight the history levels with power 1.
         shares = np.arange(1.0, rule.history + 2)
         for steps, share in enumerate(shares / shares.sum()):
-            alike = gigpo.same_state(gigpo.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask))
+            state_group = gigpo.same_state(
+                gigpo.with_history(code, steps), jnp.zeros(len(t), int), jnp.asarray(t.turn_mask)
+            )
             chance = np.repeat(self.chance[:, None], task.TURNS, axis=1) * t.turn_mask
-            number = np.asarray(alike).reshape(-1)
+            number = np.asarray(state_group).reshape(-1)
             compared = _relative(returns.reshape(-1), number, chance.reshape(-1), rule.normalize_by_std)
             of_turns += rule.step_weight * share * np.where(t.turn_mask, compared.reshape(returns.shape), 0.0)
         return of_turns[:, np.arange(task.ROW) // (task.RESPONSE + 1)]

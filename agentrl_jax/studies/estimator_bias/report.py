@@ -28,7 +28,7 @@ def run(
     policy: str,
     drift: policies.Drift,
     direction: int,
-    draws: int,
+    num_groups: int,
     only: str,
     seed: int,
     figure: str | None,
@@ -47,7 +47,7 @@ def run(
     if not cases:
         known = "; ".join(case.name for case in all_cases)
         raise UserError(f"--only is {only!r}, which no estimator under --drift {drift} is called; known are {known}")
-    _check(group_size, direction, draws, figure)
+    _check(group_size, direction, num_groups, figure)
     if direction and drift == "none":
         raise UserError(f"--direction is {direction}, which needs a drift; add --drift small, or leave it out")
     trained = {"table": policies.table, "one_layer": policies.one_layer}[policy]()
@@ -59,12 +59,12 @@ def run(
             f"another policy: mean |log ratio| {log_ratio:.3f}, KL {kl:.4f} a token, {outside:.0%} outside 0.8 to 1.28"
         )
     report(f"groups are sampled by {sampler}")
-    sampling = Sampling(draws, seed) if draws else None
+    sampling = Sampling(num_groups, seed) if num_groups else None
     results = []
     for size, case in itertools.product(group_size, cases):
         results.append(bench.measure(case, size, sampling))
         report(f"{len(results)}/{len(group_size) * len(cases)} {size} members, {case.name}")
-    how = f"{draws} sampled groups a case" if draws else "all groups"
+    how = f"{num_groups} sampled groups a case" if num_groups else "all groups"
     if format == "table":
         title = f"Estimated against exact gradient: {bench.policy.name}, {how}, sampled by {sampler}"
         Console().print(table(results, title))
@@ -75,14 +75,14 @@ def run(
     return results
 
 
-def _check(group_size: tuple[int, ...], direction: int, draws: int, figure: str | None) -> None:
+def _check(group_size: tuple[int, ...], direction: int, num_groups: int, figure: str | None) -> None:
     for size in group_size:
-        if size < 2 or (size > 3 and not draws):
+        if size < 2 or (size > 3 and not num_groups):
             raise UserError(f"--group_size is {size}; expected 2 or 3; larger groups need --draws 20000")
     if direction < 0:
         raise UserError(f"--direction is {direction}; expected a seed, 0 or above")
-    if draws < 0 or 0 < draws < 1000:
-        raise UserError(f"--draws is {draws}; expected 0 or at least 1000, with fewer the error hides the bias")
+    if num_groups < 0 or 0 < num_groups < 1000:
+        raise UserError(f"--draws is {num_groups}; expected 0 or at least 1000, with fewer the error hides the bias")
     if figure and not Path(figure).absolute().parent.is_dir():
         raise UserError(f"--figure is {figure!r}, but its folder is not there; make it, or name another")
 

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 TOKENS = 64
-"""Most tokens of a response."""
+"""Maximum number of tokens in a response."""
 
 CONVERSATIONS = [
     (None, ["What is the capital of Australia, and why is it not Sydney?"]),

@@ -287,7 +287,7 @@ def tensor_info(name=b"t", shape=(1,), kind=0, offset=0) -> bytes:
     ],
 )
 def test_broken_gguf(content, words, tmp_path, monkeypatch):
-    monkeypatch.setattr(gguf_format, "_MOST_READS", 2048)
+    monkeypatch.setattr(gguf_format, "_MAX_READS", 2048)
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
     assert words in refusal(path)
