@@ -75,7 +75,7 @@ def test_a_space_that_is_too_small_is_not_divided():
 def test_a_pack_is_divided_by_its_rows(tmp_path):
     env, params = envs_jax.make("FrozenLake")
     keys = jax.random.split(jax.random.key(0), 256)
-    np.save(tmp_path / "pack.npy", registry.draw_levels(env, params, keys))
+    np.save(tmp_path / "pack.npy", registry.sample_levels(env, params, keys))
     divided = task_levels(task(env="FrozenLake", levels=str(tmp_path / "pack.npy")))
     rows = [divided.rows(split) for split in SHARES]
     chex.assert_equal(sorted(np.concatenate(rows).tolist()), list(range(256)))
