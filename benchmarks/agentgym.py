@@ -26,7 +26,7 @@ from unittest import mock
 
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
-from agentrl_jax.services.environments.textcraft.recipes import load_book, written
+from agentrl_jax.services.environments.textcraft.recipes import item_id, load_book
 from agentrl_jax.services.environments.textcraft.scripted import Oracle
 from agentrl_jax.services.process import ServiceProcess
 from agentrl_jax.services.protocol import ROUTES
@@ -104,7 +104,7 @@ def our_client_on_their_server(checkout: Path, episodes: int, folder: Path) -> s
         for item in range(episodes):
             handle = client.create()
             answer = client.reset(handle, item * 7)
-            goal = written(re.search(r"Goal: craft (.*)\.$", answer.observation)[1])
+            goal = item_id(re.search(r"Goal: craft (.*)\.$", answer.observation)[1])
             for action in Oracle(book, book.goals.index(goal)).actions:
                 answer = client.step(handle, action)
                 turns += 1

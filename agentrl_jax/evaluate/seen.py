@@ -56,7 +56,7 @@ def seen_levels(
         many were learned from in rotated or mirrored form.
     """
     found = {
-        "held_out": task_levels.too_small or True,
+        "held_out": task_levels.undivided_reason or True,
         "levels": len(levels),
         "distinct_levels": len(set(levels)),
         "seen_levels": None if learned is None else sum(level in learned for level in levels),

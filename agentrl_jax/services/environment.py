@@ -63,14 +63,15 @@ class Service:
         random: creates a scripted policy that acts at random, from (item, seed).
         views: methods of the environment, without arguments, whose JSON results a client may read.
         marked: responses put their action after `Action:`.
-        distinct: number of items after which they repeat in another form; 0 if all differ.
+        distinct: number of items of which all later ones are variants; 0 if there are no variants. For TextCraft, item
+            544k + g is goal g with all words of the item names permuted and with other distractors.
         full_score: score of a solved item, by which rewards are divided.
         progress: progress of a local instance on its item, from 0 to 1 when solved; None if unknown.
         advise: the oracle's next action in a local instance's current state; None if there is no oracle, or only one
             that has to play from the start.
         category: category of an item, for result tables; None if items are not divided.
-        content: what an item is about, equal for items that are the same task in other words; None if unknown.
-        locate: finds the item that shows a given first text, for servers that number their items differently; raises
+        content: what an item is about, equal for all variants of an item, see `distinct`; None if unknown.
+        locate: finds the item with a given first observation, for servers that number their items differently; raises
             `ItemError` with the reason if there is none. None if all servers number items alike.
         facts: JSON data that a client may read by name without an instance.
         table: what each item is, as JSON; None if there is nothing to list.

@@ -1,8 +1,9 @@
 """Which items to play: from ranges, or from id files of AgentGym and AgentGym-RL in a local folder.
 
 `AgentItemId/<env>_train.json` and `AgentEval/<env>/*.json` (the test set and its categories) are arrays of objects with
-an `item_id`; other fields, such as conversations, are ignored. The data of AgentGym-RL is not for commercial use
-(CC-BY-NC-4.0); nothing here downloads it. All functions raise `ValueError` for what they cannot use.
+an `item_id`; other fields, such as conversations, are ignored. Files `mappings_*.json` beside a file of items give the
+item numbers of ALFWorld's game paths. The data of AgentGym-RL is not for commercial use (CC-BY-NC-4.0); nothing here
+downloads it. All functions raise `ValueError` for what they cannot use.
 """
 
 import re
@@ -12,11 +13,11 @@ from typing import Any
 
 from agentrl_jax.strict_json import parse
 
-MOST_BYTES = 256 << 20
-"""Largest file that is read, in bytes."""
+MAX_BYTES = 256 << 20
+"""Maximum number of bytes of a file that is read."""
 
-MOST_ITEMS = 10_000_000
-"""Most items that a range may name; far more than any environment has."""
+MAX_ITEMS = 10_000_000
+"""Maximum number of items that a range may name; far more than any environment has."""
 
 _RANGE = re.compile(r"\s*([0-9]{1,12})\s*(?:-\s*([0-9]{1,12})\s*)?", re.ASCII)
 _RANGES = re.compile(r"[0-9\s,-]*", re.ASCII)
@@ -26,7 +27,7 @@ _MAPPINGS = "mappings_*.json"
 def load_items(source: str, environment: str) -> tuple[int, ...]:
     """Items of an environment of AgentGym, from a range such as `0-399,450`, or else from a JSON file.
 
-    A source is a range if it consists of digits, commas, hyphens and blanks; otherwise it is a path.
+    A source is a range if it consists of digits, commas, hyphens and white space; otherwise it is a path.
     """
     if _RANGES.fullmatch(source):
         return parse_ranges(source)
@@ -43,17 +44,20 @@ def load_items(source: str, environment: str) -> tuple[int, ...]:
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:
-    """Items of a range such as `0-399,450`, both ends included, in the order of the text, each named once."""
+    """Items of a range such as `0-399,450`, both ends included, in the order of the text.
+
+    Raises if an item is repeated.
+    """
     items: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f"items {text[:200]!r}: {part[:50]!r} is no range; expected for example 0-399,450")
+            raise ValueError(f"items {text[:200]!r}: {part[:50]!r} is not a range; expected for example 0-399,450")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ValueError(f"items {text[:200]!r}: the range {part.strip()!r} ends before it starts")
-        if len(items) + last - first >= MOST_ITEMS:
-            raise ValueError(f"items {text[:200]!r}: more than {MOST_ITEMS} items; name fewer")
+        if len(items) + last - first >= MAX_ITEMS:
+            raise ValueError(f"items {text[:200]!r}: more than {MAX_ITEMS} items; name fewer")
         items.extend(range(first, last + 1))
     if len(set(items)) < len(items):
         raise ValueError(f"items {text[:200]!r}: an item is named twice; name each once")
@@ -63,9 +67,9 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 def item_index(item_id: str, environment: str, mapping: Mapping[str, int] | None = None) -> int:
     """The number that an environment's `reset` takes for an item id.
 
-    It is the number after the last `_`: `webshop_6` is 6, and `nq_12` is the 12th item over all data sets of SearchQA.
-    ALFWorld's ids in the AgentGym-RL data are game paths, `<task type>_<trial>`, whose last number is a time, not a
-    game; they are looked up in `mapping`, see `read_mapping`.
+    It is the number after the last `_`: `webshop_6` is 6, and `nq_12` is item 12, counted from 0, over all data sets of
+    SearchQA. ALFWorld's ids in the AgentGym-RL data are game paths, `<task type>_<trial>`, whose last number is a time,
+    not a game; they are looked up in `mapping`, see `read_mapping`.
     """
     head, _, tail = item_id.rpartition("_")
     if environment == "alfworld" and head not in ("", "alfworld"):
@@ -115,13 +119,13 @@ def read_ids(path: Path) -> tuple[str, ...]:
 def _read_objects(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{path}: cannot be read ({error}); expected a JSON file with items, or a range as 0-399"
         ) from None
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"{path}: larger than {MOST_BYTES >> 20} MiB; split it, or leave out the conversations")
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{path}: larger than {MAX_BYTES >> 20} MiB; split it, or leave out the conversations")
     data = parse(content, str(path))
     if not isinstance(data, list):
         raise ValueError(f"{path}: holds a JSON {type(data).__name__}; expected an array of objects")

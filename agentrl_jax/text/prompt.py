@@ -159,7 +159,7 @@ def compile_prompt(
     prefix = [token for piece in prefix_pieces for token in encode_piece(tokenizer, piece)]
     if encoder == "canonical":
         if pieces is None:
-            raise ValueError("encoder canonical is for compiled environments; use encoder pieces with others")
+            raise ValueError("encoder canonical is for compiled environments; set prompt.encoder to pieces for others")
         sizes = np.array([1 if isinstance(piece, Special) else len(piece.encode()) for piece in all_pieces])
         around_size, between_size, action_size = response_lengths(sizes)
         longest_response = around_size + max_actions_budget * (action_size + between_size)
@@ -246,7 +246,9 @@ def _canonical_prefix(
         beginnings = {piece[:1] for piece in (pieces if first.kind == "observation" else DIGIT_PIECES)}
     found = {tuple(encode_prefix(tokenizer, prefix, beginning)) for beginning in beginnings}
     if len(found) > 1:
-        raise ValueError("the prefix has other tokens with every observation, which follows it; use encoder pieces")
+        raise ValueError(
+            "the prefix has other tokens with every observation, which follows it; set prompt.encoder to pieces"
+        )
     return list(found.pop())
 
 

@@ -26,11 +26,12 @@ class HostResponse:
     """The parsed actions of one response, on the host."""
 
     actions: tuple[int, ...]
-    """Ids of the known actions among the first `max_actions` items."""
+    """Ids of the known actions among the first `max_actions` items; `(0,)` for a `PlainResponse`."""
     items: tuple[str, ...]
-    """These items as written, known or not, without outer spaces."""
+    """These items as written, known or not, without outer spaces; for a `PlainResponse` one item, the whole text, with
+    `grammar.forced_text` and outer spaces."""
     format_ok: bool
-    """All blocks are present and closed; otherwise there are no items."""
+    """All blocks are present and closed; otherwise there are no items. Always true for a `PlainResponse`."""
 
     @property
     def num_valid(self) -> int:
@@ -44,7 +45,7 @@ class HostResponse:
 
 
 def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> HostResponse:
-    """Parses the bytes of a response, with the text that was inserted before it."""
+    """Parses `grammar.forced_text`, which was inserted before the response, and the bytes of the response."""
     if isinstance(grammar, PlainResponse):
         return HostResponse((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
     pattern = _WITH_THOUGHT if grammar.think else _ANSWER_ONLY

@@ -67,9 +67,9 @@ def test_levels_that_were_learned_from_are_counted_also_turned_and_mirrored():
 
 def test_a_space_that_is_too_small_is_not_divided():
     bandit = task_levels(task(env="Bandit"))
-    assert f"at least {MIN_LEVELS} of each" in bandit.too_small
+    assert f"at least {MIN_LEVELS} of each" in bandit.undivided_reason
     assert [bandit.split(split) for split in SHARES] == [Split.ANY] * 3
-    assert not task_levels(task(env="FrozenLake")).too_small
+    assert not task_levels(task(env="FrozenLake")).undivided_reason
 
 
 def test_a_pack_is_divided_by_its_rows(tmp_path):
@@ -81,7 +81,7 @@ def test_a_pack_is_divided_by_its_rows(tmp_path):
     chex.assert_equal(sorted(np.concatenate(rows).tolist()), list(range(256)))
     np.save(tmp_path / "few.npy", np.load(tmp_path / "pack.npy")[:5])
     few = task_levels(task(env="FrozenLake", levels=str(tmp_path / "few.npy")))
-    assert "5 levels of its file" in few.too_small
+    assert "5 levels of its file" in few.undivided_reason
     np.testing.assert_array_equal(few.rows(Split.TEST), np.arange(5))
 
 

@@ -54,14 +54,14 @@ def test_ranges_name_items_in_order(text, expected):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is no range; expected for example 0-399,450"),
-        (",", "is no range"),
-        ("1,", "'' is no range"),
-        ("-3", "'-3' is no range"),
-        ("1--3", "is no range"),
-        ("1-2-3", "is no range"),
-        ("1 2", "is no range"),
-        ("9" * 13, "is no range"),
+        ("", "is not a range; expected for example 0-399,450"),
+        (",", "is not a range"),
+        ("1,", "'' is not a range"),
+        ("-3", "'-3' is not a range"),
+        ("1--3", "is not a range"),
+        ("1-2-3", "is not a range"),
+        ("1 2", "is not a range"),
+        ("9" * 13, "is not a range"),
         ("5-3", "'5-3' ends before it starts"),
         ("0-999999999999", "more than 10000000 items"),
         ("1,0-3", "named twice"),
@@ -76,7 +76,7 @@ def test_a_wrong_range_is_named(text, complaint):
 def test_what_is_no_range_is_a_path(text):
     with pytest.raises(ValueError, match="cannot be read"):
         load_items(text, "babyai")
-    with pytest.raises(ValueError, match="is no range"):
+    with pytest.raises(ValueError, match="is not a range"):
         parse_ranges(text)
 
 
@@ -194,7 +194,7 @@ def test_bytes_that_are_no_text_a_missing_file_and_a_folder_are_named(tmp_path):
 
 
 def test_a_file_that_is_too_large_is_not_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(items_module, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(items_module, "MAX_BYTES", 1 << 20)
     path = write(tmp_path / "webshop_train.json", "[" + " " * (1 << 20) + "]")
     with pytest.raises(ValueError, match="larger than 1 MiB"):
         load_items(str(path), "webshop")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from agentrl_jax.services.client import ServiceError
 from agentrl_jax.services.environments.textcraft.env import SERVICE, TextCraft, goal_table
-from agentrl_jax.services.environments.textcraft.recipes import book_of, load_book, make_book, spoken, written
+from agentrl_jax.services.environments.textcraft.recipes import book_of, display_name, item_id, load_book, make_book
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 from agentrl_jax.services.shadow_env import NoisyOracle
 
@@ -22,7 +22,7 @@ def book():
 def at(book, goal):
     """An episode with the given goal."""
     env = TextCraft(book)
-    env.reset(book.goals.index(written(goal)))
+    env.reset(book.goals.index(item_id(goal)))
     return env
 
 
@@ -45,7 +45,7 @@ def test_every_goal_is_crafted_by_the_oracle(book):
         shown = env.reset(item).observation
         actions = Oracle(book, item).actions
         answers = [env.step(action) for action in actions]
-        assert shown.endswith(f"\n\nGoal: craft {spoken(goal)}.")
+        assert shown.endswith(f"\n\nGoal: craft {display_name(goal)}.")
         assert all(text.startswith(("Got ", "Crafted ")) for text in (answer.observation for answer in answers)), goal
         assert [answer.done for answer in answers] == [False] * (len(actions) - 1) + [True]
         assert answers[-1].reward == 1.0

@@ -17,27 +17,30 @@ SAMPLED_LEVELS = 1024
 """Levels that are sampled to see whether a task has enough different ones."""
 
 MIN_LEVELS = 8
-"""Different levels that each split needs among the sampled ones, or in a pack; with fewer, nothing is held out."""
+"""Levels each split needs: distinct ones among the sampled, all rows of a level pack. With fewer, no level is held
+out."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskLevels:
     """The levels of one task."""
 
-    too_small: str = ""
+    undivided_reason: str = ""
     """Why the levels are not divided; empty if they are."""
-    pack: np.ndarray | None = None
-    """i32[N] split of every level of the task's pack; None if levels are generated."""
+    split_of_row: np.ndarray | None = None
+    """i32[N] split of every row of the task's level pack; None if levels are generated."""
 
     def split(self, wanted: Split) -> Split:
         """The split to sample from when levels of `wanted` are needed."""
-        return Split.ANY if self.too_small else wanted
+        return Split.ANY if self.undivided_reason else wanted
 
     def rows(self, wanted: Split) -> np.ndarray | None:
         """Rows i64[.] of the pack that belong to a split; None if levels are generated."""
-        if self.pack is None:
+        if self.split_of_row is None:
             return None
-        return np.arange(len(self.pack)) if self.too_small else np.flatnonzero(self.pack == wanted)
+        return (
+            np.arange(len(self.split_of_row)) if self.undivided_reason else np.flatnonzero(self.split_of_row == wanted)
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,20 +57,22 @@ class LevelSplits:
 def level_splits(batched_env: CompiledEnv | HostEnv) -> LevelSplits:
     """Divides the levels of the tasks of a batched environment; host tasks define their own splits."""
     tasks = batched_env.tasks
-    return LevelSplits(tuple(task_levels(x) if isinstance(x, Task) else TaskLevels(pack=x.splits) for x in tasks))
+    return LevelSplits(
+        tuple(task_levels(x) if isinstance(x, Task) else TaskLevels(split_of_row=x.splits) for x in tasks)
+    )
 
 
 def task_levels(task: Task) -> TaskLevels:
     """Divides the levels of one compiled task. Runs on the host; the result is deterministic."""
     levels = getattr(task.env_params, "levels", None)
     if levels is not None and levels.shape[0] > 0:
-        pack = splits_of_levels(task.env, task.env_params, np.asarray(levels))
-        counts = {split: int(np.sum(pack == split)) for split in SHARES}
-        where = f"{len(pack)} levels of its file"
+        split_of_row = splits_of_levels(task.env, task.env_params, np.asarray(levels))
+        counts = {split: int(np.sum(split_of_row == split)) for split in SHARES}
+        where = f"{len(split_of_row)} levels of its file"
     else:
-        pack, where = None, f"{SAMPLED_LEVELS} draws"
+        split_of_row, where = None, f"{SAMPLED_LEVELS} draws"
         counts = distinct_levels(task.env, task.env_params, SAMPLED_LEVELS)
     if min(counts.values()) >= MIN_LEVELS:
-        return TaskLevels(pack=pack)
+        return TaskLevels(split_of_row=split_of_row)
     found = ", ".join(f"{counts[split]} for {split.name.lower()}" for split in SHARES)
-    return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", pack)
+    return TaskLevels(f"{where} hold {found}; at least {MIN_LEVELS} of each are needed", split_of_row)

@@ -17,12 +17,12 @@ from envs_jax.environment import TextEnvironment
 SEPARATOR = "||"
 """Separates the actions of one response."""
 
-MAX_ACTIONS = 5
-"""Actions of one response that are played; the rest are cut off."""
+MAX_ACTIONS_PER_RESPONSE = 5
+"""Maximum number of names in one response, known or not; the rest are ignored."""
 
 
 class Programs(NamedTuple):
-    """An environment and its functions compiled for one state; shared by all instances."""
+    """An environment and its functions compiled, not batched; shared by all instances."""
 
     env: TextEnvironment
     params: Any
@@ -45,8 +45,9 @@ def programs(tag: str) -> Programs:
 class Compiled(ServiceEnvironment):
     """One episode. Item i is the level generated from the key `jax.random.key(i)`.
 
-    An action is one name, or several separated by `SEPARATOR`; case does not matter. Unknown names are skipped and
-    reported in the observation. The score is the sum of the rewards.
+    An action is one name, or several separated by `SEPARATOR`; case does not matter. Unknown names are skipped; the
+    observation then starts with a line that lists the actions, or says that there is no such action if the environment
+    does not list them. The score is the sum of the rewards.
     """
 
     def __init__(self, tag: str):
@@ -66,7 +67,7 @@ class Compiled(ServiceEnvironment):
 
     def step(self, action: str) -> StepResult:
         """Plays the named actions."""
-        named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS]
+        named = [name.strip() for name in action.split(SEPARATOR)][:MAX_ACTIONS_PER_RESPONSE]
         known = [self._names[name.lower()] for name in named if name.lower() in self._names]
         reward, done, success = 0.0, False, False
         for number in known:
@@ -93,7 +94,7 @@ def compiled_service(tag: str) -> Service:
 
     def oracle(item: int) -> ScriptedPolicy:
         assert planner is not None
-        plan = planner(np.asarray(env.draw_level(jax.random.key(item), params)))
+        plan = planner(np.asarray(env.sample_level(jax.random.key(item), params)))
         return PlannedPolicy([env.actions[number] for number in plan] if plan is not None else [])
 
     legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)

@@ -59,7 +59,9 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
     pattern = splitting.from_layout(layout)
     model = layout["model"]
     if model.get("ignore_merges") or model.get("dropout"):
-        raise ValueError("a tokenizer with ignore_merges or dropout has no canonical encoder; use encoder pieces")
+        raise ValueError(
+            "a tokenizer with ignore_merges or dropout has no canonical encoder; set prompt.encoder to pieces"
+        )
     vocabulary = model["vocab"]
     pairs = [tuple(rule.split(" ")) if isinstance(rule, str) else tuple(rule) for rule in model["merges"]]
     rules = np.array([(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in pairs], np.int32).reshape(-1, 3)
@@ -72,7 +74,7 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
     if any(token[option] for token in added for option in ("lstrip", "rstrip", "single_word")):
         raise ValueError(
             "a tokenizer whose added tokens depend on the text around them (lstrip, rstrip, single_word) has no "
-            "canonical encoder; use encoder pieces"
+            "canonical encoder; set prompt.encoder to pieces"
         )
     added_ids = {token["content"]: token["id"] for token in added if not token["special"]}
     # A tokenizer finds its added tokens before it splits, longest first.
@@ -81,17 +83,18 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
     def encode_bytes(piece: Piece) -> list[tuple[int, int]]:
         """Returns the single-byte tokens of a piece with their codes."""
         if isinstance(piece, Special):
-            return [(tokenizer.special_id(piece.name), splitting.BORDER)]
+            return [(tokenizer.special_id(piece.name), splitting.SEPARATOR)]
         encoded: list[tuple[int, int]] = []
         for text, name in itertools.zip_longest(added_pattern.split(piece), added_pattern.findall(piece)):
             for character in text:
                 tokens = [alphabet[byte] for byte in character.encode()]
                 if None in tokens:
                     raise ValueError(
-                        f"the vocabulary has no token for {character!r} of the piece {piece!r}; use encoder pieces"
+                        f"the vocabulary has no token for {character!r} of the piece {piece!r}; set prompt.encoder to "
+                        "pieces"
                     )
                 encoded += zip(tokens, splitting.codes(character))
-            encoded += [(added_ids[name], splitting.BORDER)] if name else []
+            encoded += [(added_ids[name], splitting.SEPARATOR)] if name else []
         return encoded
 
     rows = [encode_bytes(piece) for piece in pieces]
@@ -99,7 +102,7 @@ def build_canonical(tokenizer: Tokenizer, pieces: Iterable[Piece], max_bytes: in
     offsets = jnp.array(np.cumsum([0, *map(len, rows)]), jnp.int32)
     return CanonicalTable(
         byte_tokens=PieceTable(jnp.asarray(tokens), offsets, tokenizer.pad_id),
-        codes=PieceTable(jnp.asarray(codes), offsets, splitting.BORDER),
+        codes=PieceTable(jnp.asarray(codes), offsets, splitting.SEPARATOR),
         first=jnp.asarray(first),
         right=jnp.asarray(right),
         rank=jnp.asarray(order.astype(np.int32)),
@@ -174,6 +177,6 @@ def encode_prefix(tokenizer: Tokenizer, pieces: Sequence[Piece], following: str)
     if tokenizer.decode_bytes(tokens) != text:
         raise ValueError(
             f"a token spans the end of {text[-20:].decode('utf-8', 'replace')!r} and the beginning of "
-            f"{following[:20]!r}; use encoder pieces"
+            f"{following[:20]!r}; set prompt.encoder to pieces"
         )
     return tokens

@@ -1,7 +1,8 @@
 """Pre-tokenization on the device: how byte-level tokenizers split a text into words before they merge.
 
 Two patterns are supported: that of GPT-2 (Radford et al. 2019) and that of cl100k, which Qwen2, Qwen3 and Llama 3 use
-with different digits per word. A word's length follows from the ends of runs of letters, digits, marks and white space.
+with different digits per word. A word's length follows from the ends of runs of letters, digits, white space and other
+characters.
 Shapes: `T` bytes of a row.
 """
 
@@ -13,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-BORDER, LETTER, DIGIT, MARK, SPACE, BREAK, BLANK = range(7)
-"""Kinds of bytes: a border that no word crosses; letters; digits; marks, which are none of the others; the space;
-`\\n` and `\\r`; other white space."""
+SEPARATOR, LETTER, DIGIT, OTHER, SPACE, NEWLINE, OTHER_WHITESPACE = range(7)
+"""Kinds of bytes: a separator that no word crosses; letters; digits; characters of no other kind; the space; `\\n` and
+`\\r`; other white space."""
 
-_KINDS = dict.fromkeys("0123456789", DIGIT) | dict.fromkeys("\r\n", BREAK) | dict.fromkeys("\t\v\f", BLANK)
+_KINDS = dict.fromkeys("0123456789", DIGIT) | dict.fromkeys("\r\n", NEWLINE) | dict.fromkeys("\t\v\f", OTHER_WHITESPACE)
 _KINDS[" "] = SPACE
 
 GPT2, CL100K = "gpt2", "cl100k"
@@ -37,7 +38,7 @@ class Splitting:
     max_digits: int = 0
     """Maximum digits of a word; 0 for no limit."""
     individual_digits: bool = False
-    """Each digit is split off first, and is a border for the pattern."""
+    """Each digit is split off first, and separates words for the pattern."""
 
 
 def from_layout(layout: dict[str, Any]) -> Splitting:
@@ -55,12 +56,12 @@ def from_layout(layout: dict[str, Any]) -> Splitting:
             return Splitting(GPT2, individual_digits=True)
     elif plain and len(before) == 1 and before[0]["type"] == "Split" and before[0].get("behavior") == "Isolated":
         regex = before[0]["pattern"].get("Regex")
-        for digits, times in ((1, ""), (3, "{1,3}")):
-            if regex == _SPLIT.format(digits=times) and not before[0].get("invert"):
-                return Splitting(CL100K, max_digits=digits)
+        for max_digits, quantifier in ((1, ""), (3, "{1,3}")):
+            if regex == _SPLIT.format(digits=quantifier) and not before[0].get("invert"):
+                return Splitting(CL100K, max_digits=max_digits)
     raise ValueError(
         f"the tokenizer splits text by {outer or 'nothing'} after normalization {normalizer}, for which there is no "
-        "canonical encoder; use encoder pieces"
+        "canonical encoder; set prompt.encoder to pieces"
     )
 
 
@@ -72,18 +73,20 @@ def codes(character: str) -> list[int]:
     """
     encoded = character.encode()
     category = unicodedata.category(character)[0]
-    kind = LETTER if category == "L" else _KINDS.get(character, MARK)
-    if kind == MARK and (category in "NZM" or character in "\x1c\x1d\x1e\x1f\x85"):
-        raise ValueError(f"the canonical encoder does not support the character {character!r}; use encoder pieces")
+    kind = LETTER if category == "L" else _KINDS.get(character, OTHER)
+    if kind == OTHER and (category in "NZM" or character in "\x1c\x1d\x1e\x1f\x85"):
+        raise ValueError(
+            f"the canonical encoder does not support the character {character!r}; set prompt.encoder to pieces"
+        )
     return [kind | remaining << 3 | byte << 6 for remaining, byte in zip(range(len(encoded), 0, -1), encoded)]
 
 
-def words(codes: Int[Array, " T"], splitting: Splitting) -> Int[Array, " T"]:
-    """Returns the number of the word that each byte belongs to, ascending, for bytes packed by `codes` or `BORDER`."""
-    size = codes.shape[0]
+def words(packed: Int[Array, " T"], splitting: Splitting) -> Int[Array, " T"]:
+    """Returns the number of the word that each byte belongs to, ascending, given `codes` or `SEPARATOR` for each."""
+    size = packed.shape[0]
     positions = jnp.arange(size)
-    kind, remaining, byte = codes & 7, codes >> 3 & 7, codes >> 6
-    inside = kind != BORDER
+    kind, remaining, byte = packed & 7, packed >> 3 & 7, packed >> 6
+    inside = kind != SEPARATOR
     if splitting.individual_digits:
         inside &= kind != DIGIT
 
@@ -94,35 +97,40 @@ def words(codes: Int[Array, " T"], splitting: Splitting) -> Int[Array, " T"]:
     def at(values: jax.Array, position: jax.Array, default: Any) -> jax.Array:
         return jnp.where(position < size, values[jnp.minimum(position, size - 1)], default)
 
-    white = (kind == SPACE) | (kind == BREAK) | (kind == BLANK)
-    after = {each: run_end(kind == each) for each in (LETTER, DIGIT, MARK, BREAK)}
+    white = (kind == SPACE) | (kind == NEWLINE) | (kind == OTHER_WHITESPACE)
+    after = {each: run_end(kind == each) for each in (LETTER, DIGIT, OTHER, NEWLINE)}
     after_white = run_end(white)
-    # The last character of white space belongs to the word after it.
-    shorter = at(inside, after_white, False) & (after_white > positions + 1)
-    end = jnp.where(white, after_white - shorter, positions + jnp.maximum(remaining, 1))
+    # A run of white space before other text ends one character early; a final space may join the next word, and any
+    # other character stays a word (GPT-2) or joins letters (cl100k, whose words of white space end after newlines).
+    ends_early = at(inside, after_white, False) & (after_white > positions + 1)
+    end = jnp.where(white, after_white - ends_early, positions + jnp.maximum(remaining, 1))
 
     if splitting.max_digits:
         after[DIGIT] = jnp.minimum(after[DIGIT], positions + splitting.max_digits)
-    second = jnp.where(kind == SPACE, positions + 1, positions)
-    second_kind = at(kind, second, BORDER)
+    after_optional_space = jnp.where(kind == SPACE, positions + 1, positions)
+    kind_after_space = at(kind, after_optional_space, SEPARATOR)
     if splitting.pattern == GPT2:
-        for each in (MARK, DIGIT, LETTER):
-            joined = (second_kind == each) & at(inside, second, False)
-            end = jnp.where(joined, at(after[each], second, size), end)
+        for each in (OTHER, DIGIT, LETTER):
+            joined = (kind_after_space == each) & at(inside, after_optional_space, False)
+            end = jnp.where(joined, at(after[each], after_optional_space, size), end)
     else:
-        lines = jax.lax.cummax(jnp.where(kind == BREAK, positions, -1))
-        last_line = lines[jnp.maximum(after_white - 1, 0)]
-        end = jnp.where(white & (last_line >= positions), last_line + 1, end)
-        marks = at(after[MARK], second, size)
-        breaks = jnp.where(at(kind, marks, BORDER) == BREAK, at(after[BREAK], marks, size), marks)
-        end = jnp.where(second_kind == MARK, breaks, end)
+        last_newline_so_far = jax.lax.cummax(jnp.where(kind == NEWLINE, positions, -1))
+        last_newline = last_newline_so_far[jnp.maximum(after_white - 1, 0)]
+        end = jnp.where(white & (last_newline >= positions), last_newline + 1, end)
+        symbols_end = at(after[OTHER], after_optional_space, size)
+        newlines_end = jnp.where(
+            at(kind, symbols_end, SEPARATOR) == NEWLINE, at(after[NEWLINE], symbols_end, size), symbols_end
+        )
+        end = jnp.where(kind_after_space == OTHER, newlines_end, end)
         end = jnp.where(kind == DIGIT, after[DIGIT], end)
         next_character = positions + jnp.maximum(remaining, 1)
-        joins = ((kind == SPACE) | (kind == MARK) | (kind == BLANK)) & (at(kind, next_character, BORDER) == LETTER)
+        joins = ((kind == SPACE) | (kind == OTHER) | (kind == OTHER_WHITESPACE)) & (
+            at(kind, next_character, SEPARATOR) == LETTER
+        )
         end = jnp.where(joins, at(after[LETTER], next_character, size), end)
         end = jnp.where(kind == LETTER, after[LETTER], end)
     end = jnp.where(byte == ord("'"), _contraction(byte, splitting, end), end)
-    return jnp.cumsum(_word_starts(jnp.where(kind == BORDER, positions + 1, end)))
+    return jnp.cumsum(_word_starts(jnp.where(kind == SEPARATOR, positions + 1, end)))
 
 
 def _contraction(byte: Int[Array, " T"], splitting: Splitting, end: Int[Array, " T"]) -> Int[Array, " T"]:

@@ -47,15 +47,15 @@ _GOLD_POOL = Pool(idle=1, heap=512)  # a gold-path search exceeds the usual heap
 class Oracle(PlannedPolicy):
     """Plays the simulator's own gold path, which is not always the shortest; `look around` after its end.
 
-    Its search takes 0.1 to 7 s. Some paths do not solve the item, such as changes of state that take more than 100
-    moves: 3 of 200 items tried over all tasks.
+    Its search takes 0.1 to 7 s. Some paths end without the full score, such as changes of state that take more than
+    100 moves: 3 of 200 items tried over all tasks.
     """
 
     def __init__(self, task: str, variation: int, pool: Pool = _GOLD_POOL):
         """Asks a simulator of the pool for the path of a variation; errors as in `Pool.take` and `Simulator.ask`."""
         simulator = pool.take()
         try:
-            simulator.ask("load", task, variation, "", True)
+            simulator.ask("load", task, variation, "", True)  # without simplifications, with a gold path
             super().__init__(simulator.ask("getGoldActionSequence"), "look around")
         finally:
             pool.give(simulator)

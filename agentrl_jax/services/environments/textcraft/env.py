@@ -9,17 +9,24 @@ from collections.abc import Sequence
 
 from agentrl_jax.services.action_parsing import single_line_action
 from agentrl_jax.services.environment import ItemError, Service, ServiceEnvironment, StepResult
-from agentrl_jax.services.environments.textcraft.recipes import Book, Ingredient, book_of, load_book, spoken, written
+from agentrl_jax.services.environments.textcraft.recipes import (
+    Book,
+    Ingredient,
+    book_of,
+    display_name,
+    item_id,
+    load_book,
+)
 from agentrl_jax.services.environments.textcraft.scripted import Oracle, Random
 from agentrl_jax.services.texts import cut
 
-DISTRACTORS = 10
-"""Most of the shown commands that do not serve the goal."""
+MAX_DISTRACTORS = 10
+"""Maximum number of shown commands that are not needed for the goal."""
 
 SHUFFLE_SEED = 42
 
-MOST_ACTION = 8192
-"""Longest action that is carried out, in characters; the longest recipe command has fewer than 200."""
+MAX_ACTION_CHARACTERS = 8192
+"""Maximum length of an action that is carried out, in characters; the longest recipe command has fewer than 200."""
 
 GOALS = 544
 """Number of goals in the installed recipes."""
@@ -40,14 +47,17 @@ class TextCraft(ServiceEnvironment):
     `get N THING`, `craft [N] THING using N THING, N THING`, `inventory`. The reward is 1 for crafting the goal, which
     ends the episode, and 0 otherwise; there is no step limit.
 
-    Differences from AgentGym's server, all because its answers depend on the machine: goals are numbered in the sorted
-    order of the recipe files, and commands and distractors are sampled from sorted lists by a generator of the
-    instance. Items from 544 on are the same goals in other words (`recipes.book_of`) and with other distractors, unless
-    `upstream`. A thing that is named twice in one command has to be carried twice.
+    Differences from AgentGym's server: goals are numbered in sorted order of the recipe files, and distractors are
+    sampled from sorted lists with a fixed seed per variant, because AgentGym's order depends on the machine. In
+    addition, item 544k + g is goal g with all words of the item names permuted (`recipes.book_of`) and with other
+    distractors, unless `upstream`; and a thing that is named twice in one command has to be carried twice.
     """
 
     def __init__(self, book: Book | None = None, *, upstream: bool = False):
-        """Creates an instance without an episode; `book` defaults to the installed recipes."""
+        """Creates an instance without an episode; `book` defaults to the installed recipes.
+
+        `upstream` reproduces faults of AgentGym too: items from 544 on repeat the first 544, word for word.
+        """
         self._given, self._upstream = book, upstream
         self._book = load_book() if book is None else book
         self._goal, self._item, self._plan_length = "", 0, 0
@@ -75,22 +85,22 @@ class TextCraft(ServiceEnvironment):
         if self._given is None:
             self._book = load_book() if self._upstream else book_of(item)
         book = self._book
-        variant, number = divmod(item, len(book.goals))
+        variant, goal_index = divmod(item, len(book.goals))
         rng = random.Random(SHUFFLE_SEED + (0 if self._upstream else variant))
-        self._goal, self._inventory = book.goals[number], Counter()
+        self._goal, self._inventory = book.goals[goal_index], Counter()
         self._item, self._plan_length = item, len(Oracle(book, item).actions)
         needed = book.tree(self._goal)
         names = dict.fromkeys(each.name for recipe in needed for each in recipe.ingredients)
         shown = {str(recipe) for recipe in needed}
         others = sorted({str(recipe) for recipe in book.uses(names)} - shown)
-        self._commands = sorted(shown) + rng.sample(others, min(len(others), DISTRACTORS))
+        self._commands = sorted(shown) + rng.sample(others, min(len(others), MAX_DISTRACTORS))
         rng.shuffle(self._commands)
-        return StepResult(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {spoken(self._goal)}.")
+        return StepResult(f"Crafting commands:\n{self.commands()}\n\nGoal: craft {display_name(self._goal)}.")
 
     def step(self, action: str) -> StepResult:
         """Carries out an action, or says why it is not possible."""
         try:
-            if len(action) > MOST_ACTION:
+            if len(action) > MAX_ACTION_CHARACTERS:
                 raise _Refused(f"Could not execute {action}")
             if match := _CRAFT.match(action):
                 return self._craft(match[1], match[2])
@@ -103,7 +113,7 @@ class TextCraft(ServiceEnvironment):
             return StepResult(cut(str(refusal)))
 
     def _get(self, count: int, text: str) -> StepResult:
-        name, book = written(text), self._book
+        name, book = item_id(text), self._book
         if name in book.recipes or name in book.tags or name not in book.items:
             raise _Refused(f"Could not find {text}")
         self._inventory[name] += count
@@ -111,13 +121,14 @@ class TextCraft(ServiceEnvironment):
 
     def _craft(self, target: str, taken: str) -> StepResult:
         counted = _COUNTED.match(target)
-        count, name = (int(counted[1]), written(counted[2])) if counted else (1, written(target))
+        count, name = (int(counted[1]), item_id(counted[2])) if counted else (1, item_id(target))
         tag = name in self._book.tags
         entries = [self._entry(part.strip()) for part in taken.split(",")]
         wanted = Counter[str]()
-        for item, number in entries:
-            wanted[item] += number
-        if any(item not in self._inventory or self._inventory[item] < number for item, number in wanted.items()):
+        for item_name, amount in entries:
+            wanted[item_name] += amount
+        carried = self._inventory
+        if any(each not in carried or carried[each] < amount for each, amount in wanted.items()):
             raise _Refused(f"Could not find enough items to craft {None if tag else name}")
         known = () if tag else self._book.recipes.get(name, ())
         recipe = next((recipe for recipe in known if self._matches(recipe.ingredients, entries)), None)
@@ -125,10 +136,10 @@ class TextCraft(ServiceEnvironment):
             original = f"tag='{name}', item_id=None" if tag else f"tag=None, item_id='{name}'"
             wanted_item = f"ItemTagWithCount(item_tag=ItemTag({original}), count={count})"
             raise _Refused(f"Could not find a valid recipe for {wanted_item}")
-        for item, number in wanted.items():
-            self._inventory[item] -= number
-            if not self._inventory[item]:
-                del self._inventory[item]
+        for item_name, amount in wanted.items():
+            self._inventory[item_name] -= amount
+            if not self._inventory[item_name]:
+                del self._inventory[item_name]
         self._inventory[name] += recipe.count
         made = name == self._goal
         return StepResult(f"Crafted {recipe.count} {name}", reward=float(made), score=float(made), done=made)
@@ -138,7 +149,7 @@ class TextCraft(ServiceEnvironment):
         match = _COUNTED.match(part)
         if match is None:
             raise _Refused(f"Wrong item format: {part}")
-        return written(match[2]), int(match[1])
+        return item_id(match[2]), int(match[1])
 
     def _matches(self, ingredients: Sequence[Ingredient], entries: Sequence[tuple[str, int]]) -> bool:
         """Whether the entries match the ingredients one to one."""
@@ -149,46 +160,48 @@ class TextCraft(ServiceEnvironment):
             return True
         first, rest = ingredients[0], ingredients[1:]
         return any(
-            first.count == number
-            and self._book.fits(first, item)
+            first.count == count
+            and self._book.fits(first, item_name)
             and self._matches(rest, [*entries[:index], *entries[index + 1 :]])
-            for index, (item, number) in enumerate(entries)
+            for index, (item_name, count) in enumerate(entries)
         )
 
     def _carried(self) -> str:
         if not self._inventory:
             return "Inventory: You are not carrying anything."
-        return "Inventory: " + "".join(f"[{spoken(name)}] ({count}) " for name, count in self._inventory.items())
+        return "Inventory: " + "".join(f"[{display_name(name)}] ({count}) " for name, count in self._inventory.items())
 
 
 def goal_table() -> list[dict[str, object]]:
     """The goal and the depth of every item, as served to clients."""
     book = load_book()
-    return [{"item": number, "goal": goal, "depth": book.depth[goal]} for number, goal in enumerate(book.goals)]
+    return [{"item": index, "goal": goal, "depth": book.depth[goal]} for index, goal in enumerate(book.goals)]
 
 
 @functools.lru_cache(maxsize=4 * GOALS)
 def locate(text: str) -> int:
-    """The item, below 544, whose goal is named in a first text and whose oracle plan the shown commands allow.
+    """The item, below 544, whose goal is named in the first observation and whose oracle plan the shown commands allow.
 
     AgentGym's server numbers goals by the order of files on its disk. That order also decides which recipes it leaves
     out to avoid cycles. Raises `ItemError` if the goal is unknown here, or the plan needs other recipes.
     """
     book, shown = load_book(), set(re.findall(r"^craft .*$", text, re.MULTILINE))
     goal = re.search(r"^Goal: craft (.+)\.\s*\Z", text, re.MULTILINE)
-    if goal is None or written(goal[1]) not in book.goals:
+    if goal is None or item_id(goal[1]) not in book.goals:
         named = f"the goal {goal[1][:100]!r}, which no item has here" if goal else "no goal"
         raise ItemError(f"it shows {named}")
-    number = book.goals.index(written(goal[1]))
-    plan = Oracle(book, number).actions
+    goal_index = book.goals.index(item_id(goal[1]))
+    plan = Oracle(book, goal_index).actions
     made = {_CRAFT.match(line)[1].lstrip("0123456789 ") for line in shown}  # type: ignore[index]
     gathered = {action.split(" ", 2)[2] for action in plan if action.startswith("get ")}
-    there = {name: left for name, known in book.recipes.items() if (left := tuple(r for r in known if str(r) in shown))}
-    env = TextCraft(dataclasses.replace(book, recipes=there))
-    env.reset(number)
+    shown_recipes = {
+        name: left for name, known in book.recipes.items() if (left := tuple(r for r in known if str(r) in shown))
+    }
+    env = TextCraft(dataclasses.replace(book, recipes=shown_recipes))
+    env.reset(goal_index)
     if gathered & made or not [env.step(action) for action in plan][-1].done:
         raise ItemError(f"its recipes do not allow the plan that is known here for {goal[1]!r}")
-    return number
+    return goal_index
 
 
 SERVICE = Service(

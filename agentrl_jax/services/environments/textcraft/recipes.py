@@ -39,8 +39,8 @@ class Recipe:
 
     def __str__(self) -> str:
         """The command that crafts it, as shown to the agent."""
-        taken = ", ".join(f"{each.count} {spoken(each.name)}" for each in self.ingredients)
-        return f"craft {self.count} {spoken(self.item)} using {taken}"
+        taken = ", ".join(f"{each.count} {display_name(each.name)}" for each in self.ingredients)
+        return f"craft {self.count} {display_name(self.item)} using {taken}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,38 +89,38 @@ class Book:
         return dict(found)
 
 
-def spoken(name: str) -> str:
+def display_name(name: str) -> str:
     """A name as the agent reads and writes it: "oak planks" for "minecraft:oak_planks"."""
     return name.replace(_SPACE, "").replace("_", " ")
 
 
-def written(text: str) -> str:
-    """Inverse of `spoken`: "minecraft:oak_planks" for "oak planks"."""
+def item_id(text: str) -> str:
+    """Inverse of `display_name`: "minecraft:oak_planks" for "oak planks"."""
     return _SPACE + text.replace(" ", "_")
 
 
 def book_of(item: int) -> Book:
     """The recipes for an item: the package's own, with words exchanged from variant 1 on.
 
-    Variant k of a goal is item goal + 544 k. All words in all names are permuted, so that "oak planks" may become "iron
-    door", and "planks" then "door": the task is the same, but cannot be memorized.
+    Item 544k + g is goal g with all words of the item names permuted: "oak planks" may become "iron door", and "planks"
+    then "door". The task is the same, but cannot be memorized.
     """
     book = load_book()
-    number = item // len(book.goals)
-    return _variant(number) if number else book
+    variant = item // len(book.goals)
+    return _variant(variant) if variant else book
 
 
 @functools.lru_cache(maxsize=256)
 def _variant(number: int) -> Book:
     book = load_book()
-    words = sorted({word for name in (*book.items, *book.tags) for word in spoken(name).split()})
+    words = sorted({word for name in (*book.items, *book.tags) for word in display_name(name).split()})
     others = random.Random(f"words {number}").sample(words, len(words))
     return _renamed(book, dict(zip(words, others)))
 
 
 def _renamed(book: Book, words: Mapping[str, str]) -> Book:
     def other(name: str) -> str:
-        return written(" ".join(words[word] for word in spoken(name).split()))
+        return item_id(" ".join(words[word] for word in display_name(name).split()))
 
     def recipe(old: Recipe) -> Recipe:
         taken = (dataclasses.replace(each, name=other(each.name)) for each in old.ingredients)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from agentrl_jax.services.environments.common import PlannedPolicy
-from agentrl_jax.services.environments.textcraft.recipes import Book, Recipe, spoken
+from agentrl_jax.services.environments.textcraft.recipes import Book, Recipe, display_name
 
 
 class Oracle(PlannedPolicy):
@@ -23,7 +23,7 @@ class Oracle(PlannedPolicy):
         gets: dict[str, int] = {}
         crafts: list[str] = []
         self._need(book.goals[item % len(book.goals)], 1, dict(carried), gets, crafts)
-        super().__init__([f"get {count} {spoken(name)}" for name, count in gets.items()] + crafts, "inventory")
+        super().__init__([f"get {count} {display_name(name)}" for name, count in gets.items()] + crafts, "inventory")
 
     def _recipe_cost(self, recipe: Recipe) -> int:
         """Number of actions to carry out a recipe once."""
@@ -53,8 +53,8 @@ class Oracle(PlannedPolicy):
             return name
         for _ in range(-(-(count - had) // best.count)):
             taken = [(each.count, self._need(each.name, each.count, spare, gets, crafts)) for each in best.ingredients]
-            used = ", ".join(f"{number} {spoken(item)}" for number, item in taken)
-            crafts.append(f"craft {best.count} {spoken(best.item)} using {used}")
+            used = ", ".join(f"{number} {display_name(item)}" for number, item in taken)
+            crafts.append(f"craft {best.count} {display_name(best.item)} using {used}")
             spare[best.item] += best.count
         spare[best.item] -= count - had
         return best.item
@@ -68,7 +68,7 @@ class Random:
         self._actions: list[str] = []
 
     def act(self, observation: str) -> str:
-        """A random action, uniform over the kinds."""
+        """One of these actions, uniformly; they are read from the first observation."""
         if not self._actions:
             commands = re.findall(r"^craft .*$", observation, re.MULTILINE)
             taken = {part for command in commands for part in command.partition(" using ")[2].split(", ")}
