@@ -91,7 +91,7 @@ class Services:
                 if seen := self._overlap(task, getattr(task, name), other):
                     words = "that are trained on" if other == "training" else "of held_out"
                     raise UserError(
-                        f"tasks.{index}.{name} names {len(seen)} items {words}, by number or in other words, "
+                        f"tasks.{index}.{name} names {len(seen)} items {words}, by number or content, "
                         f"{seen[0]} first; take other items for {task.config.label}"
                     )
 
