@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.environments.textcraft.recipes import item_id, load_book
@@ -72,7 +73,7 @@ def their_client_on_our_server(name: str, episodes: int, folder: Path) -> str:
             different += name != "wordle" and answer.observation not in text  # its client shows another first text
             for _ in range(service.turns):
                 action = player.act(answer.observation)
-                step, answer = client.step(service.write(action)), mine.step(action)
+                step, answer = client.step(react_response(action)), mine.step(action)
                 turns += 1
                 different += (step.state, step.done) != (answer.observation, answer.done)
                 if step.done:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.rollout.envs.concurrency import run_all
+from agentrl_jax.services.action_parsing import react_response
 from agentrl_jax.services.bridge import BridgeConfig, BridgedEnvironment
 from agentrl_jax.setup.service_tasks import ServedTask, Services
 
@@ -29,7 +30,7 @@ def seconds(task: ServedTask, instances: int, turns: int, workers: int) -> float
     first = list(shown)
     began = time.perf_counter()
     for _ in range(turns):
-        responses = [task.service.write(player.act(text)) for player, text in zip(players, first)]
+        responses = [react_response(player.act(text)) for player, text in zip(players, first)]
         jobs = [functools.partial(env.step, response, ()) for env, response in zip(envs, responses)]
         answered(run_all(jobs, DEADLINE, workers))
     taken = time.perf_counter() - began

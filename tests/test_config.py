@@ -1,4 +1,5 @@
 import os
+import re
 
 import pytest
 import yaml
@@ -201,6 +202,27 @@ def test_a_wrong_override_is_refused_in_one_line(write, words, parts):
         assert part in message
 
 
+def test_levels_without_end_are_refused_in_a_file_and_on_the_command_line(write):
+    assert "recursion limit" in refused(write("{a: " * 250 + "1" + "}" * 250))
+    deep = ["--tasks.0.options.x", "[" * 250 + "1" + "]" * 250]
+    assert "the file is" in refused(write("tasks: [{env: X, groups: 4}]"), *deep)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({1: 2}, "unknown key 1;"),
+        ({"model": {1: 2}}, "unknown key model.1;"),
+        ({"tasks": [{"env": "X", "groups": 4, "options": {3: [1]}}]}, "tasks.0.options.3 is [1]"),
+        ({"algo": {"kl": {"kind": "fixed", "fixed": 1, "coef": -1}}}, "algo.kl.coef is -1, expected a number"),
+        ({"algo": {"filter": {"kind": "top_k", "k": "a", "top_k": [1]}}}, 'algo.filter.k is "a"'),
+    ],
+)
+def test_keys_that_are_no_text_or_called_like_a_kind_are_named(data, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        decode(data)
+
+
 def test_a_missing_file_is_refused(tmp_path):
     assert "no such file" in refused(tmp_path / "absent.yaml")
 
@@ -287,7 +309,7 @@ def test_a_missing_file_is_refused(tmp_path):
             ["algo.schedules.value_coef.end is 1", "algo.advantage grpo"],
         ),
         (["--algo.preset", "rloo", "--algo.objective.dual_clip", "3"], ["dual_clip is 3", "policy_gradient"]),
-        (["--algo.overlong_penalty", "2"], ["algo.overlong_penalty is 2", "overlong_buffer 0 does not read"]),
+        (["--algo.overlong_penalty", "2"], ["algo.overlong_penalty is 2", "overlong_buffer is 0; leave it out"]),
         (["--algo.overlong_buffer", "0.5", "--algo.overlong_penalty", "0"], ["algo.overlong_penalty is 0"]),
         (["--algo.preset", "grpo", "--optim.critic_lr", "1e-3"], ["optim.critic_lr is 0.001", "has no critic"]),
         (["--optim.decay", "all", "--optim.weight_decay", "0"], ["optim.decay is all", "optim.weight_decay is 0"]),

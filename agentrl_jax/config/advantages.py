@@ -157,7 +157,8 @@ class Gigpo(_OfEpisodes):
     @model_validator(mode="after")
     def _check_history(self) -> Self:
         if self.history == 0 and self.history_power != 1.0:
-            raise ValueError(f"algo.advantage.history_power is {self.history_power:g}, which history 0 does not read")
+            given = f"algo.advantage.history_power is {self.history_power:g}"
+            raise ValueError(f"{given}, which history 0 does not read; leave it at 1")
         return self
 
 

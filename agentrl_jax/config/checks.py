@@ -131,7 +131,7 @@ def _model(config: Config) -> Iterator[str]:
     if model.precision == "bfloat16" and not (model.lora.rank or model.frozen_layers):
         yield "model.precision is bfloat16, but no parameters are frozen; use mixed, model.lora or model.frozen_layers"
     if model.cache != "activations" and model.precision == "float32":
-        yield f"model.cache is {model.cache}, but the activations are float32 already; leave it out"
+        yield f"model.cache is {model.cache}, but model.precision is float32, so activations are too; leave it out"
     if model.embed_dim % (2 * model.heads):
         yield (
             f"model.embed_dim is {model.embed_dim} and model.heads is {model.heads}; make model.embed_dim a "
@@ -175,7 +175,7 @@ def _rule(config: Config) -> Iterator[str]:
     if advantage.spread_weighted and algo.filter_group_size == 1:
         yield "algo.advantage.spread_weighted is true, but algo.filter_group_size is 1; use at least 2, or 0 for all"
     if algo.overlong_buffer == 0.0 and algo.overlong_penalty != AlgoConfig().overlong_penalty:
-        yield f"algo.overlong_penalty is {algo.overlong_penalty:g}, which algo.overlong_buffer 0 does not read"
+        yield f"algo.overlong_penalty is {algo.overlong_penalty:g}, but algo.overlong_buffer is 0; leave it out"
     if turns == 1 and advantage.kind == "bi_level_gae":
         yield f"{this}, which is gae where prompt.max_turns is 1; use gae, or more turns"
     for name in ("reward_placement", "turn_gamma", "history") if turns == 1 else ():

@@ -8,7 +8,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -108,7 +109,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     try:
         return with_rates(Config.model_validate_json(json.dumps(data, default=str)))
     except ValidationError as error:
-        raise UserError(f"{source}: {_explain(error, data)}") from error
+        raise UserError(f"{source}: {_explain(error)}") from error
     except (ValueError, RecursionError) as error:  # from json.dumps
         raise UserError(f"{source}: holds a part of itself; write its values out") from error
 
@@ -240,32 +241,36 @@ def _scalar(option: str, text: str, kind: Any) -> Any:
         raise UserError(f"{option}: {given} is not a value; write it as in YAML: 0.28, true or [1, 2]") from None
 
 
-def _explain(error: ValidationError, data: Mapping[str, Any]) -> str:
-    """Error message in one line for the first problem that pydantic found in the data."""
+def _explain(error: ValidationError) -> str:
+    """Error message in one line for the first problem that pydantic found."""
     problem = error.errors()[0]
-    code, given = problem["type"], problem["input"]
+    code, given, same = problem["type"], problem["input"], [problem]
     path: list[Any] = []
-    node: Any = data
-    section: Any = data
-    for step in problem["loc"]:  # also has the kinds and types of unions, which are no keys
-        is_key = isinstance(node, Mapping) and (step in node or code == "missing")
-        if is_key or (isinstance(node, list | tuple) and isinstance(step, int)):
+    kind: Any = Config
+    chosen = ""
+    for step in problem["loc"]:
+        kinds = sections_of(kind)
+        if len(kinds) > 1:  # the step is the kind of a section, which is no key
+            chosen = str(step)
+            kind = next(part for part in kinds if part.model_fields["kind"].default == chosen)
+        elif kind is None or (get_args(kind) and not kinds and get_origin(kind) in (Union, UnionType)):
+            # The step is one of the types of the value; there is a problem for each of them.
+            same = [each for each in error.errors() if each["loc"][:-1] == problem["loc"][:-1]]
+            break
+        else:
             path.append(step)
-            section, node = node, node.get(step) if isinstance(node, Mapping) else node[step]
-    key = shortened(".".join(map(str, path)))
+            kind = child_type(kind, str(step))
+    key = shortened(".".join(map(str, path))) or "the file"
     if code == "value_error":
         return str(problem["ctx"]["error"])
     if code == "extra_forbidden":
-        return unknown_key(path, given, section.get("kind"))
+        return unknown_key(path, given, chosen)
     if code == "missing":
         return f"the key {key} is missing; give it a value"
     if code == "union_tag_invalid":
         return f"{key}.kind is {quoted(problem['ctx']['tag'])}, expected {problem['ctx']['expected_tags']}"
-    if code == "dict_type" and path[0] == "algo" and path[-1] in _KINDS:
+    if len(sections_of(kind)) > 1:
         return f"{key} is {quoted(given)}, expected a kind, or keys with values"
-    same = [problem]
-    if path[-1] != problem["loc"][-1]:  # a value of several types, with a problem for each
-        same = [each for each in error.errors() if each["loc"][:-1] == problem["loc"][:-1]]
     return f"{key} is {quoted(given)}, expected {' or '.join(map(_expected, same))}"
 
 

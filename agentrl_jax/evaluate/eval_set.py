@@ -214,7 +214,7 @@ def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | 
     if learned is None:
         gap = " and ".join(bad) or f"metrics.jsonl or levels.jsonl lacks rows of the {step} steps up to the checkpoint"
         report(
-            f"{run}: {gap}, so how many levels were learned from is not known (seen_levels is null); put back the "
+            f"{run}: {gap}, so how many levels were learned from is not known (seen_levels is null); restore the "
             "whole file to have that count"
         )
     elif bad:

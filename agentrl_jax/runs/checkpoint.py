@@ -246,14 +246,15 @@ class Checkpoints:
         ]
         if flaws:
             raise CheckpointError(
-                f"{self.path / str(step)}: {flaws[0]}; it is of another configuration or version: use a new run folder"
+                f"{self.path / str(step)}: {flaws[0]}; the checkpoint is of another configuration or version: use a "
+                "new run folder"
             )
 
     def _damaged(self, step: int, reason: str) -> CheckpointError:
         good = self._good_before(step)
         advice = f"the last good checkpoint is that of step {good}"
         if good is None:
-            advice = "there is no earlier one that is good: put back a copy of its files, or use a new run folder"
+            advice = "there is no earlier one that is good: restore a copy of its files, or use a new run folder"
         reason = " ".join(reason.split())[:300]
         return CheckpointError(
             f"{self.path / str(step)}: the checkpoint of step {step} cannot be used: {reason}; {advice}"

@@ -70,7 +70,7 @@ class RunFolder:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when the process ends
             except OSError:
                 raise UserError(
-                    f"{self.path}: another process is writing to it; stop it, or give another folder with --run_dir"
+                    f"{self.path}: another process is writing to it; stop it or wait, or use another --run_dir"
                 ) from None
             self._check_writable()
             self._check_config(config)
@@ -89,7 +89,8 @@ class RunFolder:
                 if error.errno in FULL:
                     raise
                 raise UserError(
-                    f"{part}: cannot be written ({error.strerror}), expected write access; make it writable"
+                    f"{part}: cannot be written ({error.strerror}), expected write access; make it writable, or give "
+                    "another folder with --run_dir"
                 ) from error
 
     def _check_config(self, config: Config) -> None:

@@ -27,7 +27,9 @@ def read_handle(routes: RouteSpec, answer: Any) -> int:
     """The handle in an answer to /create, at least 0; the answer itself if `RouteSpec.create_fields` is empty."""
     handle = _object(answer).get(routes.handle) if routes.create_fields else answer
     if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
-        raise BadAnswer(f"a handle, 0 or more, {f'in {routes.handle}' if routes.create_fields else 'alone'}", answer)
+        raise BadAnswer(
+            f"a handle, 0 or more, {f'in {routes.handle}' if routes.create_fields else 'as a bare number'}", answer
+        )
     return handle
 
 
@@ -38,7 +40,7 @@ def read_text(answer: Any) -> str:
     try:
         answer.encode()
     except UnicodeEncodeError:
-        raise BadAnswer("valid Unicode, without a lone surrogate", answer) from None
+        raise BadAnswer("text of valid Unicode, without a lone surrogate", answer) from None
     return answer
 
 

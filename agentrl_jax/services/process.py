@@ -73,13 +73,14 @@ class ServiceProcess:
     def close(self) -> None:
         """Ends the process; it is not restarted."""
         self._ended = True
-        if self._process is None:
+        process = self._process  # `_watch` may replace it meanwhile
+        if process is None:
             return
-        self._process.terminate()
+        process.terminate()
         try:
-            self._process.wait(15)
+            process.wait(15)
         except subprocess.TimeoutExpired:
-            _kill(self._process)
+            _kill(process)
 
     def _start(self, port: str) -> str:
         words = [sys.executable, "-m", "agentrl_jax", "serve", self._env, "--port", port, "--announce"]

@@ -310,21 +310,28 @@ def play_all(
 def _play(
     task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float, retries: int
 ) -> ScriptedEpisode:
-    try:
-        lease = task.pool.open(item, time.monotonic() + seconds)
-        actions: list[str] = []
-        answer, good = lease.first, False
+    while True:
         try:
-            number = local_item(task.service, item, answer.observation)
-            policy = make_policy(number)
-            while not answer.done and len(actions) < turns:
-                actions.append(policy.act(answer.observation))
-                answer = lease.step(actions[-1], time.monotonic() + seconds)
-            good = True
-        finally:
-            lease.leave(good=good)
-        return ScriptedEpisode(number, actions, task.service.solved(answer), answer.score)
-    except Lost:
-        if not retries:
-            raise
-    return _play(task, make_policy, item, turns, seconds, retries - 1)
+            return _play_once(task, make_policy, item, turns, seconds)
+        except Lost:
+            if not retries:
+                raise
+            retries -= 1
+
+
+def _play_once(
+    task: ServedTask, make_policy: Callable[[int], ScriptedPolicy], item: int, turns: int, seconds: float
+) -> ScriptedEpisode:
+    lease = task.pool.open(item, time.monotonic() + seconds)
+    actions: list[str] = []
+    answer, good = lease.first, False
+    try:
+        number = local_item(task.service, item, answer.observation)
+        policy = make_policy(number)
+        while not answer.done and len(actions) < turns:
+            actions.append(policy.act(answer.observation))
+            answer = lease.step(actions[-1], time.monotonic() + seconds)
+        good = True
+    finally:
+        lease.leave(good=good)
+    return ScriptedEpisode(number, actions, task.service.solved(answer), answer.score)

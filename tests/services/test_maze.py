@@ -4,12 +4,14 @@ import json
 import re
 
 import chex
+import httpx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.services.action_parsing import react_response
+from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import ItemError
 from agentrl_jax.services.environments.maze import (
     GOAL,
@@ -22,6 +24,7 @@ from agentrl_jax.services.environments.maze import (
     describe,
     distances,
 )
+from agentrl_jax.services.protocol import ROUTES
 
 HERE = "The goal is at position 8, 6. Your current position is at position "
 MAZE = np.array([[int(cell) for cell in row] for row in ROWS])
@@ -171,6 +174,20 @@ def test_a_refused_item_leaves_the_episode_alone():
     assert maze.detail() == before
     assert maze.detail()["observation"] == answer.observation
     assert SERVICE.solved(maze.step("move down"))
+
+
+@pytest.mark.parametrize("name", ["maze", "wordle"])
+def test_detail_over_http_is_the_summary_of_the_episode(serve, name):
+    routes = ROUTES[name]
+    url = serve(get_service(name), routes) + routes.prefix
+    handle = {routes.handle: httpx.post(f"{url}/create", json={}).json()[routes.handle]}
+
+    def detail():
+        return httpx.get(f"{url}/detail", params=handle).json()
+
+    assert detail() == {"done": False, "reward": 0.0, "deleted": False}
+    httpx.post(f"{url}/reset", json=handle | {routes.item_field: 0})
+    assert ("maze_name" if name == "maze" else "seed") in detail()
 
 
 def test_views_tell_moves_and_detail_but_no_position():

@@ -286,12 +286,15 @@ def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
         post(method, functools.partial(step, method), {**instance, "action": text})
     if routes.has_close or not handlers.upstream:
         post("close", lambda body, _: handlers.close(getattr(body, handle)), instance)
-    get("observation", lambda number, instance: _last(number, instance).observation)
     detail = (*routes.step_fields, "deleted")
-    get("detail", lambda number, instance: routes.answer_fields(detail, number, _last(number, instance)))
 
     def view(name: str, _: int, instance: Instance) -> Any:
         return getattr(instance.env, name)()
 
-    for name in handlers.service.views:
-        get(name, functools.partial(view, name))
+    reads: dict[str, Callable[[int, Instance], Any]] = {
+        "observation": lambda number, instance: _last(number, instance).observation,
+        "detail": lambda number, instance: routes.answer_fields(detail, number, _last(number, instance)),
+    }
+    reads |= {name: functools.partial(view, name) for name in handlers.service.views}  # it may have its own detail
+    for name, read in reads.items():
+        get(name, read)

@@ -153,13 +153,10 @@ class Pool:
 
     def take(self) -> Simulator:
         """A simulator for exclusive use, maybe with an earlier episode in it; `RuntimeError` if the pool is closed."""
-        with self._lock:
-            while self._idle:
-                simulator = self._idle.pop()
-                if simulator.alive:
-                    self._lent.add(simulator)
-                    return simulator
-                simulator.close()  # ended by someone else while it was idle
+        while simulator := self._take_idle():
+            if simulator.alive:
+                return simulator
+            self.give(simulator)  # ended by someone else while it was idle
         if not self._closed:
             simulator = Simulator(self._heap)
             with self._lock:
@@ -168,6 +165,13 @@ class Pool:
                     return simulator
             simulator.close()
         raise RuntimeError("the pool of simulators is closed; make another one")
+
+    def _take_idle(self) -> Simulator | None:
+        with self._lock:
+            simulator = self._idle.pop() if self._idle else None
+            if simulator:
+                self._lent.add(simulator)
+        return simulator
 
     def give(self, simulator: Simulator) -> None:
         """Takes a simulator back; a failed one is ended."""
