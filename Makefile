@@ -1,5 +1,5 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
-# make test        the test suite (about 10 minutes on 2 cores)
+# make test        the test suite (10 to 12 minutes on 2 cores)
 # make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
 #                  and on the newest Python and JAX (make test-newest)
 # make lint        format, style and types
@@ -28,9 +28,9 @@ test: .venv/installed-dev
 
 test-all: test-slow test-optimized test-newest
 
-# Quick and slow tests. Processes that tests start are counted too.
+# Quick and slow tests, with arrays compared with their annotations. Processes that tests start are counted too.
 test-slow: .venv/installed-dev
-	$(CACHE) $(BIN)/python $(PYTEST) --cov --cov-report term --cov-fail-under 93
+	$(CACHE) TEST_SHAPES=1 $(BIN)/python $(PYTEST) --cov --cov-report term --cov-fail-under 93
 
 test-optimized: .venv/installed-dev
 	$(CACHE) TEST_OPTIMIZED=1 $(BIN)/python $(PYTEST) -m "not slow"

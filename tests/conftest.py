@@ -1,6 +1,7 @@
 """Settings of JAX and Hypothesis for the whole suite; they must be set before the first array is made."""
 
 import gc
+import os
 from pathlib import Path
 
 import xla_settings  # noqa: F401  # isort: skip
@@ -10,7 +11,9 @@ import jax
 import pytest
 import shape_checks
 
-shape_checks.install()
+# They take a sixth of the time of tests that compile little.
+if os.environ.get("TEST_SHAPES") == "1":
+    shape_checks.install()
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Has an effect only if JAX_COMPILATION_CACHE_DIR is set.

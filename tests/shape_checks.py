@@ -1,4 +1,4 @@
-"""Checks the shapes and dtypes in the annotations of `agentrl_jax` while tests run.
+"""Checks the shapes and dtypes in the annotations of `agentrl_jax` while tests run (`make test-slow`).
 
 `install` imports the packages in `CHECKED` so that every call of their functions compares its arrays with their
 `jaxtyping` annotations: names of dimensions must agree within one call. Fields of classes are not checked, because JAX

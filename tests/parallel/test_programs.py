@@ -115,6 +115,7 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     _check_layout(spread[2], fsdp, tensor)
 
 
+@pytest.mark.slow
 def test_the_whole_divergence_is_that_of_one_device():
     """Two policies that are both sharded, and all-gathered one after the other."""
     changes = {"kl": FixedKl(estimator="full")}
@@ -123,6 +124,7 @@ def test_the_whole_divergence_is_that_of_one_device():
     assert float(one[1]["actor/kl"]) > 1e-4
 
 
+@pytest.mark.slow
 def test_devices_cut_their_parts_alike():
     """Each device has rows of other lengths, and needs the parameter shards of the other devices."""
     one, spread = (step_on(*mesh, NO_GATHER, grad_accum_steps=2, length_buckets=3) for mesh in ((1, 1, 1), (4, 4, 1)))

@@ -46,6 +46,7 @@ def variant(out, name):
     return json.loads((out / f"{name}.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_seed_of_an_arm_is_a_run_with_that_seed(played, tmp_path):
     _, out, _ = played
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | VARIANTS["dapo"] | {"seed": 4}))

@@ -66,7 +66,8 @@ def test_presets_run_from_the_command_line(preset, tmp_path):
     assert len(rows) == 2
 
 
-@pytest.mark.parametrize("command", ["train", pytest.param("compare", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "compare"])
 def test_resampled_groups_have_greedy_episodes_of_their_own(command, tmp_path, monkeypatch):
     """On the level of the group, for groups of any round; and metrics cover all rounds."""
     run = yaml.safe_load(tiny_run.CONFIG.replace("levels: LEVELS", "levels: ''"))
