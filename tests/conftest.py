@@ -15,6 +15,9 @@ import shape_checks
 if os.environ.get("TEST_SHAPES") == "1":
     shape_checks.install()
 
+# Tracing makes many objects and few cycles: with Python's own thresholds a seventh of the suite's time is collection.
+gc.set_threshold(100_000, 50, 100)
+
 jax.config.update("jax_num_cpu_devices", 8)
 # Has an effect only if JAX_COMPILATION_CACHE_DIR is set.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
@@ -22,7 +25,9 @@ hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
 
 
-WITH_FINISHED_RUN = ("test_eval_set.py", "test_seen.py", "test_loop.py", "test_resume.py", "test_unwritable.py")
+WITH_FINISHED_RUN = (
+    *("test_diagnose.py", "test_eval_set.py", "test_seen.py", "test_loop.py", "test_resume.py", "test_unwritable.py"),
+)
 """Files whose tests use the fixture `finished`, which costs a process the time of a whole run."""
 
 

@@ -1,11 +1,7 @@
 """Runs of algorithms that keep a state, or play more than one rollout per iteration."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
+import shutil
 
 import jax
 import numpy as np
@@ -15,7 +11,6 @@ import yaml
 
 from agentrl_jax.setup.programs import Programs
 
-SCRIPT = str(Path(__file__).with_name("killing_run.py"))
 RULE = """{
   preset: remax, kl: {kind: adaptive, estimator: k2, coef: 0.1, target: 1.0e-6, horizon: 100}, minibatches: 1,
   entropy_coef: 0.001,
@@ -29,7 +24,7 @@ def file(tmp_path_factory):
     return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
 
 
-def test_horizon_temperature_and_coefficient_move_and_survive_a_kill(file, tmp_path):
+def test_horizon_temperature_and_coefficient_move_and_survive_a_restart(file, tmp_path):
     code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "whole"))
     assert code == 0, err
     rows = [row for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"]
@@ -45,14 +40,16 @@ def test_horizon_temperature_and_coefficient_move_and_survive_a_kill(file, tmp_p
     compiled = json.loads((tmp_path / "whole" / "summary.json").read_text())["programs"]
     assert compiled == ["baseline", "evaluation", "imitation", "rollout", "update"]
 
-    words = [sys.executable, SCRIPT, "update", "3", "train", file, "--run_dir", str(tmp_path / "killed")]
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), **os.environ}
-    killed = subprocess.run(words, env=environment, capture_output=True, timeout=300, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "killed"))
+    # As if it had been killed before the last checkpoint, after iteration 2 of 4.
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "whole", again)
+    (again / "summary.json").unlink()
+    shutil.rmtree(again / "checkpoints" / str(tiny_run.checkpoints(again)[-1]))
+    code, shown, err = tiny_run.command("train", file, "--run_dir", str(again))
     assert code == 0, err
-    assert tiny_run.metrics(tmp_path / "killed") == tiny_run.metrics(tmp_path / "whole")
-    assert summary == tiny_run.summary(tmp_path / "killed")
+    assert "going on from the checkpoint of step 5" in shown
+    assert tiny_run.metrics(again) == tiny_run.metrics(tmp_path / "whole")
+    assert summary == tiny_run.summary(again)
 
 
 @pytest.mark.slow
