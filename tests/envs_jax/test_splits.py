@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xla_settings
 
 import envs_jax
 from envs_jax import registry
@@ -28,7 +29,8 @@ PARTS = (Split.TRAIN, Split.VALIDATION, Split.TEST)
 @functools.cache
 def drawn(name: str, split: Split) -> np.ndarray:
     env, params = envs_jax.make(name)
-    return registry.sample_levels(env, params, KEYS, split)
+    with xla_settings.optimized():
+        return registry.sample_levels(env, params, KEYS, split)
 
 
 @pytest.mark.parametrize("name", ["SimpleSokoban", "FrozenLake"])

@@ -21,6 +21,7 @@ RULE = """{
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     text = tiny_run.CONFIG.replace("{preset: starpo_s, filter: {ratio: 0.5}}", RULE.replace("\n", " "))
+    text = text.replace("train: {", "train: {mutual_information_every: 3, ")
     return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
 
 
@@ -38,7 +39,7 @@ def test_horizon_temperature_and_coefficient_move_and_survive_a_restart(file, tm
     summary = tiny_run.summary(tmp_path / "whole")
     assert summary["episodes"] == 4 * (16 + 4)
     compiled = json.loads((tmp_path / "whole" / "summary.json").read_text())["programs"]
-    assert compiled == ["baseline", "evaluation", "imitation", "rollout", "update"]
+    assert compiled == ["baseline", "evaluation", "imitation", "mutual_information", "rollout", "update"]
 
     # As if it had been killed before the last checkpoint, after iteration 2 of 4.
     again = tmp_path / "again"
@@ -48,6 +49,9 @@ def test_horizon_temperature_and_coefficient_move_and_survive_a_restart(file, tm
     code, shown, err = tiny_run.command("train", file, "--run_dir", str(again))
     assert code == 0, err
     assert "going on from the checkpoint of step 5" in shown
+    # Measured in iterations 1 and 3, and smoothed over both.
+    measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
+    assert measured == [True, False, True, False]
     assert tiny_run.metrics(again) == tiny_run.metrics(tmp_path / "whole")
     assert summary == tiny_run.summary(again)
 
