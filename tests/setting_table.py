@@ -278,7 +278,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "train.mutual_information_every": (
         "a measurement",
-        "train/test_dependence.py::test_a_run_measures_and_goes_on_with_the_same_bits",
+        "train/test_dependence.py::test_a_run_measures",
     ),
     "train.mutual_information_pairs": (
         "a measurement",
