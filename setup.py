@@ -15,6 +15,8 @@ setup(
         "flax>=0.12.8,<0.13",
         "optax>=0.2.8,<0.3",
         "orbax-checkpoint>=0.12.8,<0.13",
+        "etils[epath]>=1.14",  # run folders on gs:// and the like, as Orbax reads them
+        "filelock>=3.12",  # JAX needs it to limit the size of its compilation cache
         "psutil>=6",
         "gymnax>=1.0.1,<2",
         "six",  # gymnax imports it without asking for it

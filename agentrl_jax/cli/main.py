@@ -13,7 +13,21 @@ from typing import Any, NoReturn
 import tyro
 
 from agentrl_jax import stopping
-from agentrl_jax.cli import bench, chat, compare, diagnose, envs, eval, export, plan, play, presets, serve, train
+from agentrl_jax.cli import (
+    bench,
+    chat,
+    compare,
+    compiled,
+    diagnose,
+    envs,
+    eval,
+    export,
+    plan,
+    play,
+    presets,
+    serve,
+    train,
+)
 from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.errors import MAX_ERROR, UserError, shortened, text_flaw
 from agentrl_jax.io import FULL
@@ -37,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax also logs the errors that it raises
     if argv is None:
         sys.unraisablehook = _unraisable
+        compiled.keep()
     try:
         _run(words)
     except UserError as error:

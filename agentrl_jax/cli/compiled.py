@@ -1,0 +1,29 @@
+"""Keeps compiled programs between commands, so that a second start compiles nothing.
+
+JAX reads the settings when it is imported; what the user has set stays.
+"""
+
+import os
+from pathlib import Path
+
+MAX_BYTES = 8 * 2**30
+"""Beyond this size of the cache, JAX removes the programs that were used least recently."""
+
+_FOLDER = "JAX_COMPILATION_CACHE_DIR"
+
+
+def keep() -> None:
+    """Sets JAX's compilation cache to the user's cache folder, if it can be written; call it before JAX is imported."""
+    if _FOLDER in os.environ:
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl_jax" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # programs in it are executed
+    except (OSError, RuntimeError):
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    os.environ[_FOLDER] = str(folder)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MAX_BYTES))
+    # Also programs that compile quickly, of which a run has many.
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
