@@ -50,7 +50,12 @@ def imitation_steps(
 
         def loss_of(params):
             scores = actor_critic.score_tokens(
-                frozen.merged_params(params), model, local.tokens, local.position, jnp.ones(local.tokens.shape[0])
+                frozen.merged_params(params),
+                model,
+                local.tokens,
+                local.position,
+                jnp.ones(local.tokens.shape[0]),
+                mask=local.response_mask,
             )
             return -jnp.sum(jnp.where(local.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 

@@ -55,22 +55,26 @@ def score_rows(
     metrics: dict[str, jax.Array] = {}
 
     def over_rows(function, mask, rows):
-        """The results [N, K] of all devices for a function of rows; 0 for microbatches without sampled tokens."""
+        """The results [N, K] of all devices for a function of mask and rows; 0 where a microbatch has no tokens."""
 
         def of_part(part):
             mask, *rows = part
-            return jax.lax.cond(shards.any(mask), lambda: function(*rows), lambda: jnp.zeros_like(mask, jnp.float32))
+            zeros = jnp.zeros_like(mask, jnp.float32)
+            return jax.lax.cond(shards.any(mask), lambda: function(mask, *rows), lambda: zeros)
 
         split = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), (mask, *rows))
         return shards.all_gather_rows(jax.lax.map(of_part, split).reshape(mask.shape))
 
     def values(mask, rows):
-        return over_rows(lambda *row: actor_critic.values(params, model, *row), mask, rows)
+        return over_rows(lambda _, *row: actor_critic.values(params, model, *row), mask, rows)
 
     def logprobs(policy):
-        tempered = (*local, local_temperature)
         with_policy = {**params, "policy": policy}
-        return over_rows(lambda *row: actor_critic.logprobs(with_policy, model, *row), local_mask, tempered)
+
+        def of_rows(mask, tokens, position, temperature):
+            return actor_critic.logprobs(with_policy, model, tokens, position, temperature, mask)
+
+        return over_rows(of_rows, local_mask, (*local, local_temperature))
 
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage.has_critic:

@@ -196,7 +196,9 @@ def _loss(
 ) -> tuple[Float[Array, ""], tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]]]]:
     """A microbatch's share of the loss, and for the metrics sums and maxima over its tokens."""
     compared = (reference, kl.full) if config.kl.estimator == "full" else None
-    scores = actor_critic.score_tokens(params, model, batch.tokens, batch.position, batch.temperature, compared)
+    scores = actor_critic.score_tokens(
+        params, model, batch.tokens, batch.position, batch.temperature, compared, batch.mask
+    )
     mask, before, logprob = batch.mask, batch.before, scores.logprob
     if batch.replayed_logprob is not None:
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import NO_GATHER, NoGather, Remat
@@ -120,22 +120,25 @@ def score_tokens(
     position: Positions,
     temperature: Temperature,
     compared: tuple[Any, Measure] | None = None,
+    mask: Bool[Array, "N K"] | None = None,
 ) -> TokenScores:
     """Scores the tokens at `position` (at least 1) of rows that are padded on the right, in one parallel forward pass.
 
     Greedy rows (temperature 0) are scored at temperature 1. `compared` is the trained part of another policy, which
-    gets no gradient, and a measure of the distance between the two distributions, see `token_scores.compare`.
+    gets no gradient, and a measure of the distance between the two distributions, see `token_scores.compare`. Scores
+    outside of `mask` are not needed: those that read the vocabulary may be 0.
     """
     policy, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
-    logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature)
+    logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature, mask)
     distance = None
     if compared is not None:
         logprob, other = model.gather.ordered(logprob, compared[0])
         other = _full_decoder(jax.lax.stop_gradient(other), params, model)
         other, other_hidden = _hidden_and_head(other, model, tokens, position)
-        distance = compare(policy, hidden, other, jax.lax.stop_gradient(other_hidden), temperature, compared[1])
+        other_hidden = jax.lax.stop_gradient(other_hidden)
+        distance = compare(policy, hidden, other, other_hidden, temperature, compared[1], mask)
     if model.critic != "none":
         (logprob, distance), critic = model.gather.ordered((logprob, distance), params["critic"])
         params = {**params, "critic": critic}
@@ -143,10 +146,16 @@ def score_tokens(
 
 
 def logprobs(
-    params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions, temperature: Temperature
+    params: dict[str, Any],
+    model: ActorCritic,
+    tokens: Tokens,
+    position: Positions,
+    temperature: Temperature,
+    mask: Bool[Array, "N K"] | None = None,
 ) -> Scores:
     """Log-probabilities of tokens under a policy, without a critic; arguments as in `score_tokens`."""
-    return score_tokens(params, dataclasses.replace(model, critic="none"), tokens, position, temperature).logprob
+    model = dataclasses.replace(model, critic="none")
+    return score_tokens(params, model, tokens, position, temperature, mask=mask).logprob
 
 
 def values(params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions) -> Scores:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.models import decoder
 
@@ -24,16 +24,18 @@ def logprob_and_entropy(
     hidden: Float[Array, "N K D"],
     token: Int[Array, "N K"],
     temperature: Float[Array, " N"],
+    mask: Bool[Array, "N K"] | None = None,
 ) -> tuple[Float[Array, "N K"], Float[Array, "N K"]]:
     """Log-probability of a token and entropy of the distribution that it was sampled from.
 
-    `hidden` are the hidden states before the tokens; temperatures are above 0.
+    `hidden` are the hidden states before the tokens; temperatures are above 0. Tokens outside of `mask` may be skipped,
+    and are then 0.
     """
 
     def score(hidden, token, temperature):
         return _of_logits(decoder.logits(policy, hidden) / temperature[:, None], token)
 
-    return _in_chunks(score, policy, (hidden, token, jnp.broadcast_to(temperature[:, None], token.shape)))
+    return _in_chunks(score, policy, (hidden, token, jnp.broadcast_to(temperature[:, None], token.shape)), mask)
 
 
 def compare(
@@ -43,6 +45,7 @@ def compare(
     ref_hidden: Float[Array, "N K D"],
     temperature: Float[Array, " N"],
     measure: Measure,
+    mask: Bool[Array, "N K"] | None = None,
 ) -> Float[Array, "N K"]:
     """Distance between the distributions of two decoders over the vocabulary; arguments as `logprob_and_entropy`."""
 
@@ -51,30 +54,54 @@ def compare(
         return measure(*logits)
 
     temperature = jnp.broadcast_to(temperature[:, None], hidden.shape[:2])
-    return _in_chunks(score, policy, (hidden, ref_hidden, temperature))
+    return _in_chunks(score, policy, (hidden, ref_hidden, temperature), mask)
 
 
-def _in_chunks(score: Callable[..., Any], policy: decoder.Params, arrays: tuple[jax.Array, ...]) -> Any:
-    """Applies a function of M tokens to all N x K tokens, in chunks of at most `LOGITS_AT_ONCE` logits."""
+def _in_chunks(
+    score: Callable[..., Any],
+    policy: decoder.Params,
+    arrays: tuple[jax.Array, ...],
+    mask: Bool[Array, "N K"] | None,
+) -> Any:
+    """Applies a function of M tokens to all N x K tokens, in chunks of at most `LOGITS_AT_ONCE` logits.
+
+    With a mask, its tokens come first, so that chunks without any are skipped.
+    """
     shape = arrays[0].shape[:2]
     count = shape[0] * shape[1]
     at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
     chunks = -(-count // at_once)
     length = -(-count // chunks)
 
+    first = None if mask is None or chunks == 1 else jnp.argsort(~mask.reshape(-1), stable=True)
+
     def split(x):
         flat = x.reshape(count, *x.shape[2:])
+        flat = flat if first is None else flat[first]
         # Copies of the last token fill the last chunk, so that all results there are finite.
         missing = jnp.broadcast_to(flat[-1:], (chunks * length - count, *flat.shape[1:]))
         return jnp.concatenate([flat, missing]).reshape(chunks, length, *flat.shape[1:])
+
+    def of_some(some, *chunk):
+        # Zeros computed from `some`, so that they vary over devices like scores.
+        zeros = jax.tree.map(lambda x: jnp.where(some, 0.0, 0.0).astype(x.dtype), jax.eval_shape(score, *chunk))
+        return jax.lax.cond(jnp.any(some), score, lambda *_: zeros, *chunk)
 
     inputs = tuple(split(x) for x in arrays)
     if chunks == 1:
         scored = score(*(x[0] for x in inputs))
     else:
+        if first is not None:
+            assert mask is not None
+            inputs = (split(mask), *inputs)
         # The backward pass recomputes the logits instead of storing them.
-        scored = jax.lax.map(jax.checkpoint(lambda chunk: score(*chunk)), inputs)
-    return jax.tree.map(lambda x: x.reshape(-1)[:count].reshape(shape), scored)
+        scored = jax.lax.map(jax.checkpoint(lambda chunk: (score if first is None else of_some)(*chunk)), inputs)
+
+    def joined(x):
+        flat = x.reshape(-1)[:count]
+        return (flat if first is None else jnp.zeros_like(flat).at[first].set(flat, unique_indices=True)).reshape(shape)
+
+    return jax.tree.map(joined, scored)
 
 
 @jax.custom_vjp
