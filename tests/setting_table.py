@@ -280,6 +280,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "a measurement",
         "train/test_dependence.py::test_a_run_measures",
     ),
+    "optim.offload": (
+        "memory alone, not the result",
+        "parallel/test_programs.py::test_optimizer_state_on_the_host_changes_nothing",
+    ),
     "train.mutual_information_pairs": (
         "a measurement",
         "train/test_dependence.py::test_samples_are_balanced_and_uniform",
@@ -315,6 +319,7 @@ BUILT: tuple[Setting, ...] = (
     Setting("prompt.max_actions_per_turn", 2),
     Setting("prompt.max_actions", 7),
     Setting("prompt.max_response_tokens", 9),
+    Setting("optim.offload", True),
     Setting("train.keep", 5),
     Setting("train.mutual_information_pairs", 8),
 )

@@ -106,6 +106,7 @@ def apply_gradients(
 ) -> tuple[TrainState, dict[str, Float[Array, ""]], Bool[Array, ""]]:
     """One optimizer step; skipped entirely if loss, gradient or step is not finite, or if there are no trained tokens.
 
+    Optimizer state in the memory of the host is moved to the device for the step, and back.
     Without trained tokens, momentum and decay would still move the parameters. `grads` are reduced over devices; those
     of policy and critic are each clipped to the global norm `max_grad_norm`. `tokens` is the number of trained tokens.
     `freeze_policy` leaves the policy and its optimizer state unchanged. `norm` is `Shards.norm` for sharded parameters.
@@ -116,15 +117,16 @@ def apply_gradients(
     norms = {name: norm(grad) for name, grad in grads.items()}
     good = jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(list(norms.values())))) & (tokens > 0)
 
+    before = jax.tree.map(_on_device, state.opt_state)
     rates = {"policy": lr, "critic": critic_lr}
     updates, moments = {}, {}
     for name, grad in grads.items():
         scale = jnp.minimum(1.0, max_grad_norm / (norms[name] + 1e-6))
         scaled = jax.tree.map(lambda g, scale=scale: jnp.where(good, g * scale, 0.0), grad)
-        update, moments[name] = tx.update(scaled, state.opt_state[name], state.params[name])
+        update, moments[name] = tx.update(scaled, before[name], state.params[name])
         updates[name] = jax.tree.map(lambda u, r=rates[name]: r * u, update)
     good &= jnp.isfinite(norm(updates))
-    new, old = (optax.apply_updates(state.params, updates), moments), (state.params, state.opt_state)
+    new, old = (optax.apply_updates(state.params, updates), moments), (state.params, before)
     params, opt_state = {}, {}
     for name in grads:
         taken = good & ~jnp.asarray(freeze_policy) if name == "policy" else good
@@ -133,8 +135,19 @@ def apply_gradients(
         )
     state = state.replace(
         params=params,
-        opt_state=opt_state,
+        opt_state=jax.tree.map(_beside, opt_state, state.opt_state),
         gradient_steps=state.gradient_steps + good,
         bad_updates=jnp.where(good, 0, state.bad_updates + 1),
     )
     return state, norms, good
+
+
+def _on_device(x: jax.Array) -> jax.Array:
+    host = jax.typeof(x).memory_space == jax.memory.Space.Host
+    return jax.device_put(x, jax.memory.Space.Device) if host else x
+
+
+def _beside(x: jax.Array, old: jax.Array) -> jax.Array:
+    """`x` in the memory that holds `old`."""
+    host = jax.typeof(old).memory_space == jax.memory.Space.Host
+    return jax.device_put(x, jax.memory.Space.Host) if host else x

@@ -39,7 +39,7 @@ class RunParts:
         validate(config.replace(devices=mesh.size))
         self.config = config
         self.key = jax.random.key(config.seed)
-        self.programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
+        self.programs = Programs.of_run(config, mesh)
         self.pretrained = build.load_model(config.model, self.programs.parameter)
         self.tokenizer = build.load_tokenizer(config.model, self.pretrained)
         self.services = Services(config, folder) if config.served else None

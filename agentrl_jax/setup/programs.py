@@ -13,11 +13,13 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std
+from agentrl_jax.config import Config
 from agentrl_jax.learner import prompt_information as dependence
 from agentrl_jax.learner.imitation import imitation_steps
 from agentrl_jax.learner.measures import groups_of, measure
 from agentrl_jax.learner.prompt_information import PromptInformationConfig
 from agentrl_jax.learner.settings import LearnerConfig
+from agentrl_jax.learner.state import TrainState
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
@@ -34,9 +36,13 @@ from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.resampling import until_informative
 from agentrl_jax.rollout.returns import Penalties, penalized_returns
 from agentrl_jax.rollout.trajectory import EpisodeIds, RolloutSettings, RolloutStats, Trajectory
+from agentrl_jax.setup import build
 from agentrl_jax.setup.memory import Measured
 
 RolloutProgram = Callable[[dict[str, Any], jax.Array, EpisodeIds, RolloutSettings], tuple[Trajectory, RolloutStats]]
+
+
+_HOST_MEMORY = "pinned_host"
 
 
 class Programs:
@@ -47,14 +53,19 @@ class Programs:
     separate devices.
     """
 
-    def __init__(self, mesh: Mesh, *, rollout_rules: Rules = layout.ROLLOUT):
-        """Starts with no programs, for the devices of `mesh`."""
-        self.mesh = mesh
+    def __init__(self, mesh: Mesh, *, rollout_rules: Rules = layout.ROLLOUT, offload: bool = False):
+        """Starts with no programs, for the devices of `mesh`; `offload` keeps the optimizer's state on the hosts."""
+        self.mesh, self.offload = mesh, offload
         self.rollout_rules = rollout_rules
         self.replicas = math.prod(mesh.shape[axis] for axis in rollout_rules.row_axes)
         rows = layout.UPDATE.row_axes
         self.shards = Shards(math.prod(mesh.shape[axis] for axis in rows), rows)
         self.compiled: dict[str, Any] = {}
+
+    @classmethod
+    def of_run(cls, config: Config, mesh: Mesh) -> "Programs":
+        """No programs yet, for a run on the devices of `mesh`."""
+        return cls(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout], offload=config.optim.offload)
 
     def count(self) -> int:
         """Number of programs compiled so far; a second shape of the same program counts again."""
@@ -63,8 +74,13 @@ class Programs:
     def placement(self, tree: Any, shape: DecoderConfig, rules: Rules = layout.UPDATE) -> Any:
         """The sharding of every leaf of a state, of parameters or of their shapes; by default that of the update."""
         if self.mesh.size == 1:
-            return jax.tree.map(lambda _: SingleDeviceSharding(self.mesh.devices.item()), tree)
-        return layout.shardings(tree, self.mesh, rules, head_dim=shape.head_dim)
+            found = jax.tree.map(lambda _: SingleDeviceSharding(self.mesh.devices.item()), tree)
+        else:
+            found = layout.shardings(tree, self.mesh, rules, head_dim=shape.head_dim)
+        if self.offload and isinstance(found, TrainState):
+            on_host = jax.tree.map(lambda sharding: sharding.with_memory_kind(_HOST_MEMORY), found.opt_state)
+            found = found.replace(opt_state=on_host)
+        return found
 
     def parameter(self, shape: DecoderConfig, path: str, array_shape: tuple[int, ...]) -> Sharding:
         """The sharding of one decoder parameter during the update, see `weights.stacked.Placement`."""

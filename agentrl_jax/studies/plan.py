@@ -148,7 +148,7 @@ class _AbstractRun:
         built = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(self.batched_env))
         dtypes = {name: getattr(built.decoder, name) for name in ("dtype", "cache_dtype")}
         self.model = dataclasses.replace(built, decoder=dataclasses.replace(self.shape, **dtypes))
-        self.programs = Programs(mesh, rollout_rules=build.ROLLOUT_RULES[config.mesh.rollout])
+        self.programs = Programs.of_run(config, mesh)
         self.engine = build.engine_config(
             config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import made_up
@@ -113,6 +114,24 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     spread = step_on(devices, fsdp, tensor, MODELS[name])
     assert_same_update(step_on(1, 1, 1, MODELS[name]), spread)
     _check_layout(spread[2], fsdp, tensor)
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), slow((4, 2, 2))], ids=str)
+def test_optimizer_state_on_the_host_changes_nothing(mesh):
+    """With more than one step a batch, so that the loop carries it."""
+    tx = states.optimizer(0.9, 0.999, 0.01)
+    after = []
+    for offload in (False, True):
+        programs = Programs(make_mesh(mesh[0], fsdp=mesh[1], tensor=mesh[2]), offload=offload)
+        program = programs.update(NO_GATHER, BASE.replace(minibatches=2), tx)
+        state = drawn_state(NO_GATHER, tx)
+        state = jax.device_put(jax.tree.map(jnp.copy, state), programs.placement(state, SHAPE))
+        after.append(program(state, TRAJECTORY, ONES, KEY, made_up.settings())[0])
+    device, host = after
+    chex.assert_trees_all_equal(device, jax.device_put(host, jax.tree.map(lambda x: x.sharding, device)))
+    kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.opt_state)}
+    assert kinds == {"pinned_host"}
+    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.params)} == {"device"}
 
 
 @pytest.mark.slow

@@ -21,7 +21,9 @@ from agentrl_jax.config.load import leaves
 from agentrl_jax.config.presets import NAMES, read_preset
 from agentrl_jax.errors import UserError
 from agentrl_jax.learner import prompt_information as dependence
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup import build
+from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import load_small
 from agentrl_jax.train.horizon import Horizon
 from agentrl_jax.train.roll_back import kept_checkpoints
@@ -88,6 +90,7 @@ def built(config: Config) -> list:
         [horizon.turns(iteration) for iteration in range(4)],
         horizon.plan,
         kept_checkpoints(config.train),
+        Programs.of_run(config, make_mesh(1)).offload,
         dependence.build_config(config.prompt, config.rollout, config.train.mutual_information_pairs, tokenizer).pairs,
     ]
 
