@@ -46,14 +46,15 @@ class Policy(RunPolicy):
         return transcripts(trajectory, self.tokenizer, names, trajectory.num_turns.shape[0])
 
 
-def load_policy(run: str | os.PathLike[str]) -> Policy:
-    """Loads the policy of the newest checkpoint of a run, given by its folder, for example `runs/demo`.
+def load_policy(run: str | os.PathLike[str], checkpoint: str = "last") -> Policy:
+    """Loads the policy of a checkpoint of a run, given by its folder, for example `runs/demo`.
 
-    Raises a `UserError` if there is no run or no checkpoint, or a file that the run needs cannot be read.
+    `checkpoint` is last, best (the highest success in validation) or the step of a checkpoint. Raises a `UserError` if
+    there is no run or no such checkpoint, or a file that the run needs cannot be read.
     """
     config = read_config(run)
     with refusals():
-        loaded = run_policy.load_policy(run, config)
+        loaded = run_policy.load_policy(run, config, checkpoint)
     return Policy(**vars(loaded), run=Path(run), config=config)
 
 

@@ -1,4 +1,4 @@
-"""Atomic file writes: a file is complete or absent, whenever the process ends."""
+"""Files: atomic writes (a file is complete or absent, whenever the process ends), and all files of a folder."""
 
 import contextlib
 import errno
@@ -31,6 +31,15 @@ def try_writing(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         error.filename = str(path)  # for a folder the error names the temporary file
         raise
+
+
+def files_under(folder: Any) -> Iterator[Any]:
+    """All files in a folder and its sub-folders: of `pathlib`, or of `epath`, which has no recursive pattern."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from files_under(entry)
+        else:
+            yield entry
 
 
 @contextlib.contextmanager

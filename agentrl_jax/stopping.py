@@ -1,8 +1,11 @@
-"""How a long command ends at Ctrl-C or SIGTERM: at once, with one sentence for the user.
+"""How a long command ends at Ctrl-C or SIGTERM: with one sentence for the user.
 
 A run may be stopped at any moment, because its files are always complete. A separate thread reads the signal: the
 main thread may be inside a compiled program for minutes. Raising an exception in it there, or running Python's
 teardown while other threads compute, would crash the process.
+
+SIGTERM is how schedulers announce that they take a machine away. Where the command can save its work soon, it asks with
+`deferring` for the time to do so.
 """
 
 import contextlib
@@ -15,7 +18,13 @@ from collections.abc import Callable, Iterator
 CLOSE_SECONDS = 10.0
 """Seconds that an open service or the display gets to close."""
 
+
+class Stopped(Exception):
+    """The command has saved its work and ends, because it got SIGTERM, see `deferring`."""
+
+
 _open: list[Callable[[], object]] = []
+_deferring: list[threading.Event] = []
 
 
 @contextlib.contextmanager
@@ -26,6 +35,17 @@ def closed_at_stop(close: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         _open.remove(close)
+
+
+@contextlib.contextmanager
+def deferring() -> Iterator[Callable[[], bool]]:
+    """Inside the block a first SIGTERM only makes the yielded function return True; a second one ends the process."""
+    asked = threading.Event()
+    _deferring.append(asked)
+    try:
+        yield asked.is_set
+    finally:
+        _deferring.remove(asked)
 
 
 @contextlib.contextmanager
@@ -56,15 +76,22 @@ def ends_with(sentence: Callable[[], str]) -> Iterator[None]:
 
 
 def _wait(read: int, sentence: Callable[[], str]) -> None:
-    number = os.read(read, 1)
-    while number and number[0] not in (signal.SIGINT, signal.SIGTERM):
-        number = os.read(read, 1)
+    while (number := os.read(read, 1)) and (number[0] not in (signal.SIGINT, signal.SIGTERM) or _defers(number[0])):
+        pass
     if not number:
         return
     closing = threading.Thread(target=_close, daemon=True)
     closing.start()
     closing.join(CLOSE_SECONDS)
     end(f"stopped by {signal.Signals(number[0]).name}; {sentence()}", 128 + number[0])
+
+
+def _defers(number: int) -> bool:
+    """Whether the signal is left to the command, which is told of it."""
+    if number != signal.SIGTERM or not _deferring or _deferring[-1].is_set():
+        return False
+    _deferring[-1].set()
+    return True
 
 
 def _close() -> None:

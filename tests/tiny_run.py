@@ -80,8 +80,13 @@ def summary(run: Path) -> dict:
 
 def checkpoint(run: Path, step: int) -> dict[str, tuple]:
     """Returns dtype, shape and bytes of every array of a checkpoint, by name."""
-    with ocp.StandardCheckpointer() as reader:
-        state = reader.restore(run.absolute() / "checkpoints" / str(step) / "state")
+    path = run.absolute() / "checkpoints" / str(step) / "state"
+    with ocp.PyTreeCheckpointer() as reader:
+        # As NumPy arrays, because the devices that wrote them need not be here.
+        of_numpy = jax.tree.map(
+            lambda _: ocp.RestoreArgs(restore_type=np.ndarray), reader.metadata(path).item_metadata.tree
+        )
+        state = reader.restore(path, restore_args=of_numpy)
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
     return {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}

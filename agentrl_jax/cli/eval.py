@@ -16,10 +16,12 @@ from agentrl_jax.services.catalog import NAMES
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate the newest checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy."""
+    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""
+    checkpoint: str = "last"
+    """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
     """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
     maze, wordle, or an environment's tag."""
@@ -47,8 +49,16 @@ class Eval:
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
 
 
+_OF_RUN = ("checkpoint", "levels", "temperature")
+_OF_SCRIPTED = ("items", "turns", "url", "token_file", "workers")
+
+
 def run(command: Eval) -> None:
     """Prints the success of a run, or of a scripted policy."""
+    for name in _OF_RUN if command.policy is not None else _OF_SCRIPTED:
+        if getattr(command, name) != getattr(Eval(), name):
+            which = "without" if command.policy is not None else "with"
+            raise UserError(f"--{name} is {getattr(command, name)}, which is read only {which} --policy; leave it out")
     if command.policy is not None:
         _eval_scripted(command)
         return
@@ -61,7 +71,9 @@ def run(command: Eval) -> None:
     from agentrl_jax.runs.live import levels_line
     from envs_jax.budget import EXACT, optimal_label
 
-    options = {name: getattr(command, name) for name in ("env", "levels", "episodes", "temperature", "seed")}
+    options = {
+        name: getattr(command, name) for name in ("checkpoint", "env", "levels", "episodes", "temperature", "seed")
+    }
     result = evaluate_run(command.run, **options, report=lambda line: print(line, file=sys.stderr))
     if command.json:
         print(json.dumps(result, allow_nan=False))

@@ -16,6 +16,8 @@ class Export:
     """Folder of a run, e.g. runs/demo, or a model as for `agentrl chat`."""
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
     """New folder to write."""
+    checkpoint: str = "last"
+    """Checkpoint of a run: last, best (the highest success in validation), or a step."""
     adapter: bool = False
     """Write only the adapter of a run that has one (model.lora), for PEFT; otherwise it is merged into the weights."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None

@@ -38,7 +38,18 @@ def run(words: list[str]) -> None:
             f"{words[0]!r} is given where the YAML file is expected; write `agentrl train FILE.yaml --key value`"
         )
     config = load_config(file, words[1:])
-    with stopping.ends_with(lambda: _kept(config.run_dir)):
+
+    def kept() -> str:
+        return _kept(config.run_dir)
+
+    with stopping.ends_with(kept):
+        from agentrl_jax.parallel import hosts
+        from agentrl_jax.parallel.mesh import simulate_cpu_devices
+
+        # Before JAX is used, which importing the environments does.
+        hosts.start(config.hosts)
+        if not config.hosts.coordinator:
+            simulate_cpu_devices(config.devices)
         from envs_jax.registry import make
 
         for index, task in enumerate(() if config.served else config.tasks):
@@ -46,7 +57,12 @@ def run(words: list[str]) -> None:
                 make(task.env, **task.options)
         from agentrl_jax.train.run import train
 
-        train(config)
+        try:
+            with hosts.ending_together(kept):
+                train(config)
+        except stopping.Stopped:
+            hosts.stop()
+            stopping.end(f"stopped by SIGTERM; {kept()}", 143)
 
 
 def _kept(run: str) -> str:

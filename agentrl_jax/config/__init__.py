@@ -19,6 +19,7 @@ from agentrl_jax.config.load import (
 from agentrl_jax.config.schema import (
     Config,
     EvalConfig,
+    HostsConfig,
     ImitationConfig,
     MeshConfig,
     ModelConfig,
@@ -34,6 +35,7 @@ __all__ = [
     "AlgoConfig",
     "Config",
     "EvalConfig",
+    "HostsConfig",
     "ImitationConfig",
     "MeshConfig",
     "ModelConfig",

@@ -32,7 +32,7 @@ def validate(config: Config, *, files: bool = True) -> None:
         UserError: names the keys, their values and what is allowed.
     """
     check_sizes(config)
-    for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _training, _devices):
+    for check in (_tasks, _services, _model, _rollout, _rule, _schedules, _training, _devices, _hosts):
         for refusal in check(config):
             raise UserError(shortened(refusal, MAX_FOREIGN))  # may quote a text of any length
     for index, task in enumerate(config.tasks if files else ()):
@@ -285,3 +285,19 @@ def _devices(config: Config) -> Iterator[str]:
     batch = config.imitation.batch
     if config.imitation.levels and batch % learners:
         yield f"{this}, with {learners} learners, which do not divide imitation.batch = {batch}; use a multiple"
+
+
+def _hosts(config: Config) -> Iterator[str]:
+    hosts = config.hosts
+    given = f"hosts.count is {hosts.count} and hosts.index {hosts.index}"
+    if hosts.coordinator in ("", "auto"):
+        if hosts.count or hosts.index is not None:
+            address = hosts.coordinator or "empty"
+            yield f"{given}, but hosts.coordinator is {address}; give the address of process 0, or leave them out"
+        return
+    host, colon, port = hosts.coordinator.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        address = shortened(repr(hosts.coordinator))
+        yield f"hosts.coordinator is {address}, expected HOST:PORT of process 0, or auto; e.g. 10.0.0.1:8476"
+    if hosts.index is None or hosts.index >= hosts.count:
+        yield f"{given}, expected the number of processes and that of this one, from 0 to count - 1; give both"

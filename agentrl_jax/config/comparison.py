@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from agentrl_jax.config.checks import validate
 from agentrl_jax.config.fields import Count, Positive, Section
 from agentrl_jax.config.load import decode, differences, merged, read_yaml
-from agentrl_jax.config.schema import Config, MeshConfig
+from agentrl_jax.config.schema import Config, HostsConfig, MeshConfig
 from agentrl_jax.errors import UserError, shortened
 
 _SECTIONS = ("algo", "optim")
@@ -102,6 +102,8 @@ def _refusals(comparison: Comparison) -> Iterator[str]:
     first, train = comparison.shared, comparison.shared.train
     if first.devices != 1 or first.mesh != MeshConfig():
         yield "run.devices and run.mesh are not read, because every seed has one device; give devices next to run"
+    if first.hosts != HostsConfig():
+        yield "run.hosts is given, but a comparison runs in one process; leave it out"
     if train.on_collapse != "go_on":
         yield f"run.train.on_collapse is {train.on_collapse}, but variants have equal lengths; use go_on"
     if every := train.mutual_information_every:

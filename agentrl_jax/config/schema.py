@@ -215,6 +215,9 @@ class OptimConfig(Section):
     """Decay of Adam's first moment."""
     b2: Decay = 0.999
     """Decay of Adam's second moment."""
+    offload: bool = False
+    """Keep the optimizer's state in the memory of the hosts; every step moves it to the devices and back, which saves 8
+    bytes a trained parameter on the devices and takes time."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rates after the warmup; linear and cosine would reach 0 one iteration after the last."""
 
@@ -298,6 +301,18 @@ class MeshConfig(Section):
     """Use of the fsdp devices in a rollout. rows: each plays different episodes; wide: they share each matrix too."""
 
 
+class HostsConfig(Section):
+    """The processes of a run on several hosts, one process per host. They differ in `index` only."""
+
+    coordinator: str = ""
+    """Address of process 0 as HOST:PORT; auto: JAX detects all three keys (SLURM, Open MPI, GKE, TPU VMs); empty: the
+    run is one process."""
+    count: Count = 0
+    """Number of processes."""
+    index: Count | None = None
+    """Number of this process, from 0."""
+
+
 class Config(Section):
     """The whole configuration of a run."""
 
@@ -306,8 +321,11 @@ class Config(Section):
     run_dir: str = ""
     """Folder of the run; empty: runs/<name of the YAML file>."""
     devices: Count = 1
-    """Devices of the run; 0: all available ones. Devices beyond mesh.fsdp * mesh.tensor are data-parallel replicas."""
+    """Devices of the run, on all hosts together; 0: all available ones, which a run on several hosts always uses.
+    Devices beyond mesh.fsdp * mesh.tensor are data-parallel replicas. A machine without accelerators simulates several
+    devices on its CPU."""
     mesh: MeshConfig = MeshConfig()
+    hosts: HostsConfig = HostsConfig()
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
     """Tasks of the batch, each with its groups and its metrics."""
     env: ServiceConfig = ServiceConfig()

@@ -19,6 +19,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.baselines import null_success, success_intervals
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
+from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
@@ -103,11 +104,11 @@ class EvalSet:
 
     def _retry_failed(self, dispatch: Callable[[], tuple[Trajectory, Any]], count: int) -> Trajectory:
         """Repeats a dispatch until none of its first `count` episodes has failed."""
-        found = jax.tree.map(np.asarray, dispatch()[0])
+        found = hosts.fetch(dispatch()[0])
         for _ in range(ATTEMPTS - 1):
             if not found.failed[:count].any():
                 break
-            failed, again = found.failed, jax.tree.map(np.asarray, dispatch()[0])
+            failed, again = found.failed, hosts.fetch(dispatch()[0])
             found = jax.tree.map(functools.partial(_where, failed), again, found)
         if isinstance(self.batched_env, HostEnv):
             self.batched_env.host_episodes.clear()  # closes what has already ended on the device
@@ -149,6 +150,7 @@ def _where(rows: Bool[np.ndarray, " n"], a: np.ndarray, b: np.ndarray) -> np.nda
 def evaluate_run(
     run: str | os.PathLike[str],
     *,
+    checkpoint: str = "last",
     env: str | None = None,
     levels: str | None = None,
     episodes: int | None = None,
@@ -156,7 +158,7 @@ def evaluate_run(
     seed: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Evaluates the newest checkpoint of a run.
+    """Evaluates a checkpoint of a run: last, best (the highest success in validation), or that of a step.
 
     Unreadable rows of its records are reported but not refused: success depends on the checkpoint alone, and only the
     number of levels learned from needs the records. That number is None if they have a gap.
@@ -173,7 +175,7 @@ def evaluate_run(
         items, `categories` with both successes of each.
 
     Raises:
-        UserError: the folder holds no run or no checkpoint, or the levels cannot be used.
+        UserError: the folder holds no run or no such checkpoint, or the levels cannot be used.
     """
     config = read_config(run)
     if episodes is not None and episodes < 1:
@@ -189,7 +191,7 @@ def evaluate_run(
         raise UserError(f"--env {env}: {run} was trained on services and has items of {names} only")
     with contextlib.ExitStack() as stack:
         with refusals():
-            policy, eval_set = _load(run, config, env, levels, stack)
+            policy, eval_set = _load(run, config, checkpoint, env, levels, stack)
         learned = _learned(Path(run), policy.step, report)
         # The levels of a file are played once each.
         wanted = config.evaluation.episodes if levels is None else eval_set.batched_env.levels(0)
@@ -250,10 +252,15 @@ def _results(
 
 
 def _load(
-    run: str | os.PathLike[str], config: Config, env: str | None, levels: str | None, stack: contextlib.ExitStack
+    run: str | os.PathLike[str],
+    config: Config,
+    checkpoint: str,
+    env: str | None,
+    levels: str | None,
+    stack: contextlib.ExitStack,
 ) -> tuple[RunPolicy, EvalSet]:
-    """The policy of a run's newest checkpoint and the levels to evaluate; services are closed by the stack."""
-    policy = load_policy(run, config)
+    """The policy of a run's checkpoint and the levels to evaluate; services are closed by the stack."""
+    policy = load_policy(run, config, checkpoint)
     tasks = {task.env: task for task in reversed(config.tasks)}
     task = config.tasks[0] if env is None else tasks.get(env, TaskConfig(env=env, groups=1))
     prompt = config.prompt

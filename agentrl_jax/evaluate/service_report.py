@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
+from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.host_episodes import Failure, Report
 from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.services.bridge import RETRIES
@@ -22,7 +22,7 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
     env/restarts: restarts, since the iteration before, of the run's servers that ended or hung; env/calls: callbacks;
     env/wait_share: share of the rollout's time spent waiting for them.
     """
-    rows: Any = jax.device_get(
+    rows: Any = hosts.fetch(
         {
             "failed": trajectory.failed,
             "success": trajectory.success,
@@ -50,6 +50,14 @@ def service_metrics(trajectory: Trajectory, report: Report, seconds: float, rest
         "env/calls": float(report.calls),
         "env/wait_share": report.seconds / max(seconds, 1e-9),
     }
+
+
+def of_all_hosts(report: Report, restarts: int) -> tuple[Report, int]:
+    """The report and the restarts of the services of all hosts; the time is that of the slowest."""
+    gathered = hosts.gather([report.calls, report.seconds, report.failures, restarts])
+    calls, seconds, failures, starts = zip(*gathered)
+    listed = [Failure(*failure) for of_host in failures for failure in of_host]
+    return Report(sum(calls), max(seconds), listed), sum(starts)
 
 
 def failure_rows(step: int, failures: Sequence[Failure]) -> list[dict[str, Any]]:

@@ -1,33 +1,57 @@
 """The devices of a run as a mesh with the axes `data`, `fsdp` and `tensor`."""
 
+import contextlib
+import os
 from collections.abc import Sequence
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 MESH_AXES = (DATA, FSDP, TENSOR)
 
 
+def simulate_cpu_devices(count: int) -> None:
+    """Lets a CPU stand for `count` devices, each with its own threads; call it before JAX is used.
+
+    Has no effect where JAX has an accelerator, has been used, or has been told the number of CPU devices.
+    """
+    told = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if count > 1 and not told and jax.config.values["jax_num_cpu_devices"] < 1:
+        with contextlib.suppress(RuntimeError):  # JAX has been used
+            jax.config.update("jax_num_cpu_devices", count)
+
+
 def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, tensor: int = 1) -> Mesh:
     """A mesh with the axes (data, fsdp, tensor); `data` is the number of devices / (fsdp x tensor).
 
-    `devices` are given, or so many of this host are taken; 0: all. While learning, parameters, optimizer state and rows
-    are sharded over `fsdp` devices; each matrix is sharded over `tensor` devices.
+    `devices` are given, or so many of the run are taken; 0: all. While learning, parameters, optimizer state and rows
+    are sharded over `fsdp` devices; each matrix is sharded over `tensor` devices. Across slices, which only a slower
+    network connects, there is only the axis `data`.
 
     Raises:
-        ValueError: there are too few devices, or fsdp x tensor does not divide their number.
+        ValueError: there are too few devices, fsdp x tensor does not divide their number or that of a slice, or some
+            devices of a run on several hosts would be left out.
     """
     if isinstance(devices, int):
-        present = jax.devices()
-        if devices > len(present):
-            raise ValueError(
-                f"devices is {devices}, but this host has {len(present)}; set devices to at most that or 0"
-            )
+        present, hosts = jax.devices(), jax.process_count()
+        if devices > len(present) or (hosts > 1 and devices not in (0, len(present))):
+            here = f"the {hosts} hosts have" if hosts > 1 else "this host has"
+            allowed = f"{len(present)} or 0" if hosts > 1 else "at most that or 0"
+            raise ValueError(f"devices is {devices}, but {here} {len(present)}; set devices to {allowed}")
         devices = present[: devices or None]
-    if len(devices) % (fsdp * tensor):
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if len(devices) % (fsdp * tensor * slices):
         raise ValueError(
-            f"fsdp x tensor is {fsdp} x {tensor}, which does not divide the {len(devices)} devices; use a divisor"
+            f"fsdp x tensor is {fsdp} x {tensor}, which does not divide the {len(devices)} devices"
+            + (f" in {slices} slices" if slices > 1 else "")
+            + "; use a divisor"
         )
     shape = (len(devices) // (fsdp * tensor), fsdp, tensor)
-    return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=(AxisType.Auto,) * 3)
+    if slices == 1:
+        return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=(AxisType.Auto,) * 3)
+    of_slice = (shape[0] // slices, fsdp, tensor)
+    grid = mesh_utils.create_hybrid_device_mesh(of_slice, (slices, 1, 1), devices=devices)
+    return Mesh(np.asarray(grid), MESH_AXES, axis_types=(AxisType.Auto,) * 3)

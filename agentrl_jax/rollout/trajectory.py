@@ -14,6 +14,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from agentrl_jax.algos.masked import Mean
+from agentrl_jax.parallel import hosts
 from envs_jax.splits import Split
 
 TRUNCATIONS = ("turns", "actions", "context")
@@ -177,7 +178,8 @@ class RolloutStats(struct.PyTreeNode):
 
 def level_ids(trajectory: Trajectory) -> list[str]:
     """The hash of the first state of every played episode, as 16 hexadecimal digits."""
-    return hexadecimal(np.asarray(trajectory.turn.state_hash[:, 0])[np.asarray(trajectory.num_turns) > 0])
+    hashes, turns = hosts.fetch((trajectory.turn.state_hash[:, 0], trajectory.num_turns))
+    return hexadecimal(hashes[turns > 0])
 
 
 def hexadecimal(hashes: np.ndarray) -> list[str]:

@@ -1,34 +1,38 @@
-"""Checkpoints of a training state, with Orbax.
+"""Checkpoints of a training state, with Orbax, written in the background.
 
 A checkpoint is written into a temporary folder, which is then renamed. Last comes `digests.json`, the SHA-256 of each
 of its files: only then is the checkpoint complete. Older checkpoints are removed afterwards, so a process killed at any
 moment leaves the last complete checkpoint in place. An incomplete checkpoint is ignored; a damaged one is an error.
+
+All processes of a run save and restore together, into one folder that all of them see. Only the writer (see
+`parallel.hosts`) writes digests, renames and removes.
 """
 
+import concurrent.futures
 import contextlib
 import itertools
 import json
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.io import FULL
+from agentrl_jax.io import FULL, files_under
+from agentrl_jax.parallel import hosts
+from agentrl_jax.runs.checkpoint_leaves import LARGEST, abstract, is_in_range, layout, leaves, storable, with_type_of
 from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, write_digests
 
 State = TypeVar("State")
 
-LARGEST = 1e18
-"""No number of a state exceeds this: the square of a larger one, and so any norm, overflows float32."""
 _FORMAT = "digests"
 """Key of a checkpoint's record that says it has digests; checkpoints of older versions lack it."""
+_SCORE = "score"
+"""Key of a checkpoint's record with the score of its state."""
 _REMOVED = ".removed"
 
 
@@ -40,69 +44,101 @@ class Checkpoints:
     """The checkpoints of a run in the folder `path`, each in a sub-folder named after its step."""
 
     def __init__(self, path: str | os.PathLike[str], *, keep: int | None):
-        """Opens the folder to save and keep the newest `keep` checkpoints, or to read only if `keep` is None.
+        """Opens the folder to save, or to read only if `keep` is None.
 
-        To save, the folder is created if needed, and unfinished checkpoints are cleared: half-written ones are removed,
-        and one that only lacks its digests is renamed to N.unfinished. To read, a run may be writing to the folder.
+        The newest `keep` checkpoints and the best one are kept. To save, the folder is created if needed, and
+        unfinished checkpoints are cleared: half-written ones are removed, and one that only lacks its digests is
+        renamed to N.unfinished. To read, a run may be writing to the folder.
 
         Raises:
             CheckpointError: the folder holds checkpoints of an older version, without digests.
         """
-        self.path = Path(path).absolute()
+        self.path = epath.Path(path if "://" in str(path) else os.path.abspath(path))
         self._keep = keep
-        self._without_digests: int | None = None
         self._checked: set[int] = set()
-        for step in _numbered(self.path):
-            folder = self.path / str(step)
-            if is_complete(folder):
-                continue
-            if not _has_format(folder):
-                raise CheckpointError(
-                    f"{folder}: this checkpoint has no digests, so it cannot be checked for damage; an older version "
-                    "wrote it: go on with that version, or use a new run folder"
-                )
-            if keep is not None:
-                _rename_with_suffix(folder, "unfinished")
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._pending: concurrent.futures.Future[None] | None = None
+        hosts.from_writer(self._clear)
         if keep is None:
             options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
         else:
-            for half_deleted in self.path.glob(f"*{_REMOVED}"):
-                shutil.rmtree(half_deleted)
             # With folders created asynchronously, a failure leaves other Orbax threads waiting 20 minutes for them.
             eager = ocp.AsyncOptions(create_directories_asynchronously=False)
             options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True, create=True, async_options=eager)
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.path, options=options, item_handlers=handlers)
 
+    def _clear(self) -> None:
+        for step in _numbered(self.path):
+            folder = self.path / str(step)
+            if is_complete(folder):
+                continue
+            if _FORMAT not in _record(folder):
+                raise CheckpointError(
+                    f"{folder}: this checkpoint has no digests, so it cannot be checked for damage; an older version "
+                    "wrote it: go on with that version, or use a new run folder"
+                )
+            if self._keep is not None:
+                _rename_with_suffix(folder, "unfinished")
+        if self._keep is not None and self.path.exists():
+            for half_deleted in self.path.glob(f"*{_REMOVED}"):
+                half_deleted.rmtree()
+
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint, or None."""
         return max(self.steps(), default=None)
 
+    def best_step(self) -> int | None:
+        """Step of the complete checkpoint with the highest score, the newest of equal ones; None if none has one."""
+        scores = {step: _record(self.path / str(step)).get(_SCORE) for step in self.steps()}
+        known = [(score, step) for step, score in scores.items() if isinstance(score, int | float)]
+        return max(known)[1] if known else None
+
     def steps(self) -> list[int]:
-        """Steps of the complete checkpoints, ascending."""
+        """Steps of the complete checkpoints, ascending; one that is still being written is not among them."""
         return complete_steps(self.path)
 
-    def save(self, step: int, state: Any, meta: dict[str, Any] | None = None, *, wait: bool = True) -> None:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        meta: dict[str, Any] | None = None,
+        *,
+        score: float | None = None,
+        wait: bool = True,
+    ) -> None:
         """Saves a state and a small JSON record, and returns once the checkpoint is complete.
 
-        `state` is a pytree of arrays (typed PRNG keys included), each with at least one entry, and Python numbers.
-        Without `wait`, it is written in the background and is complete after the next `wait`, `save` or `close`. The
-        caller may donate `state` immediately: it has been copied off the device, or JAX keeps the buffers that are
-        still being read.
+        `state` is a pytree of arrays (typed PRNG keys included), each with at least one entry, and Python numbers; the
+        checkpoint with the highest `score` is kept. Without `wait`, it is written in the background. The caller may
+        donate `state` immediately: it has been copied off the device, or JAX keeps the buffers that are still read.
 
         Raises:
-            CheckpointError: the checkpoint cannot be written.
+            CheckpointError: this checkpoint, or one that is still being written, cannot be written.
         """
         self.wait()
-        record = {"step": step, _FORMAT: "sha256", **(meta or {})}
-        arguments = ocp.args.Composite(state=ocp.args.StandardSave(_storable(state)), meta=ocp.args.JsonSave(record))
+        record = {"step": step, _FORMAT: "sha256", _SCORE: score, **(meta or {})}
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(storable(state)), meta=ocp.args.JsonSave(record))
         try:
+            self._manager.reload()  # a roll-back may have removed newer steps
             self._manager.save(step, args=arguments, force=True)
         except Exception as error:  # Orbax and TensorStore raise many types when a disk is full
             raise self._cannot_write(step, error) from error
-        self._without_digests = step
+        self._pending = self._thread.submit(self._complete, step)
         if wait:
             self.wait()
+
+    def _complete(self, step: int) -> None:
+        """Completes a checkpoint that is being written, then removes those that are not kept."""
+        try:
+            self._manager.wait_until_finished()
+            if hosts.is_writer():
+                write_digests(self.path / str(step))
+        except Exception as error:
+            raise self._cannot_write(step, error) from error
+        if self._keep is not None and hosts.is_writer():
+            for old in set(self.steps()[: -self._keep]) - {self.best_step()}:
+                self.delete(old)
 
     def restore(self, step: int, like: State) -> State:
         """Reads a state back, bit for bit, with the shardings of `like`.
@@ -113,50 +149,53 @@ class Checkpoints:
             CheckpointError: there is no such checkpoint, it is damaged, its arrays do not match `like`, or a number in
                 it is not finite or exceeds `LARGEST`.
         """
-        if step not in self.steps():
-            raise CheckpointError(f"{self.path}: there is no checkpoint {step}; there are {self.steps() or 'none'}")
-        self.check(step)
+        self.wait()
+        hosts.from_writer(lambda: self.check(step))
         self._check_shapes(step, like)
-        target = jax.tree.map(_abstract, _storable(like))
+        target = jax.tree.map(abstract, storable(like))
         with self._reading(step):
             restored = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target)))
-        for name, leaf in _leaves(restored["state"]).items():
-            if not _is_in_range(leaf):
+        for name, leaf in leaves(restored["state"]).items():
+            if not is_in_range(leaf):
                 raise self._damaged(
                     step,
                     f"{name} holds numbers that are not finite or beyond {LARGEST:g}, and was written so: "
                     f"rename the folder to {step}.damaged to go on from an earlier one",
                 )
-        return jax.tree.map(_with_type_of, like, restored["state"])
+        return jax.tree.map(with_type_of, like, restored["state"])
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The JSON record of a checkpoint, with its iteration as `step`.
+        """The JSON record of a checkpoint, with its step as `step`.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or its record does not belong to a checkpoint of this step.
         """
         self.check(step)
-        with self._reading(step):
-            record = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
-        if not isinstance(record, dict) or record.get("step") != step or record.pop(_FORMAT, None) != "sha256":
+        record = _record(self.path / str(step))
+        if record.get("step") != step or record.pop(_FORMAT, None) != "sha256":
             raise self._damaged(step, f"{self.path / str(step) / 'meta'} holds no record of step {step}")
+        record.pop(_SCORE, None)
         return record
 
     def check(self, step: int) -> None:
         """Compares every file of a complete checkpoint with its digest, once per `Checkpoints` object.
 
         Raises:
-            CheckpointError: a file differs or is missing; the message names it and the newest undamaged checkpoint.
+            CheckpointError: there is no such checkpoint, or a file differs or is missing; the message names it and the
+                newest undamaged checkpoint.
         """
-        if step not in self._checked:
-            try:
-                check_digests(self.path / str(step))
-            except DamageError as damage:
-                raise self._damaged(step, str(damage)) from None
-            self._checked.add(step)
+        if step in self._checked:
+            return
+        if step not in self.steps():
+            raise CheckpointError(f"{self.path}: there is no checkpoint {step}; there are {self.steps() or 'none'}")
+        try:
+            check_digests(self.path / str(step))
+        except DamageError as damage:
+            raise self._damaged(step, str(damage)) from None
+        self._checked.add(step)
 
     def rename_damaged(self) -> list[str]:
-        """Renames damaged checkpoints that are newer than the newest good one to N.damaged.
+        """Renames damaged checkpoints that are newer than the newest good one to N.damaged; for the writer.
 
         Returns what was damaged and its new name, one sentence each; empty if the newest checkpoint is good.
 
@@ -173,41 +212,42 @@ class Checkpoints:
                 break
         if damaged and len(damaged) == len(self.steps()):
             raise next(iter(damaged.values()))
-        lines = [
+        return [
             f"{error}; renamed to {_rename_with_suffix(self.path / str(step), 'damaged').name}"
             for step, error in damaged.items()
         ]
-        if damaged:
-            self._manager.reload()
-        return lines
 
     def delete(self, step: int) -> None:
-        """Removes the checkpoint of a step."""
+        """Removes the checkpoint of a step; for the writer."""
         # Renamed first, so that a kill leaves no half-deleted checkpoint under its name.
-        shutil.rmtree((self.path / str(step)).rename(self.path / f"{step}{_REMOVED}"))
+        (self.path / str(step)).rename(self.path / f"{step}{_REMOVED}").rmtree()
         self._checked.discard(step)
-        self._manager.reload()
+
+    def is_idle(self) -> bool:
+        """Whether no checkpoint is being written."""
+        return self._pending is None or self._pending.done()
+
+    def raise_failure(self) -> None:
+        """Raises the `CheckpointError` of a checkpoint whose writing has failed meanwhile; does not wait."""
+        if self.is_idle():
+            self.wait()
 
     def wait(self) -> None:
-        """Waits until every checkpoint handed over is complete, then removes those beyond `keep`.
+        """Waits until the checkpoint that is being written is complete, and those that are not kept are removed.
 
         Raises:
-            CheckpointError: a checkpoint cannot be written.
+            CheckpointError: it cannot be written.
         """
-        step, self._without_digests = self._without_digests, None
-        try:
-            self._manager.wait_until_finished()
-            if step is not None:
-                write_digests(self.path / str(step))
-        except Exception as error:
-            raise self._cannot_write(step, error) from error
-        if step is not None and self._keep is not None:
-            for old in self.steps()[: -self._keep]:
-                self.delete(old)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def close(self) -> None:
-        """Waits for pending checkpoints and closes the folder."""
-        self.wait()
+        """Waits for a pending checkpoint and closes the folder."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown(wait=False)
         self._manager.close()
 
     def __enter__(self) -> "Checkpoints":
@@ -234,15 +274,15 @@ class Checkpoints:
 
     def _check_shapes(self, step: int, like: Any) -> None:
         with self._reading(step):
-            found = _leaves(self._manager.item_metadata(step)["state"].tree)
-        wanted = _leaves(_storable(like))
+            found = leaves(self._manager.item_metadata(step)["state"].tree)
+        wanted = leaves(storable(like))
         flaws = [
             f"{name} is only in {'the checkpoint' if name in found else 'the state'}"
             for name in sorted(found.keys() ^ wanted.keys())
         ] or [
-            f"{name} is {_layout(found[name])}, expected {_layout(leaf)}"
+            f"{name} is {layout(found[name])}, expected {layout(leaf)}"
             for name, leaf in wanted.items()
-            if hasattr(leaf, "shape") and _layout(found[name]) != _layout(leaf)
+            if hasattr(leaf, "shape") and layout(found[name]) != layout(leaf)
         ]
         if flaws:
             raise CheckpointError(
@@ -262,86 +302,44 @@ class Checkpoints:
 
     def _cannot_write(self, step: int | None, error: Exception) -> CheckpointError:
         kept = self.latest_step()
-        free = shutil.disk_usage(self.path).free
-        needed = sum(file.stat().st_size for file in (self.path / str(kept)).rglob("*")) if kept is not None else 0
-        size = f"; the one before takes {needed / 1e6:,.1f} MB" if needed else ""
+        local = "://" not in str(self.path)
+        free = shutil.disk_usage(self.path).free if local else float("inf")
+        files = [] if kept is None else files_under(self.path / str(kept))
+        needed = sum(file.stat().length for file in files)
+        sizes = [f"{free / 1e6:,.1f} MB are free"] if local else []
+        sizes += [f"the one before takes {needed / 1e6:,.1f} MB"] if needed else []
         earlier = "there is none before it" if kept is None else f"that of step {kept} is kept and nothing is lost"
         reason = " ".join(str(error).split())
         full = (isinstance(error, OSError) and error.errno in FULL) or "No space left" in reason or free < 2**20
         what = "the disk is full" if full else f"{type(error).__name__}: {reason[:200]}"
         return CheckpointError(
-            f"{self.path / str(step)}: the checkpoint cannot be written ({what}; {free / 1e6:,.1f} MB are free{size}); "
+            f"{self.path / str(step)}: the checkpoint cannot be written ({'; '.join([what, *sizes])}); "
             f"{earlier}: make {'room' if full else 'the folder writable'}, and the same command goes on"
         )
 
 
 def complete_steps(path: str | os.PathLike[str]) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending; does not read their files."""
-    return [step for step in _numbered(Path(path)) if is_complete(Path(path) / str(step))]
+    folder = epath.Path(path)
+    return [step for step in _numbered(folder) if is_complete(folder / str(step))]
 
 
-def _numbered(path: Path) -> list[int]:
+def _numbered(path: epath.Path) -> list[int]:
     if not path.is_dir():
         return []
     return sorted(int(entry.name) for entry in path.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
-def _has_format(folder: Path) -> bool:
-    """Whether a checkpoint without digests was written by a version that adds them."""
+def _record(folder: epath.Path) -> dict[str, Any]:
+    """The JSON record of a checkpoint; empty if it cannot be read."""
     try:
         record = json.loads((folder / "meta" / "metadata").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(record, dict) and _FORMAT in record
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
-def _rename_with_suffix(folder: Path, suffix: str) -> Path:
+def _rename_with_suffix(folder: epath.Path, suffix: str) -> epath.Path:
     """Renames N to N.SUFFIX, or to N.SUFFIX.2 and so on if that name is taken."""
-    names = (folder.with_name(f"{folder.name}.{suffix}{f'.{n}' if n > 1 else ''}") for n in itertools.count(1))
+    names = (folder.parent / f"{folder.name}.{suffix}{f'.{n}' if n > 1 else ''}" for n in itertools.count(1))
     return folder.rename(next(name for name in names if not name.exists()))
-
-
-def _is_in_range(leaf: Any) -> bool:
-    """Whether an array or number is finite and within `LARGEST`; integers always are."""
-    is_float = jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating)
-    return not is_float or bool(jnp.all(jnp.abs(leaf) <= LARGEST))  # false for NaN too
-
-
-def _is_key(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _storable(state: Any) -> Any:
-    """The state with typed keys as their uint32 data and NumPy scalars as arrays: the only leaves Orbax stores."""
-
-    def convert(leaf: Any) -> Any:
-        if _is_key(leaf):
-            if isinstance(leaf, jax.ShapeDtypeStruct):
-                return jax.eval_shape(jax.random.key_data, leaf)
-            return jax.random.key_data(leaf)
-        return np.asarray(leaf) if isinstance(leaf, np.generic) else leaf
-
-    return jax.tree.map(convert, state)
-
-
-def _abstract(leaf: Any) -> Any:
-    if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return leaf
-    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _with_type_of(like: Any, leaf: Any) -> Any:
-    if _is_key(like):
-        return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(jnp.empty((), like.dtype)))
-    return like.dtype.type(leaf) if isinstance(like, np.generic) else leaf
-
-
-def _layout(leaf: Any) -> str:
-    return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" if hasattr(leaf, "shape") else "one number"
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    """Leaves by name; names are the same for dataclasses and for the dictionaries that Orbax makes of them."""
-    paths = jax.tree.leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}

@@ -1,13 +1,15 @@
 """Digests of the files of a folder, so that a damaged byte is found before it is used.
 
-`digests.json` is written last and atomically: a folder that has it is complete.
+`digests.json` is written last and atomically: a folder that has it is complete. Folders may be on `gs://` and the like.
 """
 
 import hashlib
 import json
-from pathlib import Path
+from typing import Any
 
-from agentrl_jax.io import atomic_write
+from etils import epath
+
+from agentrl_jax.io import atomic_write, files_under
 
 FILE = "digests.json"
 
@@ -16,20 +18,24 @@ class DamageError(Exception):
     """A file is missing or has changed; the message names it."""
 
 
-def write_digests(folder: Path) -> None:
+def write_digests(folder: epath.Path) -> None:
     """Writes the SHA-256 of every file under a folder into its `digests.json`."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != f"{FILE}.tmp")
-    digests = {file.relative_to(folder).as_posix(): _sha256(file) for file in files if file != folder / FILE}
+    names = {file.relative_to(folder).as_posix(): file for file in files_under(folder)}
+    digests = {name: _sha256(file) for name, file in sorted(names.items()) if name not in (FILE, f"{FILE}.tmp")}
+    text = json.dumps({"sha256": digests}, indent=1)
+    if "://" in str(folder):  # an object appears whole or not at all
+        (folder / FILE).write_text(text)
+        return
     with atomic_write(folder / FILE) as stream:
-        json.dump({"sha256": digests}, stream, indent=1)
+        stream.write(text)
 
 
-def is_complete(folder: Path) -> bool:
+def is_complete(folder: Any) -> bool:
     """Whether the folder has its digests."""
     return (folder / FILE).is_file()
 
 
-def check_digests(folder: Path) -> None:
+def check_digests(folder: epath.Path) -> None:
     """Compares every listed file with its digest; files that are not listed are ignored.
 
     Raises:
@@ -51,6 +57,9 @@ def check_digests(folder: Path) -> None:
             raise DamageError(f"{file} is damaged: its SHA-256 is not the one that was written with it")
 
 
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _sha256(file: epath.Path) -> str:
+    with file.open("rb") as stream:
+        digest = hashlib.sha256()
+        while part := stream.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -1,5 +1,7 @@
 """The folder of a run: what it holds, who may write to it, and how it is rolled back to a checkpoint.
 
+All processes of a run open it, in a file system that they share; only the writer (see `parallel.hosts`) writes.
+
     config.yaml          every value of the configuration; once the folder holds a metric or a checkpoint, `agentrl
                          train` refuses a configuration that differs in keys other than MAY_CHANGE
     config.history.jsonl its changes, a row each: the last step before the change, and old and new value by key
@@ -19,6 +21,8 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,35 +32,63 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from agentrl_jax.config import Config, differences, load_resolved, save_resolved, to_dict
+from agentrl_jax.config import Config, HostsConfig, differences, load_resolved, save_resolved, to_dict
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import FULL, atomic_write, naming, try_writing
+from agentrl_jax.parallel import hosts
 from agentrl_jax.runs import records
 from agentrl_jax.runs.records import RECORDS, read_rows, to_plain
+from agentrl_jax.runs.remote import CHECKPOINTS, Mirror, is_remote
 
 _CONFIG, _HISTORY, _LOCK = "config.yaml", "config.history.jsonl", ".lock"
 _MAY_CHANGE = (
     "iterations checkpoint_every keep validate_every validation_episodes trajectories_every trajectories "
     "max_bad_updates on_collapse max_roll_backs"
 )
-MAY_CHANGE = frozenset(f"train.{name}" for name in _MAY_CHANGE.split())
-"""Keys that may change when a run is resumed or has ended, since no computed number depends on them. `evaluation` is
-not among them, because the initial policy was evaluated with it and is compared with the final one. Neither is
-`validation_temperature`, because validations are compared with earlier ones."""
+_DEVICES = frozenset(("devices", "mesh.fsdp", "mesh.tensor", "mesh.rollout"))
+MAY_CHANGE = frozenset(f"train.{name}" for name in _MAY_CHANGE.split()) | _DEVICES
+"""Keys that may change when a run is resumed or has ended, since no computed number depends on them; on the devices and
+their mesh only the rounding depends. `evaluation` is not among them, because the initial policy was evaluated with it
+and is compared with the final one. Neither is `validation_temperature`, because validations are compared with earlier
+ones."""
 
 
 class RunFolder:
-    """An open run folder, locked by one process at a time; `path` is the folder, `checkpoints` that of checkpoints."""
+    """An open run folder, locked by one run at a time.
+
+    `place` is the folder as it was given, `path` where its files are written (a local copy if `place` is in an object
+    store), and `checkpoints` the folder of checkpoints.
+
+    Methods that return something must be called on all processes; others do nothing but on the writer.
+    """
 
     def __init__(self, config: Config, path: str | os.PathLike[str] | None = None):
         """Creates the folder of a run or reopens it; `path` defaults to `config.run_dir`.
 
         Raises:
-            UserError: the folder holds another configuration or files that are not a run's, cannot be written, or is in
-                use.
+            UserError: the folder holds another configuration or files that are not a run's, cannot be written, is in
+                use, or is not the same on all hosts.
         """
-        self.path = Path(path if path is not None else config.run_dir)
-        self.checkpoints = self.path / "checkpoints"
+        self.place = place = str(path if path is not None else config.run_dir)
+        self._mirror: Mirror | None = None
+        self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
+        if is_remote(place):
+            self._mirror = Mirror(place) if hosts.is_writer() else None
+            self.path = self._mirror.local if self._mirror else Path(tempfile.mkdtemp(prefix="agentrl-run-"))
+        self._files: dict[str, IO[str]] = {}
+        self._events: EventsWriter | None = None
+        self._purge: int | None = None
+        self._lock: IO[str] | None = None
+        stamp = hosts.from_writer(lambda: self._open(config.replace(hosts=HostsConfig())))
+        seen_by = hosts.gather(is_remote(place) or self._sees(stamp))
+        if alone := [i for i, seen in enumerate(seen_by) if not seen]:
+            raise UserError(
+                f"{self.path}: process {alone[0]} does not see the folder of process 0; give a --run_dir in a file "
+                "system that all hosts share"
+            )
+
+    def _open(self, config: Config) -> str:
+        """Locks and checks the folder, on the writer; returns the new text of the lock, by which others know it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / _LOCK, "a")  # noqa: SIM115 (open for as long as the run)
@@ -75,13 +107,21 @@ class RunFolder:
             self._check_writable()
             self._check_config(config)
             stack.pop_all()  # the lock stays open
-        self._files: dict[str, IO[str]] = {}
-        self._events: EventsWriter | None = None
-        self._purge: int | None = None
+        stamp = secrets.token_hex(8)
+        self._lock.truncate(0)
+        self._lock.write(stamp)
+        self._lock.flush()
+        return stamp
+
+    def _sees(self, stamp: str) -> bool:
+        try:
+            return (self.path / _LOCK).read_text() == stamp
+        except OSError:
+            return False
 
     def _check_writable(self) -> None:
         """Checks at the start that all of the folder can be written, since later a failure would waste iterations."""
-        parts = [self.checkpoints, *(self.path / name for name in ("tensorboard", "roll_backs", *RECORDS))]
+        parts = [self.path / CHECKPOINTS, *(self.path / name for name in ("tensorboard", "roll_backs", *RECORDS))]
         for part in [self.path, *(part for part in parts if part.exists())]:
             try:
                 try_writing(part)
@@ -102,7 +142,7 @@ class RunFolder:
                 raise UserError(
                     f"{self.path}: holds {min(others)!r} but no {_CONFIG}, so it is no run folder; change --run_dir"
                 )
-        elif (self.path / "metrics.jsonl").exists() or any(self.checkpoints.glob("*")):
+        elif (self.path / "metrics.jsonl").exists() or any((self.path / CHECKPOINTS).glob("*")):
             stored = read_config(self.path)
             keys = [key for key in differences(stored, config) if key != "run_dir"]
             if not keys:
@@ -121,7 +161,7 @@ class RunFolder:
                 f"{self.path}: holds a run with another configuration; these keys differ: {shown}{more}; {reason}; "
                 "give another folder with --run_dir, or delete this one"
             )
-        step = max((row["step"] for row in self.metrics()), default=0)
+        step = max((row["step"] for row in self._rows("metrics.jsonl")), default=0)
         change = {"step": step, "changed": {key: [_at(old, key), _at(new, key)] for key in keys}}
         file = self.path / _HISTORY
         before = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -133,13 +173,16 @@ class RunFolder:
         fixed = [key for key in keys if key not in MAY_CHANGE]
         if fixed:
             return f"{fixed[0]} decides what has been done already"
+        moved = [key for key in keys if key in _DEVICES]
+        if moved and config.algo.dynamic_sampling > 1:
+            return f"with algo.dynamic_sampling, {moved[0]} decides which groups are kept"
         if "train.iterations" in keys:
             if stored.optim.schedule != "constant":
                 return (
                     f"the learning rates of optim.schedule {stored.optim.schedule} depend on train.iterations, so that "
                     "those of the iterations done would have been others"
                 )
-            done = max((row.get("iteration", 0) for row in self.metrics()), default=0)
+            done = max((row.get("iteration", 0) for row in self._rows("metrics.jsonl")), default=0)
             if config.train.iterations < done:
                 return f"{done} iterations have been done"
         return ""
@@ -149,6 +192,8 @@ class RunFolder:
 
         NumPy and JAX scalars are accepted; numbers that are not finite are written as null.
         """
+        if not hosts.is_writer():
+            return
         plain = to_plain(row)
         self._append("metrics.jsonl", [plain])
         with naming(self.path / "tensorboard"):
@@ -184,6 +229,8 @@ class RunFolder:
         self._append("failures.jsonl", rows)
 
     def _append(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if not hosts.is_writer():
+            return
         for row in rows:
             if not records.is_row(name, row):
                 raise ValueError(
@@ -206,8 +253,11 @@ class RunFolder:
         Raises:
             UserError: there is no checkpoint, although metrics.jsonl holds RL iterations, which would be lost.
         """
+        return hosts.from_writer(lambda: self._truncate(step))
+
+    def _truncate(self, step: int) -> list[str]:
         self._close_files()
-        learned = sum(row["stage"] == "rl" for row in self.metrics())
+        learned = sum(row["stage"] == "rl" for row in self._rows("metrics.jsonl"))
         if step < 0 and learned:
             raise UserError(
                 f"{self.path}: holds {learned} iterations in metrics.jsonl but no complete checkpoint in "
@@ -221,24 +271,36 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
-        return [row for _, row in read_rows(self.path / "metrics.jsonl").rows]
+        return hosts.from_writer(lambda: self._rows("metrics.jsonl"))
 
     def levels(self) -> list[dict[str, Any]]:
         """The rows of levels.jsonl so far."""
-        return [row for _, row in read_rows(self.path / "levels.jsonl").rows]
+        return hosts.from_writer(lambda: self._rows("levels.jsonl"))
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        return [row for _, row in read_rows(self.path / name).rows]
+
+    def upload(self) -> None:
+        """Uploads the records of a folder in an object store; call it before a checkpoint is saved."""
+        if self._mirror is not None:
+            self._mirror.upload()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json atomically: a reader sees the old file or the new one."""
+        if not hosts.is_writer():
+            return
         text = json.dumps(to_plain(summary), indent=2, allow_nan=False, ensure_ascii=False)
         with atomic_write(self.path / "summary.json") as file:
             file.write(text + "\n")
 
     def close(self) -> None:
         """Closes the files and unlocks the folder."""
-        try:
+        with contextlib.ExitStack() as stack:
+            if self._mirror is not None:
+                stack.callback(self._mirror.close)
+            if self._lock is not None:
+                stack.callback(self._lock.close)
             self._close_files()
-        finally:
-            self._lock.close()
 
     def _close_files(self) -> None:
         with contextlib.ExitStack() as stack:  # closing writes what could not be written before, and may fail again

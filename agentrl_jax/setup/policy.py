@@ -1,4 +1,4 @@
-"""Loads the policy of a run from its newest checkpoint, with everything needed to use it elsewhere."""
+"""Loads the policy of a run from one of its checkpoints, with everything needed to use it elsewhere."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.config import Config
-from agentrl_jax.errors import UserError
+from agentrl_jax.errors import UserError, shortened
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.hf_config import PretrainedConfig
 from agentrl_jax.runs.checkpoint import Checkpoints
@@ -35,11 +35,13 @@ class RunPolicy:
     """Configuration of the model that the run started from; None for a freshly initialized one."""
 
 
-def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
-    """Loads the newest checkpoint in the folder of a run, and the pretrained model that it is based on.
+def load_policy(run: str | os.PathLike[str], config: Config, checkpoint: str = "last") -> RunPolicy:
+    """Loads a checkpoint from the folder of a run, and the pretrained model that it is based on.
+
+    `checkpoint` is last, best (the highest success in validation) or the step of a checkpoint.
 
     Raises:
-        UserError: there is no checkpoint yet, or it cannot be read.
+        UserError: there is no such checkpoint, or it cannot be read.
         ValueError: the pretrained model or the tokenizer cannot be used.
         OSError: the tokenizer no longer exists.
     """
@@ -54,12 +56,26 @@ def load_policy(run: str | os.PathLike[str], config: Config) -> RunPolicy:
     start = build.initial_state(config, model, pretrained)
     like = jax.eval_shape(start, jax.random.key(0))
     with Checkpoints(folder, keep=None) as checkpoints:
-        step = checkpoints.latest_step()
-        if step is None:
+        if not checkpoints.steps():
             raise none_yet
+        step = _chosen(checkpoints, checkpoint)
         state = checkpoints.restore(step, like.replace(frozen_params=None))
     if like.frozen_params is not None:
         state = state.replace(frozen_params=start(jax.random.key(0)).frozen_params)
     params = jax.tree.map(jnp.asarray, state.merged_params())
     started_from = pretrained.config if pretrained else None
     return RunPolicy(int(state.iteration), step, model, params, tokenizer, files, started_from)
+
+
+def _chosen(checkpoints: Checkpoints, name: str) -> int:
+    """Step of a checkpoint by its name, see `load_policy`."""
+    named = {"last": checkpoints.latest_step(), "best": checkpoints.best_step()}
+    named |= {str(step): step for step in checkpoints.steps()}
+    step = named.get(name)
+    if step is None:
+        expected = ", ".join(known for known, number in named.items() if number is not None)
+        why = ", because no checkpoint was validated (train.validate_every)" if name == "best" else ""
+        raise UserError(
+            f"{checkpoints.path}: there is no checkpoint {shortened(name)}{why}; expected one of {expected}"
+        )
+    return step

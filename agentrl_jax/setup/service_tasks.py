@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -9,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.errors import MAX_FOREIGN, UserError, refusals, shortened
+from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.concurrency import run_all
 from agentrl_jax.rollout.envs.host import HostEnv
@@ -119,6 +122,7 @@ class Services:
 
     def categories(self, levels: Sequence[int]) -> list[str] | None:
         """The categories of the first `levels` held-out items of each task; None if a task's items have none."""
+        self._share_numbers()
         found: list[str] = []
         for task, count in zip(self.tasks, levels):
             numbers = self._numbers_of(task, task.held_out[:count])
@@ -130,6 +134,12 @@ class Services:
     def _numbers_of(self, task: ServedTask, items: Sequence[int]) -> list[Any]:
         """The local numbers of held-out items; None for an item that the server has shown and that is unknown here."""
         return [self._numbers.get((task.config.env, item), item) for item in items]
+
+    def _share_numbers(self) -> None:
+        """Adds the numbers of the items that other hosts have played."""
+        own = [(*key, number) for key, number in self._numbers.items()]
+        for env, item, number in itertools.chain(*hosts.gather(own)):
+            self._numbers[env, item] = number
 
     def take_restarts(self) -> int:
         """How often servers started by the run were restarted since the last call, because they had ended or hung."""
@@ -151,6 +161,15 @@ class Services:
 
         Both are played with the agent's number of turns, one action per turn. Raises UserError if the service fails.
         """
+        self._share_numbers()
+        played = hosts.from_writer(lambda: self._play_baselines(task, episodes))
+        if played is None:
+            return None
+        random, scripted = map(np.array, played)
+        return Baselines(random, scripted, "scripted")
+
+    def _play_baselines(self, task: int, episodes: int) -> list[list[float]] | None:
+        """Success of both, by item."""
         served, oracle = self.tasks[task], self.tasks[task].service.oracle
         items = served.held_out[:episodes]
         if oracle is None or None in self._numbers_of(served, items):
@@ -159,8 +178,7 @@ class Services:
         policies = (lambda item: served.service.random(item, seed + item), oracle)
         with refusals():
             episodes_of = [play_all(served, policy, items, self._config) for policy in policies]
-        random, scripted = (np.array([float(episode.solved) for episode in played]) for played in episodes_of)
-        return Baselines(random, scripted, "scripted")
+        return [[float(episode.solved) for episode in played] for played in episodes_of]
 
     def _task(self, index: int, folder: Callable[[], Path]) -> ServedTask:
         config = self._config.tasks[index]
@@ -204,7 +222,9 @@ class Services:
         most = 2 * max(episodes, self._config.train.validation_episodes, env.workers)
 
         def start() -> RemotePool:
-            process = ServiceProcess(service.name, folder() / f"service-{config.label}.log", max_instances=most)
+            of_host = f"-{jax.process_index()}" if jax.process_index() else ""
+            log = folder() / f"service-{config.label}{of_host}.log"
+            process = ServiceProcess(service.name, log, max_instances=most)
             self._processes.append(process)
             return connected(process.url(), process.token)
 

@@ -7,6 +7,7 @@ from agentrl_jax.config import Config, rates
 from agentrl_jax.config.algo import NoCorrection
 from agentrl_jax.learner.state import TrainState, init_optimizer, with_reference
 from agentrl_jax.models import actor_critic
+from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
@@ -37,6 +38,11 @@ def demonstration_rows(
     if isinstance(batched_env, HostEnv):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
+        if not hosts.same((trajectory, imitated)):
+            raise ValueError(
+                "the demonstrations of the hosts differ, because their services answer differently; use services of "
+                "one version, or imitation.levels 0"
+            )
     else:
         trajectory = demonstrations(
             batched_env, splits, key, prompt=config.prompt, imitation=config.imitation, context=context

@@ -23,12 +23,13 @@ def export(
     model: str | Path,
     folder: str | Path,
     *,
+    checkpoint: str = "last",
     adapter: bool = False,
     dtype: str | None = None,
     online: bool = False,
     revision: str | None = None,
 ) -> str:
-    """Writes the policy of a run's newest checkpoint, or a pretrained model, with its tokenizer and chat template.
+    """Writes the policy of a run's checkpoint, or a pretrained model, with its tokenizer and chat template.
 
     `model` is the folder of a run, or a pretrained model that `load_pretrained` takes with `online` and `revision`,
     which for a run come from its configuration. The folder is written atomically. With `adapter`, only the adapter of a
@@ -42,8 +43,9 @@ def export(
     with refusals():
         safetensors_files.refuse_nonempty(target)
         if not is_run(model):
-            if adapter:
-                raise UserError(f"{model}: is no run, so that it has no adapter; give the folder of a run")
+            if adapter or checkpoint != "last":
+                missing = "adapter" if adapter else "checkpoint"
+                raise UserError(f"{model}: is no run, so that it has no {missing}; give the folder of a run")
             found = load_pretrained(model, online=online, revision=revision)
             save_pretrained(target, found.params, found.config, files=found.files, dtype=dtype or "float32")
             return f"{folder}: {model}, {dtype or 'float32'}"
@@ -52,7 +54,7 @@ def export(
             raise UserError(f"{model}: was trained without an adapter (model.lora.rank is 0); leave out --adapter")
         if adapter and dtype not in (None, "float32"):
             raise UserError(f"--dtype is {dtype}, but an adapter is written in float32; leave out --dtype")
-        policy = load_policy(model, config)
+        policy = load_policy(model, config, checkpoint)
         files = _tokenizer_files(policy)
         what = f"{folder}: policy of {model} after {policy.iteration} iterations"
         if adapter:

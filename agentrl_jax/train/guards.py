@@ -1,35 +1,35 @@
 """Checks that stop a run with a `UserError` before it saves, if it would otherwise go wrong silently.
 
-In all of them, `kept` says which checkpoint is left, for the message.
+In all of them, `kept` returns which checkpoint is left, for the message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl_jax.config import AlgoConfig
 from agentrl_jax.errors import UserError
 
 
-def check_skipped(in_a_row: int, limit: int, rate: str, kept: str) -> None:
+def check_skipped(in_a_row: int, limit: int, rate: str, kept: Callable[[], str]) -> None:
     """Stops a run after `limit` consecutive skipped updates; `rate` is the configuration key of their learning rate."""
     if in_a_row >= limit:
         raise UserError(
             f"{in_a_row} updates in a row were skipped, because loss or gradient was not finite or no token was "
-            f"there to learn from; expected fewer than {limit}; {kept}; lower {rate} or "
+            f"there to learn from; expected fewer than {limit}; {kept()}; lower {rate} or "
             "optim.max_grad_norm, or see whether train/failed is high, and use a new run folder"
         )
 
 
-def check_services(failed: float, limit: float, where: str, last: str, kept: str) -> None:
+def check_services(failed: float, limit: float, where: str, last: str, kept: Callable[[], str]) -> None:
     """Stops a run if a larger share of episodes than `limit` failed in the services `where`, with the `last` error."""
     if failed > limit:
         raise UserError(
             f"{failed:.0%} of the episodes failed in {where} (the last one: {last}); expected at most {limit:.0%} "
-            f"(env.max_failed); {kept}; see whether the service is well, then give the same command again"
+            f"(env.max_failed); {kept()}; see whether the service is well, then give the same command again"
         )
 
 
-def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> None:
+def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: Callable[[], str]) -> None:
     """Stops a run in which the log-probabilities of learner and rollout differ too much.
 
     That is by more than `algo.logprob_gap_limit` on average, or by a single bit if `algo.mismatch` is replay.
@@ -38,7 +38,7 @@ def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> N
     if limit is not None and gap > limit:
         raise UserError(
             f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
-            f"algo.logprob_gap_limit is {limit:g}; {kept}; use model.precision float32, algo.mismatch replay, "
+            f"algo.logprob_gap_limit is {limit:g}; {kept()}; use model.precision float32, algo.mismatch replay, "
             "or a higher limit (none for no limit), and a new run folder"
         )
     equal = metrics["rollout/logprob_bit_equal"]
@@ -46,6 +46,6 @@ def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: str) -> N
         raise UserError(
             f"algo.mismatch is replay, but only {equal:.4%} of the replay's log-probabilities are those of the "
             f"rollout bit for bit (largest difference {metrics['rollout/logprob_gap_max']:.3g}), so that this "
-            f"machine computes the same steps in different ways; {kept}; use algo.mismatch none or "
+            f"machine computes the same steps in different ways; {kept()}; use algo.mismatch none or "
             "tis and a new run folder"
         )

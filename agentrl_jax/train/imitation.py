@@ -1,6 +1,7 @@
 """The imitation stage of a run: cross-entropy on demonstrations, chunk by chunk, with checkpoints."""
 
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,14 @@ from agentrl_jax.train import guards
 from agentrl_jax.train.progress import RunProgress
 
 
-def imitate(state: TrainState, parts: RunParts, progress: RunProgress) -> TrainState:
-    """Takes the remaining gradient steps; a `UserError` without demonstrations or after too many skipped steps."""
+def imitate(
+    state: TrainState, parts: RunParts, progress: RunProgress, between: Callable[[int, TrainState], None]
+) -> TrainState:
+    """Takes the remaining gradient steps; calls `between` with the step and the state after each chunk but the last.
+
+    Raises:
+        UserError: there are no demonstrations, or too many steps in a row were skipped.
+    """
     config, view, chunks = parts.config.imitation, progress.view, parts.imitation_chunks
     with refusals():
         rows, levels = start.demonstration_rows(
@@ -37,7 +44,9 @@ def imitate(state: TrainState, parts: RunParts, progress: RunProgress) -> TrainS
         progress.folder.log({"step": step, "stage": "imitation", **metrics, "time/step": time.monotonic() - began})
         view.note(f"imitation {int(state.imitation_step):>5}/{config.steps}  loss {metrics['imitation/loss']:.3f}")
         skipped = int(metrics["imitation/skipped_in_a_row"])
-        guards.check_skipped(skipped, parts.config.train.max_bad_updates, "imitation.lr", progress.kept())
+        guards.check_skipped(skipped, parts.config.train.max_bad_updates, "imitation.lr", progress.kept)
         if step % parts.config.train.checkpoint_every == 0 and step < chunks and not int(state.bad_updates):
             progress.save(step, state)
+        if step < chunks:
+            between(step, state)
     return state

@@ -1,5 +1,6 @@
 """The progress of a run besides its training state: what checkpoints store, and how a run resumes from one."""
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -8,6 +9,7 @@ import jax
 
 from agentrl_jax.algos import collapse
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint import CheckpointError, Checkpoints
 from agentrl_jax.runs.live import LiveView
 from agentrl_jax.runs.run_folder import RunFolder
@@ -65,7 +67,7 @@ class RunProgress:
 
     def _read(self, step: int) -> None:
         """Restores the progress that is stored with the checkpoint of a step."""
-        meta = self.checkpoints.meta(step)
+        meta = hosts.from_writer(lambda: self.checkpoints.meta(step))
         since = self.roll_backs.records[meta.get("roll_backs", 0) :]
         try:
             self.totals = Totals(**(since[-1] if since else meta)["totals"])
@@ -80,8 +82,8 @@ class RunProgress:
             self.monitor.stopped_by = self.roll_backs.records[-1]["alarm"]
         self._seconds_before = self.totals.seconds
 
-    def save(self, step: int, state: TrainState) -> None:
-        """Writes a checkpoint under a step of `metrics.jsonl`."""
+    def save(self, step: int, state: TrainState, score: float | None = None) -> None:
+        """Saves a state under a step of `metrics.jsonl`, in the background; that with the best `score` is kept."""
         self.totals.seconds = self.seconds()
         meta = {
             "totals": dataclasses.asdict(self.totals),
@@ -89,13 +91,16 @@ class RunProgress:
             "horizon": self.horizon.saved(),
             "roll_backs": self.roll_backs.count,
         }
-        self.checkpoints.save(step, state.replace(frozen_params=None), meta)
+        self.folder.upload()
+        self.checkpoints.save(step, state.replace(frozen_params=None), meta, score=score, wait=False)
 
     def roll_back(self, state: TrainState) -> TrainState:
         """Returns the state of the last checkpoint before the collapse began; the current state if there is none."""
         finding, iteration, chunks = self.monitor.finding(), int(state.iteration), self.parts.imitation_chunks
         assert finding.began is not None
-        before = [step for step in self.checkpoints.steps() if chunks <= step < chunks + finding.began]
+        self.checkpoints.wait()
+        steps = hosts.from_writer(self.checkpoints.steps)
+        before = [step for step in steps if chunks <= step < chunks + finding.began]
         if collapse.is_solved(self.monitor.rows, finding) or not before:
             why = "there is nothing left to learn" if before else "no checkpoint is older than its beginning"
             self.view.note(f"{finding.alarm.name} ends the run: {why}")
@@ -127,6 +132,8 @@ class RunProgress:
         return self._seconds_before + time.monotonic() - self._started
 
     def kept(self) -> str:
-        """Which checkpoint is left to resume from, for messages."""
+        """Which checkpoint is left to resume from, for messages; waits for one that is being written."""
+        with contextlib.suppress(CheckpointError):
+            self.checkpoints.wait()
         step = self.checkpoints.latest_step()
         return "there is no checkpoint yet" if step is None else f"the last checkpoint, step {step}, is kept"

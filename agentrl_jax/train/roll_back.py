@@ -15,6 +15,7 @@ from agentrl_jax.algos.collapse import ALARMS
 from agentrl_jax.config import TrainConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.io import atomic_write
+from agentrl_jax.parallel import hosts
 from agentrl_jax.runs.checkpoint import Checkpoints
 
 
@@ -43,12 +44,16 @@ class RollBacks:
     def __init__(self, folder: Path):
         """Reads the roll-backs of a run; `folder` is created with the first one. Raises a `UserError`."""
         self.folder = folder
-        self.records: list[dict[str, Any]] = []
-        while (file := self._file(len(self.records) + 1)).exists():
+        self.records: list[dict[str, Any]] = hosts.from_writer(self._read)
+
+    def _read(self) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = []
+        while (file := self._file(len(records) + 1)).exists():
             try:
-                self.records.append(json.loads(file.read_text(encoding="utf-8")))
+                records.append(json.loads(file.read_text(encoding="utf-8")))
             except ValueError as error:
                 raise UserError(f"{file}: cannot be read ({error}); restore the file, or use a new run") from error
+        return records
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number}.json"
@@ -60,13 +65,17 @@ class RollBacks:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Records a roll-back."""
-        self.folder.mkdir(exist_ok=True)
-        with atomic_write(self._file(self.count + 1)) as file:
-            json.dump(record, file)
+        if hosts.is_writer():
+            self.folder.mkdir(exist_ok=True)
+            with atomic_write(self._file(self.count + 1)) as file:
+                json.dump(record, file)
         self.records.append(dict(record))
 
     def newest_step(self, checkpoints: Checkpoints) -> int | None:
         """Step of the newest checkpoint that no roll-back discarded, or None; deletes the discarded ones."""
+        return hosts.from_writer(lambda: self._newest_step(checkpoints))
+
+    def _newest_step(self, checkpoints: Checkpoints) -> int | None:
         while (step := checkpoints.latest_step()) is not None:
             known = checkpoints.meta(step).get("roll_backs", 0)
             if all(step <= record["step"] for record in self.records[known:]):

@@ -4,8 +4,11 @@ A step of `metrics.jsonl` and of the checkpoints is first a chunk of imitation, 
 """
 
 import dataclasses
+import functools
 import itertools
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,9 +19,10 @@ from agentrl_jax.config import Config, rates
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.seen import learned_levels
-from agentrl_jax.evaluate.service_report import failure_rows, service_metrics
+from agentrl_jax.evaluate.service_report import failure_rows, of_all_hosts, service_metrics
 from agentrl_jax.evaluate.summary import machine, success_tables, tables_by_category
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.parallel import hosts
 from agentrl_jax.rollout.envs.host import HostEnv
 from agentrl_jax.rollout.trajectory import Trajectory, level_ids
 from agentrl_jax.rollout.transcript import transcripts
@@ -29,7 +33,7 @@ from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup import build, run_keys, start
 from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.programs import host_metrics, played_metrics, total_stats
-from agentrl_jax.stopping import closed_at_stop
+from agentrl_jax.stopping import Stopped, closed_at_stop, deferring
 from agentrl_jax.train import guards
 from agentrl_jax.train.imitation import imitate
 from agentrl_jax.train.iteration import IterationInputs, IterationPrograms, Played, learn, play
@@ -46,27 +50,32 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     process was killed. Only entries named time/, seconds or programs differ; programs are those of the last process.
     The summary is the content of summary.json.
 
+    On several hosts it is called in every process, after `hosts.start`, and process 0 alone writes and prints.
+
     Raises:
         UserError: the run folder holds something else, a part of the configuration is unusable, too many updates in
             a row were skipped, too many episodes failed, or the log-probabilities of learner and rollout differ.
+        Stopped: a process of the run got SIGTERM; the state has been saved.
     """
-    console = console or Console()
+    console = (console or Console()) if hosts.is_writer() else Console(quiet=True)
     with refusals():
         config = rates.with_rates(config)
         run = _Run(config)  # first, so that no folder is created with an unusable configuration
     with (
         RunFolder(config) as folder,
         Checkpoints(folder.checkpoints, keep=kept_checkpoints(config.train)) as checkpoints,
-        LiveView(config.train.iterations, title=folder.path.name, console=console) as view,
+        LiveView(config.train.iterations, title=os.path.basename(folder.place), console=console) as view,
         closed_at_stop(lambda: view.__exit__()),
         closed_at_stop(run.close),
+        deferring() as asked_to_stop,
     ):
+        run.asked_to_stop = asked_to_stop
         try:
             summary = run.train(folder, checkpoints, view)
         finally:
             run.close()
     console.print(final_table(summary))
-    console.print(f"run folder: {folder.path}", highlight=False)
+    console.print(f"run folder: {folder.place}", highlight=False)
     return summary
 
 
@@ -76,6 +85,7 @@ class _Run:
     folder: RunFolder
     view: LiveView
     progress: RunProgress
+    asked_to_stop: Callable[[], bool]
 
     def __init__(self, config: Config):
         self.config = config
@@ -88,7 +98,7 @@ class _Run:
 
     def train(self, folder: RunFolder, checkpoints: Checkpoints, view: LiveView) -> dict[str, Any]:
         self.folder, self.view = folder, view
-        for line in checkpoints.rename_damaged():
+        for line in hosts.from_writer(checkpoints.rename_damaged):
             view.note(line)
         if self.config.train.iterations:
             for line in start.notes(self.config):
@@ -96,14 +106,28 @@ class _Run:
         self.progress = progress = RunProgress(self.parts, folder, checkpoints, view)
         state = progress.restore()
         if self.parts.imitation_chunks and int(state.imitation_step) < self.config.imitation.steps:
-            state = imitate(state, self.parts, progress)
+            state = imitate(state, self.parts, progress, self._stop_if_asked)
         if not progress.imitation_outcomes:
             state = self._begin_learning(state)
         while int(state.iteration) < self.config.train.iterations and not progress.monitor.stopped_by:
             state = self._iterate(state)
             if progress.monitor.stopped_by and self.config.train.on_collapse == "roll_back":
                 state = progress.roll_back(state)
+            self._stop_if_asked(self.parts.imitation_chunks + int(state.iteration), state)
         return self._finish(state)
+
+    def _stop_if_asked(self, step: int, state: TrainState) -> None:
+        """Saves the state and ends the run if a process got SIGTERM; called between two steps."""
+        self.progress.checkpoints.raise_failure()
+        if not hosts.agree(self.asked_to_stop()):
+            return
+        self.view.note("stopping at SIGTERM")
+        self.progress.checkpoints.wait()
+        known = hosts.from_writer(self.progress.checkpoints.latest_step)
+        if not int(state.bad_updates) and (known is None or known < step):
+            self.progress.save(step, state)
+        self.progress.checkpoints.wait()
+        raise Stopped
 
     def _begin_learning(self, state: TrainState) -> TrainState:
         """Runs once between imitation and learning; the checkpoint saved here shows that it has run."""
@@ -113,8 +137,9 @@ class _Run:
         evaluated = self.held_out.outcomes(state.merged_params())
         self.progress.imitation_outcomes = evaluated.success
         self.folder.log_levels(self.parts.imitation_chunks, "test", [*itertools.chain(*evaluated.levels)])
-        state = start.begin_learning(state, self.parts.tx, reference=build.needs_reference(self.config))
-        state = jax.device_put(state, self.progress.placement(state))
+        begin = functools.partial(start.begin_learning, tx=self.parts.tx, reference=build.needs_reference(self.config))
+        placement = self.progress.placement(jax.eval_shape(begin, state))
+        state = jax.jit(begin, out_shardings=placement, donate_argnums=0)(state)
         self.progress.save(self.parts.imitation_chunks, state)
         return state
 
@@ -134,8 +159,8 @@ class _Run:
         seconds = {"time/rollout": rolled - began, "time/update": time.monotonic() - looked}
         if prompts:
             seconds["time/mutual_information"] = looked - rolled
-        self._record(iteration, state, played, metrics | services | prompts, seconds)
-        self._check_and_save(iteration, state, metrics)
+        score = self._record(iteration, state, played, metrics | services | prompts, seconds)
+        self._check_and_save(iteration, state, metrics, score)
         return state
 
     def _inputs(self, iteration: int) -> IterationInputs:
@@ -163,7 +188,7 @@ class _Run:
         if services is None or not isinstance(env, HostEnv):
             return {}
         env.host_episodes.clear()
-        report, restarts = env.host_episodes.take_report(), services.take_restarts()
+        report, restarts = of_all_hosts(env.host_episodes.take_report(), services.take_restarts())
         found = service_metrics(trajectory, report, seconds, restarts)
         last = report.failures[-1].error if report.failures else "none"
         if report.failures or found["env/retries"] or restarts:
@@ -173,7 +198,7 @@ class _Run:
             self.view.note(f"services: {shown}" + (f" ({last})" if report.failures else ""))
         where = ", ".join(f"{task.config.label} {task.address}" for task in services.tasks)
         limit = self.config.env.max_failed
-        guards.check_services(found["env/failed_share"], limit, where, last, self.progress.kept())
+        guards.check_services(found["env/failed_share"], limit, where, last, self.progress.kept)
         return found
 
     def _prompt_metrics(self, state: TrainState, trajectory: Trajectory, temperature: jax.Array) -> dict[str, float]:
@@ -191,8 +216,8 @@ class _Run:
 
     def _record(
         self, iteration: int, state: TrainState, played: Played, metrics: dict[str, Any], seconds: dict[str, float]
-    ) -> None:
-        """Validates if that is due, and logs and shows the metrics of an iteration."""
+    ) -> float | None:
+        """Validates if that is due, and logs and shows the metrics of an iteration; returns success in validation."""
         config, progress = self.config, self.progress
         step = self.parts.imitation_chunks + iteration + 1
         counters, chosen, factor = total_stats(played.stats), rates.rates(config), self._rate_factor(iteration)
@@ -226,19 +251,22 @@ class _Run:
             texts = transcripts(played.trajectory, self.parts.tokenizer, names, config.train.trajectories)
             self.folder.log_trajectories([{"step": step, **text} for text in texts])
         self.view.update(IterationView.of_row(row, rate, progress.totals.skipped_updates))
+        return row.get("validation/success")
 
-    def _check_and_save(self, iteration: int, state: TrainState, metrics: dict[str, Any]) -> None:
-        """Stops a run that goes wrong, and saves the state if a checkpoint is due."""
+    def _check_and_save(self, iteration: int, state: TrainState, metrics: dict[str, Any], score: float | None) -> None:
+        """Stops a run that goes wrong, and saves the state if a checkpoint is due or no validation was better."""
         config, progress = self.config.train, self.progress
         skipped = int(metrics["update/skipped_in_a_row"])
-        guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept())
-        guards.check_logprobs(self.config.algo, metrics, progress.kept())
+        guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept)
+        guards.check_logprobs(self.config.algo, metrics, progress.kept)
         # While updates are skipped, older checkpoints are not replaced: they may be the last good ones.
         collapsed = bool(progress.monitor.stopped_by)
         last = iteration + 1 == config.iterations or collapsed
-        due = last or (_due(config.checkpoint_every, iteration + 1, 0) and not int(state.bad_updates))
+        scores = [row["validation/success"] for row in progress.monitor.rows[:-1] if "validation/success" in row]
+        best = score is not None and score > max(scores, default=-1.0)
+        due = last or ((best or _due(config.checkpoint_every, iteration + 1, 0)) and not int(state.bad_updates))
         if due and not (collapsed and config.on_collapse == "roll_back"):
-            progress.save(self.parts.imitation_chunks + iteration + 1, state)
+            progress.save(self.parts.imitation_chunks + iteration + 1, state, score)
 
     def _finish(self, state: TrainState) -> dict[str, Any]:
         """Evaluates the policy, and writes the summary and the curves."""
@@ -271,13 +299,15 @@ class _Run:
             **machine(),
         }
         self.folder.write_summary(summary)
-        plot_curves(
-            self.folder.metrics(),
-            self.folder.path / "curves.png",
-            **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},
-            optimal_name=optimal_label(summary.get("optimal_is", EXACT)),
-            title=self.folder.path.name,
-        )
+        rows = self.folder.metrics()
+        if hosts.is_writer():
+            plot_curves(
+                rows,
+                self.folder.path / "curves.png",
+                **{name: summary["success"].get(name, {}).get("mean") for name in ("random", "optimal")},
+                optimal_name=optimal_label(summary.get("optimal_is", EXACT)),
+                title=os.path.basename(self.folder.place),
+            )
         return summary
 
     def close(self) -> None:

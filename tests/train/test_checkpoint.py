@@ -1,8 +1,10 @@
 import contextlib
+import errno
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -86,6 +88,54 @@ def test_the_newest_are_kept_and_found(saved):
         assert checkpoints.steps() == [2, 3]
         assert checkpoints.latest_step() == 3
         assert checkpoints.meta(3) == {"step": 3, "note": "n3"}
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path):
+    small = {"a": jnp.ones(3)}
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert checkpoints.best_step() is None
+        for step, score in enumerate((0.1, 0.7, None, 0.7, 0.2, None, None), start=1):
+            checkpoints.save(step, small, score=score, wait=False)
+        checkpoints.wait()
+        # Of equal ones the newest.
+        assert (checkpoints.steps(), checkpoints.best_step()) == ([4, 6, 7], 4)
+        assert checkpoints.meta(4) == {"step": 4}
+        checkpoints.save(8, small, score=0.8)
+        assert checkpoints.steps() == [7, 8]
+
+
+def test_a_checkpoint_is_written_in_the_background(tmp_path, monkeypatch):
+    """The caller goes on, donates what was saved, and hears of a failure at the next step."""
+    may_end = threading.Event()
+
+    def slow(folder):
+        may_end.wait(60)
+        write_digests(folder)
+
+    state = {"a": jnp.arange(4.0)}
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        with monkeypatch.context() as patched:
+            patched.setattr("agentrl_jax.runs.checkpoint.write_digests", slow)
+            checkpoints.save(1, state, wait=False)
+            jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)(state)
+            checkpoints.raise_failure()
+            assert checkpoints.steps() == []
+            may_end.set()
+            checkpoints.wait()
+        np.testing.assert_array_equal(checkpoints.restore(1, {"a": jnp.zeros(4)})["a"], np.arange(4.0))
+
+        def full(folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("agentrl_jax.runs.checkpoint.write_digests", full)
+            checkpoints.save(2, {"a": jnp.ones(4)}, wait=False)
+            while not checkpoints.is_idle():
+                time.sleep(0.01)
+            with pytest.raises(CheckpointError, match=r"the disk is full.*that of step 1 is kept and nothing is lost"):
+                checkpoints.raise_failure()
+        checkpoints.save(3, {"a": jnp.ones(4)})
+        assert checkpoints.steps() == [1, 3]
 
 
 def test_a_reader_leaves_the_folder_alone(saved, tmp_path):

@@ -1,0 +1,168 @@
+"""The processes of a run on several hosts: how they start, and how they agree.
+
+Every process runs the same code on its own devices, so all must take the same decisions: what one process reads or
+hears (files, signals, failures of services) is shared before it decides anything. Process 0, the writer, alone writes
+files and prints. With one process every function here is trivial.
+"""
+
+import contextlib
+import hashlib
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from agentrl_jax import stopping
+from agentrl_jax.config import HostsConfig
+from agentrl_jax.errors import MAX_FOREIGN, UserError, shortened
+
+HEARTBEAT_SECONDS = 30
+"""A process that has sent no heartbeat for so long counts as dead, and the others end."""
+
+_SIGNS_OF_LOSS = (
+    "Gloo",
+    "NCCL",
+    "Connection closed",
+    "Connection reset",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "coordination",
+)
+"""What errors say that a collective raises when another process has ended; JAX gives them several types."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+DETECT = "auto"
+"""Value of `hosts.coordinator` with which JAX detects the processes (SLURM, Open MPI, GKE, TPU VMs)."""
+
+
+def start(config: HostsConfig) -> None:
+    """Connects this process with the others of its run; call it before any other use of JAX.
+
+    Returns at once if the configuration names no coordinator. Waits up to five minutes for the others.
+
+    Raises:
+        UserError: the coordinator cannot be reached, or no cluster is detected.
+    """
+    if not config.coordinator:
+        return
+    given: dict[str, Any] = {}
+    if config.coordinator != DETECT:
+        given = {
+            "coordinator_address": config.coordinator,
+            "num_processes": config.count,
+            "process_id": config.index,
+            "cluster_detection_method": "deactivate",
+        }
+        if config.coordinator.rpartition(":")[0] in LOOPBACK and config.index == 0:
+            given["coordinator_bind_address"] = config.coordinator  # JAX would listen on all addresses
+    jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM, see `stopping`
+    try:
+        jax.distributed.initialize(**given, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+    except (RuntimeError, ValueError) as error:
+        advice = "see whether all processes were started with one address and count, and whether it can be reached"
+        if config.coordinator == DETECT:
+            advice = "JAX detects no cluster here; give an address with hosts.count and hosts.index"
+        reason = shortened(error, MAX_FOREIGN)
+        raise UserError(f"hosts.coordinator is {config.coordinator}: no connection ({reason}); {advice}") from error
+
+
+def stop() -> None:
+    """Waits until all processes call this, and closes the connection; call it before a process ends on its own."""
+    if jax.distributed.is_initialized():
+        jax.distributed.shutdown()
+
+
+def is_writer() -> bool:
+    """Whether this process is process 0, which writes the files of a run."""
+    return jax.process_index() == 0
+
+
+def fetch(tree: Any) -> Any:
+    """Copies arrays to this host as NumPy arrays, the shards of other hosts included; call it on all processes."""
+
+    def copy(x):
+        if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
+            return multihost_utils.process_allgather(x, tiled=True)
+        return np.asarray(x)
+
+    return jax.tree.map(copy, tree)
+
+
+def gather(value: Any) -> list[Any]:
+    """The values of all processes, in their order; `value` is JSON data. Call it on all processes."""
+    if jax.process_count() == 1:
+        return [value]
+    data = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(data.size))
+    rows = multihost_utils.process_allgather(_padded(data, int(sizes.max())))
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist())]
+
+
+def same(tree: Any) -> bool:
+    """Whether arrays have the same bytes on all processes; call it on all processes."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        digest.update(np.asarray(leaf).tobytes())
+    return len(set(gather(digest.hexdigest()))) == 1
+
+
+def agree(flag: bool) -> bool:
+    """Whether the flag is set on any process; call it on all processes."""
+    return any(gather(flag))
+
+
+def from_writer(function: Callable[[], Any]) -> Any:
+    """Calls a function on the writer only, and returns its result, JSON data, on all processes.
+
+    Raises:
+        UserError: the function raised one, on all processes.
+    """
+    if jax.process_count() == 1:
+        return function()
+    answer: dict[str, Any] = {}
+    refusal = None
+    if is_writer():
+        try:
+            answer["result"] = function()
+        except UserError as error:
+            refusal, answer["error"] = error, str(error)
+    data = np.frombuffer(json.dumps(answer).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
+    received = multihost_utils.broadcast_one_to_all(_padded(data if is_writer() else data[:0], size))
+    answer = json.loads(received[:size].tobytes())
+    if "error" in answer:
+        raise refusal or UserError(answer["error"])
+    return answer["result"]
+
+
+def _padded(data: np.ndarray, size: int) -> np.ndarray:
+    """Bytes padded to a power of two, so that few sizes are compiled."""
+    return np.pad(data, (0, max(64, 1 << (size - 1).bit_length()) - data.size))
+
+
+@contextlib.contextmanager
+def ending_together(kept: Callable[[], str]) -> Iterator[None]:
+    """Ends this process at an error in the block if there are others, which cannot go on without it.
+
+    Python's normal exit would wait for the others, which wait in a collective; they end as soon as the connection to
+    this process is closed. `kept` says what is left of the run.
+    """
+    try:
+        yield
+    except stopping.Stopped:
+        raise
+    except Exception as error:
+        if jax.process_count() == 1:
+            raise
+        who = f"process {jax.process_index()} of {jax.process_count()}"
+        if isinstance(error, UserError):
+            stopping.end(f"{who}: {error}", 2)
+        if any(sign in str(error) for sign in _SIGNS_OF_LOSS):
+            reason = shortened(error, MAX_FOREIGN)
+            stopping.end(f"{who}: another process has ended, or cannot be reached ({reason}); {kept()}", 1)
+        stopping.end(f"{who}: {''.join(traceback.format_exception(error))}", 1)

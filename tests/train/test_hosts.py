@@ -1,0 +1,193 @@
+"""Runs of several processes, each with its own devices, as on several hosts: they are those of one process."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import test_service_run
+import tiny_run
+
+DEVICES = ("--devices", "0")
+GLOO = re.compile(r"^\[Gloo\].*\n", re.MULTILINE)
+"""What the library of the collectives prints when processes are connected."""
+LOST = ("another process has ended, or cannot be reached", "another task died")
+"""What is said when a process is lost: by this project, or by JAX, which ends a process that has lost process 0."""
+
+
+class Hosts:
+    """The processes of `agentrl train`, with `devices` CPU devices each."""
+
+    def __init__(self, count, file, run, *words, devices=1):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+        runs = run if isinstance(run, list) else [run] * count
+        self.processes = []
+        for index in range(count):
+            command = [sys.executable, "-m", "agentrl_jax", "train", file, "--run_dir", str(runs[index]), *DEVICES]
+            if count > 1:
+                command += ["--hosts.coordinator", address, "--hosts.count", str(count), "--hosts.index", str(index)]
+            process = subprocess.Popen(
+                [*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            self.processes.append(process)
+
+    def end(self, seconds=300):
+        """Waits; returns exit codes, and standard output and error of each process."""
+        deadline = time.monotonic() + seconds
+        texts = []
+        for process in self.processes:
+            try:
+                texts.append(process.communicate(timeout=max(deadline - time.monotonic(), 1)))
+            except subprocess.TimeoutExpired:
+                for each in self.processes:
+                    each.kill()
+                raise
+        codes = [process.returncode for process in self.processes]
+        return codes, [tuple(GLOO.sub("", text) for text in of_process) for of_process in texts]
+
+
+def until(condition, hosts, seconds=200):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert all(process.poll() is None for process in hosts.processes), hosts.end(1)
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def rl_rows(run: Path) -> int:
+    file = run / "metrics.jsonl"
+    return file.read_text().count('"stage": "rl"') if file.exists() else 0
+
+
+def same(run, other):
+    assert tiny_run.metrics(run) == tiny_run.metrics(other)
+    for name in ("levels.jsonl", "trajectories.jsonl"):
+        assert (run / name).read_bytes() == (other / name).read_bytes()
+    step = tiny_run.checkpoints(run)[-1]
+    assert tiny_run.checkpoint(run, step) == tiny_run.checkpoint(other, step)
+    assert tiny_run.summary(run) == tiny_run.summary(other)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return tiny_run.write_config(tmp_path_factory.mktemp("hosts"))
+
+
+PLAYED = ("train/success", "train/return", "train/response_tokens")
+SHORT = ("--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1")
+
+
+@pytest.mark.parametrize("words", [SHORT, pytest.param((), marks=pytest.mark.slow)], ids=["short", "whole"])
+def test_two_processes_are_one_with_two_devices(file, tmp_path, words):
+    codes, texts = Hosts(1, file, tmp_path / "one", *words, devices=2).end()
+    assert codes == [0], texts
+    codes, texts = Hosts(2, file, tmp_path / "two", *words).end()
+    assert codes == [0, 0], texts
+    assert "after RL" in texts[0][0]
+    assert (texts[1][0], texts[0][1], texts[1][1]) == ("", "", "")
+    same(tmp_path / "two", tmp_path / "one")
+    assert json.loads((tmp_path / "two" / "summary.json").read_text())["devices"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["local", ""], ids=["in the process", "behind servers"])
+def test_every_host_has_services_for_its_episodes(tmp_path, url):
+    file = tmp_path / "served.yaml"
+    file.write_text(test_service_run.CONFIG.replace("url: local", f"url: '{url}'"))
+    codes, texts = Hosts(1, str(file), tmp_path / "one", devices=2).end()
+    assert codes == [0], texts
+    codes, texts = Hosts(2, str(file), tmp_path / "two").end()
+    assert codes == [0, 0], texts
+    one, two = (test_service_run.rows(tmp_path / name) for name in ("one", "two"))
+    assert one == two
+    assert tiny_run.summary(tmp_path / "one") == tiny_run.summary(tmp_path / "two")
+    if not url:
+        assert (tmp_path / "two" / "service-maze.log").exists()
+        assert (tmp_path / "two" / "service-maze-1.log").exists()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_processes_and_another_mesh(file, tmp_path):
+    """2 processes, then 1, then 4 on another mesh: what a single process on 4 devices gives, up to rounding."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    codes, texts = Hosts(1, file, whole, devices=4).end()
+    assert codes == [0], texts
+    for count, devices, iterations, words in (
+        (2, 1, 1, ()),
+        (1, 1, 2, ()),
+        (4, 1, 4, ("--mesh.fsdp", "2", "--mesh.tensor", "2")),
+    ):
+        codes, texts = Hosts(count, file, run, "--train.iterations", str(iterations), *words, devices=devices).end()
+        assert codes == [0] * count, texts
+    found, expected = ([row for row in tiny_run.metrics(x) if row["stage"] == "rl"] for x in (run, whole))
+    assert [row["iteration"] for row in found] == [1, 2, 3, 4]
+    # Only rounding depends on the devices; learning amplifies it.
+    for mine, other in zip(found, expected):
+        assert [mine[name] for name in PLAYED] == [other[name] for name in PLAYED]
+        assert mine["actor/entropy"] == pytest.approx(other["actor/entropy"], rel=0.02)
+    history = [json.loads(line) for line in (run / "config.history.jsonl").read_text().splitlines()]
+    assert {"mesh.fsdp", "mesh.tensor", "train.iterations"} <= set(history[-1]["changed"])
+    assert json.loads((run / "summary.json").read_text())["devices"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_when_a_process_is_killed_all_end_and_the_same_command_goes_on(file, tmp_path, killed):
+    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "4")
+    until(lambda: rl_rows(tmp_path / "run") >= 1, hosts)
+    hosts.processes[killed].kill()
+    codes, texts = hosts.end(60)
+    assert codes[killed] == -signal.SIGKILL
+    assert codes[1 - killed] != 0
+    assert any(sign in texts[1 - killed][1] for sign in LOST), texts
+    codes, texts = Hosts(2, file, tmp_path / "run", "--train.iterations", "4").end()
+    assert codes == [0, 0], texts
+    assert "going on from the checkpoint of step" in texts[0][0]
+    codes, texts = Hosts(1, file, tmp_path / "one", "--train.iterations", "4", devices=2).end()
+    assert codes == [0], texts
+    same(tmp_path / "run", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_saves_and_ends_all(file, tmp_path):
+    hosts = Hosts(2, file, tmp_path / "run", "--train.iterations", "100000", "--train.checkpoint_every", "100000")
+    until(lambda: rl_rows(tmp_path / "run") >= 3, hosts)
+    hosts.processes[1].terminate()
+    codes, texts = hosts.end(60)
+    assert codes == [143, 143], texts
+    step = tiny_run.metrics(tmp_path / "run")[-1]["step"]
+    sentence = f"agentrl: stopped by SIGTERM; the checkpoint of step {step} is kept; the same command goes on from it\n"
+    assert [text[1] for text in texts] == [sentence] * 2
+
+
+@pytest.mark.slow
+def test_hosts_that_do_not_share_the_folder_are_told(file, tmp_path):
+    """As if each had a file system of its own."""
+    codes, texts = Hosts(2, file, [tmp_path / "run", tmp_path / "other"]).end()
+    assert codes == [2, 2], texts
+    assert all("process 1 does not see the folder of process 0" in text[1] for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--hosts.count", "2"), "hosts.coordinator is empty"),
+        (("--hosts.coordinator", "auto", "--hosts.index", "0"), "hosts.coordinator is auto"),
+        (("--hosts.coordinator", "here", "--hosts.count", "2", "--hosts.index", "0"), "expected HOST:PORT"),
+        (("--hosts.coordinator", "here:1", "--hosts.count", "2", "--hosts.index", "2"), "from 0 to count - 1"),
+        (("--hosts.coordinator", "here:1", "--hosts.count", "2"), "give both"),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(file, words, message):
+    code, _, err = tiny_run.command("train", file, *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err

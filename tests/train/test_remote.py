@@ -1,0 +1,82 @@
+"""Run folders in an object store, here the store of `fsspec` in memory."""
+
+import fsspec
+import pytest
+import tiny_run
+from etils import epath
+from etils.epath import backend
+
+from agentrl_jax.config import load_config
+from agentrl_jax.errors import UserError
+from agentrl_jax.runs.digests import DamageError, check_digests, is_complete, write_digests
+from agentrl_jax.runs.run_folder import RunFolder
+
+PLACE = "gs://bucket/runs/a"
+ROW = {"step": 1, "stage": "imitation", "imitation/loss": 1.5}
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch):
+    """Takes the place of Google's store; what is stored is dropped afterwards."""
+    store = fsspec.filesystem("memory")
+    in_memory = backend._FileSystemSpecBackend()
+    monkeypatch.setattr(in_memory, "_get_filesystem", lambda name: store)
+    monkeypatch.setattr(in_memory, "fs", lambda path: store)
+    monkeypatch.setattr("etils.epath.gpath._PREFIX_TO_BACKEND", {"gs": in_memory, None: backend._OsPathBackend()})
+    yield store
+    store.store.clear()
+    store.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def config(tmp_path):
+    return load_config(tiny_run.write_config(tmp_path))
+
+
+def test_records_are_uploaded_and_a_run_goes_on_elsewhere(config):
+    with RunFolder(config, PLACE) as folder:
+        assert folder.checkpoints == f"{PLACE}/checkpoints"
+        folder.log(ROW)
+        assert not (epath.Path(PLACE) / "metrics.jsonl").exists()
+        folder.upload()
+        first = (epath.Path(PLACE) / "metrics.jsonl").read_text()
+        folder.log(ROW | {"step": 2})
+        local = folder.path
+    assert not local.exists()
+    stored = (epath.Path(PLACE) / "metrics.jsonl").read_text()
+    assert stored.startswith(first)
+    assert stored.count("step") == 2
+    with RunFolder(config, PLACE) as folder:
+        assert [row["step"] for row in folder.metrics()] == [1, 2]
+        assert folder.truncate(1) == []
+    assert (epath.Path(PLACE) / "metrics.jsonl").read_text() == first
+
+
+def test_a_run_that_is_taken_over_ends(config):
+    first = RunFolder(config, PLACE)
+    second = RunFolder(config, PLACE)
+    with pytest.raises(UserError, match="another run is writing to it"):
+        first.upload()
+    second.log(ROW)
+    second.close()
+    assert (epath.Path(PLACE) / "metrics.jsonl").exists()
+
+
+def test_another_configuration_is_refused(config):
+    with RunFolder(config, PLACE) as folder:
+        folder.log(ROW)
+    with pytest.raises(UserError, match="seed"):
+        RunFolder(config.replace(seed=7), PLACE)
+
+
+def test_digests_are_written_and_checked_there():
+    folder = epath.Path(PLACE) / "checkpoints" / "3"
+    (folder / "state").mkdir(parents=True)
+    (folder / "state" / "a").write_text("a")
+    assert not is_complete(folder)
+    write_digests(folder)
+    assert is_complete(folder)
+    check_digests(folder)
+    (folder / "state" / "a").write_text("b")
+    with pytest.raises(DamageError, match="a is damaged"):
+        check_digests(folder)
