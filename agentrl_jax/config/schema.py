@@ -171,6 +171,10 @@ class ModelConfig(Section):
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass recomputes instead of storing. none: the attention scores only; dots: everything except
     products with parameters and attention outputs; full: everything in a layer."""
+    attention: Literal["auto", "blocks", "cudnn", "splash"] = "auto"
+    """Attention over whole rows, while learning. blocks: plain JAX, for all devices; cudnn: a kernel for NVIDIA GPUs,
+    with bfloat16 activations; splash: a kernel for TPUs. auto: the kernel of the devices where it serves, else
+    blocks."""
 
 
 class RolloutConfig(Section):

@@ -113,7 +113,7 @@ def _attend_block(
             mask &= keys > queries - window
         return mask[None] if ids is None else mask & (ids[0][:, :, None] == ids[1][:, None, :])
 
-    return jax.checkpoint(lambda *x: attend(*x, seen(ids)))(query, key, value)
+    return jax.checkpoint(lambda q, k, v: attend(q, k, v, seen(ids)))(query, key, value)
 
 
 def _round_up(number: int, multiple: int) -> int:

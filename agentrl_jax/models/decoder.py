@@ -182,9 +182,12 @@ def forward(
 
     def attend(windows, kind, query, key, value):
         ids = None if segment_ids is None else segment_ids[: len(query), : key.shape[2]]
-        kinds = [
-            functools.partial(row_attention.attention, window=window, segment_ids=ids) for window in sorted({*windows})
-        ]
+        options: dict[str, Any] = {"segment_ids": ids, "implementation": config.attention}
+
+        def kind_of(window):
+            return lambda *arrays: row_attention.attention(*arrays, window=window, **options)
+
+        kinds = [kind_of(window) for window in sorted({*windows})]
         if kind is None:
             return kinds[0](query, key, value)
         # Windows are static, so that keys outside are skipped; one loop over layers chooses among the different ones.
