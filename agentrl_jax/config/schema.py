@@ -296,10 +296,17 @@ class MeshConfig(Section):
 
     fsdp: Positive = 1
     """Devices that share parameters, optimizer state and rows while learning."""
+    sequence: Positive = 1
+    """Devices that share the positions of the same rows while learning, for long contexts; in a rollout each plays
+    different episodes."""
     tensor: Positive = 1
     """Devices that share each matrix and its heads."""
     rollout: Literal["rows", "wide"] = "rows"
     """Use of the fsdp devices in a rollout. rows: each plays different episodes; wide: they share each matrix too."""
+
+    def axes(self) -> dict[str, int]:
+        """Sizes of the mesh axes that are set here, by name."""
+        return {"fsdp": self.fsdp, "sequence": self.sequence, "tensor": self.tensor}
 
 
 class Config(Section):
@@ -310,7 +317,8 @@ class Config(Section):
     run_dir: str = ""
     """Folder of the run; empty: runs/<name of the YAML file>."""
     devices: Count = 1
-    """Devices of the run; 0: all available ones. Devices beyond mesh.fsdp * mesh.tensor are data-parallel replicas."""
+    """Devices of the run; 0: all available ones. Devices beyond mesh.fsdp * mesh.sequence * mesh.tensor are
+    data-parallel replicas."""
     mesh: MeshConfig = MeshConfig()
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)
     """Tasks of the batch, each with its groups and its metrics."""

@@ -17,7 +17,7 @@ from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
-from agentrl_jax.models import attention, layers, matmul, row_attention
+from agentrl_jax.models import attention, layers, matmul, row_attention, sequence_attention
 from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
@@ -161,6 +161,7 @@ def forward(
     *,
     shared_prefix_len: int = 0,
     segment_ids: Int[Array, "B S"] | None = None,
+    sequence_axis: str = "",
     remat: Remat = "none",
     gather: NoGather = NO_GATHER,
 ) -> Float[Array, "B S D"]:
@@ -168,26 +169,35 @@ def forward(
 
     The first `shared_prefix_len` tokens, fewer than S, are the same in every row and computed only once. A token sees
     only tokens with its own id in `segment_ids`, for rows packed with several sequences; rotary positions are those in
-    the row, of which only differences matter. `gather` all-gathers sharded parameters, except the embedding, which must
-    be gathered already.
+    the row, of which only differences matter. Inside a `jax.shard_map` over `sequence_axis`, each device computes its
+    share of the positions of the same rows, see `sequence_attention`; a shared prefix is then computed for every row.
+    `gather` all-gathers sharded parameters, except the embedding, which must be gathered already.
     """
     batch, length = tokens.shape
     params = as_activations(params, config)
-    cos, sin = layers.rotary_angles(jnp.arange(length)[None], config)
+    if sequence_axis:
+        shared_prefix_len = 0
+        more = ((0, 0), (0, -length % (2 * jax.lax.axis_size(sequence_axis))))
+        tokens = jnp.pad(tokens, more)
+        segment_ids = None if segment_ids is None else jnp.pad(segment_ids, more, "edge")
+    positions = jnp.arange(tokens.shape[1])[None]
+    if sequence_axis:
+        tokens, positions = (sequence_attention.shard_positions(x, sequence_axis) for x in (tokens, positions))
+    cos, sin = layers.rotary_angles(positions, config)
     # A shared prefix is a first chunk with one row; all rows of the second chunk read its keys and values.
-    starts = (0, shared_prefix_len, length) if shared_prefix_len else (0, length)
+    starts = (0, shared_prefix_len, tokens.shape[1]) if shared_prefix_len else (0, tokens.shape[1])
     spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
     # A window that holds the whole row is none.
     windows = [window if window < length else 0 for window in config.windows] or [0] * config.num_layers
 
     def attend(windows, kind, query, key, value):
-        ids = None if segment_ids is None else segment_ids[: len(query), : key.shape[2]]
-        options: dict[str, Any] = {"segment_ids": ids, "implementation": config.attention}
-
-        def kind_of(window):
-            return lambda *arrays: row_attention.attention(*arrays, window=window, **options)
-
-        kinds = [kind_of(window) for window in sorted({*windows})]
+        options: dict[str, Any] = {"segment_ids": segment_ids, "implementation": config.attention}
+        function: Callable[..., Any] = row_attention.attention
+        if sequence_axis:
+            function = functools.partial(sequence_attention.sequence_attention, axis_name=sequence_axis)
+        elif segment_ids is not None:
+            options["segment_ids"] = segment_ids[: len(query), : key.shape[2]]
+        kinds = [functools.partial(function, window=window, **options) for window in sorted({*windows})]
         if kind is None:
             return kinds[0](query, key, value)
         # Windows are static, so that keys outside are skipped; one loop over layers chooses among the different ones.
@@ -224,6 +234,8 @@ def forward(
         chunks, _ = jax.lax.scan(of_layer if recomputed is None else recomputed(of_layer), chunks, (stack, kinds))
         first = last
     x = jnp.concatenate([jnp.broadcast_to(chunk, (batch, *chunk.shape[1:])) for chunk in chunks], axis=1)
+    if sequence_axis:
+        x = sequence_attention.all_gather_positions(x, sequence_axis)[:, :length]
     x, norm = gather.after(x, {"final_norm": params["final_norm"]})
     return layers.rms_norm(x, norm["final_norm"], config.norm_eps)
 

@@ -1,15 +1,16 @@
 """Attention over rows whose positions are shared out to the devices of a mesh axis (context parallelism).
 
-For use inside `jax.shard_map`. Of 2 n equal pieces of a row, device i of n has the pieces i and 2 n - 1 - i, so that all
+For use inside `jax.shard_map`. Of 2 n equal pieces of a row, device i of n has pieces i and 2 n - 1 - i, so that all
 devices compute equally many pairs of a query and an earlier key. Keys and values are all-gathered (Llama 3, Dubey et
-al. 2024, section 3.3.2) instead of passed around a ring or exchanged for heads: few key-value heads make them small, one
-collective per layer takes them where a ring needs n - 1, any number of heads is served, and each piece is computed by
+al. 2024, section 3.3.2), not passed around a ring or exchanged for heads: with few key-value heads they are small, one
+collective of a layer takes them where a ring needs n - 1, any number of heads is served, and each piece is computed by
 the same functions, masks and sums as a whole row.
 
 Shapes: as in `attention`, with `S` positions of a row and `P` = S / n of them on each device.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def sequence_attention(
     def of_piece(number, query, key, value):
         end = (number + 1) * size
         ids = None if segment_ids is None else segment_ids[:, :end]
-        options = {"window": window, "segment_ids": ids, "implementation": implementation}
+        options: dict[str, Any] = {"window": window, "segment_ids": ids, "implementation": implementation}
         return attention(query, key[:, :, :end], value[:, :, :end], **options)
 
     def of_device(index, query, key, value):

@@ -99,7 +99,7 @@ def make_plan(
         UserError: the configuration does not fit the devices.
         ValueError: the configuration does not fit the devices, or the model is unknown.
     """
-    mesh = make_mesh(devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+    mesh = make_mesh(devices, **config.mesh.axes())
     config = config.replace(devices=mesh.size)
     validate(config)
     run = _AbstractRun(config, mesh, model)

@@ -67,5 +67,7 @@ def test_lengths_that_cannot_be_divided_are_refused():
     divided = jax.shard_map(
         lambda x: shard_positions(x, "sequence"), mesh=MESH, in_specs=Spec(), out_specs=Spec(None, "sequence")
     )
-    with pytest.raises(ValueError, match="20 positions cannot be divided .* pad them to a multiple of 8"):
+    with pytest.raises(
+        ValueError, match="20 positions cannot be divided into two equal pieces for each of 4 devices; pad them to a"
+    ):
         jax.eval_shape(divided, jnp.zeros((1, 20)))
