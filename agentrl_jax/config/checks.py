@@ -265,19 +265,22 @@ def _training(config: Config) -> Iterator[str]:
 def _devices(config: Config) -> Iterator[str]:
     algo, mesh, slots, (_, rows) = config.algo, config.mesh, config.rollout.slots, _kept(config)
     this = f"devices is {config.devices}"
-    if config.devices % (mesh.fsdp * mesh.tensor):
-        yield f"mesh.fsdp x mesh.tensor is {mesh.fsdp} x {mesh.tensor}, which does not divide {this}; use a divisor"
-    if algo.mismatch.kind == "replay" and (mesh.tensor > 1 or mesh.rollout != "rows"):
-        given = f"mesh.tensor is {mesh.tensor} and mesh.rollout {mesh.rollout}"
-        yield f"algo.mismatch is replay, but {given}; use 1 and rows, so that shapes are equal, or algo.mismatch tis"
+    if config.devices % (mesh.fsdp * mesh.sequence * mesh.tensor):
+        given = f"{mesh.fsdp} x {mesh.sequence} x {mesh.tensor}"
+        yield f"mesh.fsdp x mesh.sequence x mesh.tensor is {given}, which does not divide {this}; use a divisor"
+    if algo.mismatch.kind == "replay" and (mesh.sequence > 1 or mesh.tensor > 1 or mesh.rollout != "rows"):
+        given = f"mesh.sequence is {mesh.sequence}, mesh.tensor {mesh.tensor} and mesh.rollout {mesh.rollout}"
+        yield f"algo.mismatch is replay, but {given}; use 1, 1 and rows, so that shapes are equal, or algo.mismatch tis"
     # With `devices: 0` the number of devices is not known yet; a run checks again when it is.
-    learners = max(config.devices // mesh.tensor, 1)
-    replicas = max(learners // mesh.fsdp, 1) if mesh.rollout == "wide" else learners
+    learners = max(config.devices // (mesh.sequence * mesh.tensor), 1)
+    replicas = max(config.devices // (mesh.tensor * (mesh.fsdp if mesh.rollout == "wide" else 1)), 1)
     if config.groups % replicas:
         yield f"{this}, with {replicas} replicas, but a batch has {config.groups} groups; make these a multiple"
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % (microbatches * learners):
-        keys = "devices, mesh.tensor, groups, rollout.group_size, algo.minibatches or algo.grad_accum_steps"
+        keys = (
+            "devices, mesh.sequence, mesh.tensor, groups, rollout.group_size, algo.minibatches or algo.grad_accum_steps"
+        )
         yield f"{this}, with {learners} learners, but a microbatch has {rows // microbatches} rows; change {keys}"
     episodes = config.groups * config.rollout.group_size
     if slots * replicas > episodes:

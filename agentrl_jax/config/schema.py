@@ -171,6 +171,10 @@ class ModelConfig(Section):
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass recomputes instead of storing. none: the attention scores only; dots: everything except
     products with parameters and attention outputs; full: everything in a layer."""
+    attention: Literal["auto", "blocks", "cudnn", "splash"] = "auto"
+    """Attention over whole rows, while learning. blocks: plain JAX, for all devices; cudnn: a kernel for NVIDIA GPUs,
+    with bfloat16 activations; splash: a kernel for TPUs. auto: the kernel of the devices where it serves, else
+    blocks."""
 
 
 class RolloutConfig(Section):
@@ -295,10 +299,17 @@ class MeshConfig(Section):
 
     fsdp: Positive = 1
     """Devices that share parameters, optimizer state and rows while learning."""
+    sequence: Positive = 1
+    """Devices that share the positions of the same rows while learning, for long contexts; in a rollout each plays
+    different episodes."""
     tensor: Positive = 1
     """Devices that share each matrix and its heads."""
     rollout: Literal["rows", "wide"] = "rows"
     """Use of the fsdp devices in a rollout. rows: each plays different episodes; wide: they share each matrix too."""
+
+    def axes(self) -> dict[str, int]:
+        """Sizes of the mesh axes that are set here, by name."""
+        return {"fsdp": self.fsdp, "sequence": self.sequence, "tensor": self.tensor}
 
 
 class HostsConfig(Section):
@@ -322,8 +333,8 @@ class Config(Section):
     """Folder of the run; empty: runs/<name of the YAML file>."""
     devices: Count = 1
     """Devices of the run, on all hosts together; 0: all available ones, which a run on several hosts always uses.
-    Devices beyond mesh.fsdp * mesh.tensor are data-parallel replicas. A machine without accelerators simulates several
-    devices on its CPU."""
+    Devices beyond mesh.fsdp * mesh.sequence * mesh.tensor are data-parallel replicas. A machine without accelerators
+    simulates several devices on its CPU."""
     mesh: MeshConfig = MeshConfig()
     hosts: HostsConfig = HostsConfig()
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] = (TaskConfig(env="SimpleSokoban", groups=8),)

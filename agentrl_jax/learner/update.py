@@ -160,7 +160,9 @@ def _gradient(
         return lambda part: gradient_of(part.replace(tokens=part.tokens[:, :length]))
 
     shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], microbatches))
-    zeros = shards.varying(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+    (loss, grads, sums), peaks = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    loss, sums, peaks = shards.varying_rows((loss, sums, peaks))
+    zeros = (loss, shards.varying(grads), sums), peaks
 
     size, buckets = batch.tokens.shape[1], config.length_buckets
     lengths = [max(-(-size * step // buckets), model.shared_prefix_len + 1) for step in range(1, buckets + 1)]

@@ -5,6 +5,7 @@ to the token at `position` and are computed from the tokens before it. Logits ar
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -34,6 +35,8 @@ class ActorCritic:
         lora: if given, the policy and a separate critic are adapters of one frozen decoder.
         frozen_layers: number of first layers that are frozen together with the embedding, or, with LoRA, that have no
             adapter; 0 trains everything. No gradient is computed through these layers.
+        sequence_axis: mesh axis of a `jax.shard_map` whose devices share the positions of the same rows, and the tokens
+            to score; empty: none. Gradients are then those of a device's share, to be summed over the axis.
     """
 
     decoder: DecoderConfig
@@ -43,6 +46,7 @@ class ActorCritic:
     frozen_layers: int = 0
     remat: Remat = "none"
     gather: NoGather = NO_GATHER
+    sequence_axis: str = ""
 
     def __post_init__(self):
         if not 0 <= self.frozen_layers < self.decoder.num_layers:
@@ -128,6 +132,50 @@ def score_tokens(
     gets no gradient, and a measure of the distance between the two distributions, see `token_scores.compare`. Scores
     outside of `mask` are not needed: those that read the vocabulary may be 0.
     """
+
+    needed = jnp.ones(position.shape, bool) if mask is None else mask
+
+    def score(position, needed):
+        of_some = None if mask is None else needed
+        return _score_tokens(params, model, tokens, position, temperature, compared, of_some)
+
+    return _share_positions(score, model, position, needed)
+
+
+def _share_positions(
+    score: Callable[[Positions, Bool[Array, "N K"]], Any],
+    model: ActorCritic,
+    position: Positions,
+    mask: Bool[Array, "N K"],
+) -> Any:
+    """Scores [N, K] of all positions, of which each device of `model.sequence_axis` computes a share."""
+    axis = model.sequence_axis
+    if not axis:
+        return score(position, mask)
+    devices, number = jax.lax.axis_size(axis), position.shape[1]
+    share = -(-number // devices)
+    start = jax.lax.axis_index(axis) * share
+    missing = ((0, 0), (0, devices * share - number))
+    padded, needed = jnp.pad(position, missing, "edge"), jnp.pad(mask, missing)
+    scores = score(*(jax.lax.dynamic_slice_in_dim(x, start, share, axis=1) for x in (padded, needed)))
+
+    def gather(x):
+        # A sum of disjoint shares instead of an all-gather, because its result counts as replicated.
+        whole = jnp.zeros(padded.shape, x.dtype)
+        return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(whole, x, start, axis=1), axis)[:, :number]
+
+    return jax.tree.map(gather, scores)
+
+
+def _score_tokens(
+    params: dict[str, Any],
+    model: ActorCritic,
+    tokens: Tokens,
+    position: Positions,
+    temperature: Temperature,
+    compared: tuple[Any, Measure] | None,
+    mask: Bool[Array, "N K"] | None,
+) -> TokenScores:
     policy, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position)
     token = jnp.take_along_axis(tokens, position, axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
@@ -160,7 +208,8 @@ def logprobs(
 
 def values(params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions) -> Scores:
     """The critic's values before the tokens at `position`; arguments as in `score_tokens`."""
-    return _value(params, model, tokens, position, None)
+    all_of_them = jnp.ones(position.shape, bool)
+    return _share_positions(lambda at, _: _value(params, model, tokens, at, None), model, position, all_of_them)
 
 
 def _value(
@@ -201,6 +250,12 @@ def _hidden_and_head(
 def _hidden(policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions) -> Float[Array, "N K D"]:
     """Hidden states from which the tokens at `position` are predicted."""
     hidden = decoder.forward(
-        policy, model.decoder, tokens, shared_prefix_len=model.shared_prefix_len, remat=model.remat, gather=model.gather
+        policy,
+        model.decoder,
+        tokens,
+        shared_prefix_len=model.shared_prefix_len,
+        sequence_axis=model.sequence_axis,
+        remat=model.remat,
+        gather=model.gather,
     )
     return jnp.take_along_axis(hidden, position[..., None] - 1, axis=1)

@@ -51,7 +51,7 @@ def attend_by_rows(query: Query, key: Keys, value: Keys, visible: Visible) -> Qu
     most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
     if chunk == 1 or most >= batch:
         return jax.checkpoint(attend)(query, key, value, visible)
-    return _by_rows(most, jax.checkpoint(attend), query, key, value, visible)
+    return by_rows(most, jax.checkpoint(attend), query, key, value, visible)
 
 
 def attend_cached(query: Query, key: Keys, value: Keys, visible: Visible, filled: Int[Array, ""]) -> Query:
@@ -77,13 +77,13 @@ def _attend_quarters(filled, query, key, value, visible):
 
         # The slice of all rows would be copied to memory first; the slice of a few rows stays in the CPU's cache.
         most = min(CACHED_AT_ONCE // (2 * kv_heads * head_dim), SCORES_AT_ONCE // (chunk * heads)) // length
-        return lambda *arrays: _by_rows(most, attend_first, *arrays)
+        return lambda *arrays: by_rows(most, attend_first, *arrays)
 
     quarter = jnp.sum(filled > jnp.array(lengths[:-1]))
     return jax.lax.switch(quarter, [over(length) for length in lengths], query, key, value, visible)
 
 
-def _by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *arrays: jax.Array) -> jax.Array:
+def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *arrays: jax.Array) -> jax.Array:
     """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast."""
     batch = len(query)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)

@@ -17,7 +17,7 @@ from flax import struct
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
-from agentrl_jax.models import attention, layers, matmul
+from agentrl_jax.models import attention, layers, matmul, row_attention, sequence_attention
 from agentrl_jax.models.shape import DecoderConfig
 
 Params = Any
@@ -160,27 +160,52 @@ def forward(
     tokens: Int[Array, "B S"],
     *,
     shared_prefix_len: int = 0,
+    segment_ids: Int[Array, "B S"] | None = None,
+    sequence_axis: str = "",
     remat: Remat = "none",
     gather: NoGather = NO_GATHER,
 ) -> Float[Array, "B S D"]:
     """Hidden states of full rows, which start at position 0 and are padded on the right; layers are scanned.
 
-    The first `shared_prefix_len` tokens, fewer than S, are the same in every row and computed only once. `gather`
-    all-gathers sharded parameters, except the embedding, which must be gathered already.
+    The first `shared_prefix_len` tokens, fewer than S, are the same in every row and computed only once. A token sees
+    only tokens with its own id in `segment_ids`, for rows packed with several sequences; rotary positions are those in
+    the row, of which only differences matter. Inside a `jax.shard_map` over `sequence_axis`, each device computes its
+    share of the positions of the same rows, see `sequence_attention`; a shared prefix is then computed for every row.
+    `gather` all-gathers sharded parameters, except the embedding, which must be gathered already.
     """
     batch, length = tokens.shape
     params = as_activations(params, config)
-    positions = jnp.arange(length)
-    cos, sin = layers.rotary_angles(positions[None], config)
-    visible = attention.visible(positions[None], length)
+    if sequence_axis:
+        shared_prefix_len = 0
+        more = ((0, 0), (0, -length % (2 * jax.lax.axis_size(sequence_axis))))
+        tokens = jnp.pad(tokens, more)
+        segment_ids = None if segment_ids is None else jnp.pad(segment_ids, more, "edge")
+    positions = jnp.arange(tokens.shape[1])[None]
+    if sequence_axis:
+        tokens, positions = (sequence_attention.shard_positions(x, sequence_axis) for x in (tokens, positions))
+    cos, sin = layers.rotary_angles(positions, config)
     # A shared prefix is a first chunk with one row; all rows of the second chunk read its keys and values.
-    starts = (0, shared_prefix_len, length) if shared_prefix_len else (0, length)
+    starts = (0, shared_prefix_len, tokens.shape[1]) if shared_prefix_len else (0, tokens.shape[1])
     spans = [slice(start, end) for start, end in itertools.pairwise(starts)]
+    # A window that holds the whole row is none.
+    windows = [window if window < length else 0 for window in config.windows] or [0] * config.num_layers
 
-    def layer(chunks, layer_inputs):
-        weights, window = layer_inputs
+    def attend(windows, kind, query, key, value):
+        options: dict[str, Any] = {"segment_ids": segment_ids, "implementation": config.attention}
+        function: Callable[..., Any] = row_attention.attention
+        if sequence_axis:
+            function = functools.partial(sequence_attention.sequence_attention, axis_name=sequence_axis)
+        elif segment_ids is not None:
+            options["segment_ids"] = segment_ids[: len(query), : key.shape[2]]
+        kinds = [functools.partial(function, window=window, **options) for window in sorted({*windows})]
+        if kind is None:
+            return kinds[0](query, key, value)
+        # Windows are static, so that keys outside are skipped; one loop over layers chooses among the different ones.
+        return jax.checkpoint(lambda *arrays: jax.lax.switch(kind, kinds, *arrays))(query, key, value)
+
+    def layer(windows, chunks, layer_inputs):
+        weights, kind = layer_inputs
         weights = gather(weights)
-        seen = visible if window is None else visible & attention.within(window, positions[None], length)
         after, keys, values = [], [], []
         for x, span in zip(chunks, spans):
             query, key, value = layers.project(weights, config, x, (cos[:, span], sin[:, span]))
@@ -190,13 +215,12 @@ def forward(
                 jnp.concatenate([jnp.broadcast_to(part, (len(x), *part.shape[1:])) for part in parts], axis=2)
                 for parts in (keys, values)
             )
-            mixed = checkpoint_name(attention.attend_by_rows(query, key, value, seen[:, span, : span.stop]), MIXED)
+            mixed = checkpoint_name(attend(windows, kind, query, key, value), MIXED)
             after.append(layers.finish(weights, config, x, mixed))
         return after, None
 
     rows = [tokens[:1], tokens] if shared_prefix_len else [tokens]
     chunks = [params["embedding"][some[:, span]] for some, span in zip(rows, spans)]
-    windows = np.array(config.windows, np.int32) if any(config.windows) else None
     recomputed = REMAT[remat]
     if gather is not NO_GATHER and recomputed is None:
         policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
@@ -204,10 +228,14 @@ def forward(
     first = 0
     for stack in split_stacks(params)[1]:
         last = first + stack["attention_norm"].shape[0]
-        inputs = (stack, None if windows is None else windows[first:last])
-        chunks, _ = jax.lax.scan(layer if recomputed is None else recomputed(layer), chunks, inputs)
+        of_stack = windows[first:last]
+        kinds = np.searchsorted(sorted({*of_stack}), of_stack) if len({*of_stack}) > 1 else None
+        of_layer = functools.partial(layer, of_stack)
+        chunks, _ = jax.lax.scan(of_layer if recomputed is None else recomputed(of_layer), chunks, (stack, kinds))
         first = last
     x = jnp.concatenate([jnp.broadcast_to(chunk, (batch, *chunk.shape[1:])) for chunk in chunks], axis=1)
+    if sequence_axis:
+        x = sequence_attention.all_gather_positions(x, sequence_axis)[:, :length]
     x, norm = gather.after(x, {"final_norm": params["final_norm"]})
     return layers.rms_norm(x, norm["final_norm"], config.norm_eps)
 

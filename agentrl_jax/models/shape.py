@@ -1,6 +1,10 @@
 """The shape of a decoder: all static settings of the model."""
 
 import dataclasses
+from typing import Literal
+
+Attention = Literal["auto", "blocks", "cudnn", "splash"]
+"""Implementations of attention over whole rows, see `row_attention.attention`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class DecoderConfig:
             window. Empty: no window in any layer.
         dtype: dtype of activations and products; norms, rotary angles, softmax and logits are always f32.
         cache_dtype: dtype of cached keys and values; empty: `dtype`.
+        attention: implementation of attention over whole rows; no part of the mathematics.
     """
 
     vocab_size: int
@@ -59,6 +64,7 @@ class DecoderConfig:
     windows: tuple[int, ...] = ()
     dtype: str = "float32"
     cache_dtype: str = ""
+    attention: Attention = "auto"
 
     def __post_init__(self):
         if self.head_dim % 2:

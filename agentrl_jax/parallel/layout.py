@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
-from agentrl_jax.parallel.mesh import DATA, FSDP, TENSOR
+from agentrl_jax.parallel.mesh import DATA, FSDP, SEQUENCE, TENSOR
 
 Axis = str | tuple[str, ...] | None
 """Mesh axes that shard a logical axis; None: it is not sharded."""
@@ -71,11 +71,16 @@ class Rules:
 UPDATE = Rules(vocab=TENSOR, embed_dim=FSDP, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
 """Learning: matrices are sharded over fsdp and tensor, and all-gathered over fsdp layer by layer."""
 
-ROLLOUT = Rules(vocab=TENSOR, embed_dim=None, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP))
-"""Decoding: the embedding dimension is not sharded; every data and fsdp device plays different episodes."""
+ROLLOUT = Rules(vocab=TENSOR, embed_dim=None, heads=TENSOR, kv_heads=TENSOR, mlp=TENSOR, rows=(DATA, FSDP, SEQUENCE))
+"""Decoding: the embedding dimension is not sharded; all devices but those of `tensor` play different episodes."""
 
 WIDE_ROLLOUT = Rules(
-    vocab=(FSDP, TENSOR), embed_dim=None, heads=(FSDP, TENSOR), kv_heads=(FSDP, TENSOR), mlp=(FSDP, TENSOR), rows=DATA
+    vocab=(FSDP, TENSOR),
+    embed_dim=None,
+    heads=(FSDP, TENSOR),
+    kv_heads=(FSDP, TENSOR),
+    mlp=(FSDP, TENSOR),
+    rows=(DATA, SEQUENCE),
 )
 """Decoding of a model too large for `ROLLOUT`: fsdp is a second tensor axis."""
 

@@ -1,4 +1,4 @@
-"""The devices of a run as a mesh with the axes `data`, `fsdp` and `tensor`."""
+"""The devices of a run as a mesh with the axes `data`, `fsdp`, `sequence` and `tensor`."""
 
 import contextlib
 import os
@@ -9,8 +9,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-MESH_AXES = (DATA, FSDP, TENSOR)
+DATA, FSDP, SEQUENCE, TENSOR = "data", "fsdp", "sequence", "tensor"
+MESH_AXES = (DATA, FSDP, SEQUENCE, TENSOR)
 
 
 def simulate_cpu_devices(count: int) -> None:
@@ -24,16 +24,16 @@ def simulate_cpu_devices(count: int) -> None:
             jax.config.update("jax_num_cpu_devices", count)
 
 
-def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, tensor: int = 1) -> Mesh:
-    """A mesh with the axes (data, fsdp, tensor); `data` is the number of devices / (fsdp x tensor).
+def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequence: int = 1, tensor: int = 1) -> Mesh:
+    """A mesh with the axes (data, fsdp, sequence, tensor); `data` is the number of devices divided by the others.
 
     `devices` are given, or so many of the run are taken; 0: all. While learning, parameters, optimizer state and rows
-    are sharded over `fsdp` devices; each matrix is sharded over `tensor` devices. Across slices, which only a slower
-    network connects, there is only the axis `data`.
+    are sharded over `fsdp` devices; the positions of a row over `sequence` devices; each matrix over `tensor` devices.
+    Across slices, which only a slower network connects, there is only the axis `data`.
 
     Raises:
-        ValueError: there are too few devices, fsdp x tensor does not divide their number or that of a slice, or some
-            devices of a run on several hosts would be left out.
+        ValueError: there are too few devices, fsdp x sequence x tensor does not divide their number or that of a slice,
+            or some devices of a run on several hosts would be left out.
     """
     if isinstance(devices, int):
         present, hosts = jax.devices(), jax.process_count()
@@ -43,15 +43,15 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, tensor:
             raise ValueError(f"devices is {devices}, but {here} {len(present)}; set devices to {allowed}")
         devices = present[: devices or None]
     slices = len({getattr(device, "slice_index", 0) for device in devices})
-    if len(devices) % (fsdp * tensor * slices):
+    if len(devices) % (fsdp * sequence * tensor * slices):
         raise ValueError(
-            f"fsdp x tensor is {fsdp} x {tensor}, which does not divide the {len(devices)} devices"
-            + (f" in {slices} slices" if slices > 1 else "")
-            + "; use a divisor"
+            f"fsdp x sequence x tensor is {fsdp} x {sequence} x {tensor}, which does not divide the {len(devices)} "
+            f"devices{f' in {slices} slices' if slices > 1 else ''}; use a divisor"
         )
-    shape = (len(devices) // (fsdp * tensor), fsdp, tensor)
+    shape = (len(devices) // (fsdp * sequence * tensor), fsdp, sequence, tensor)
+    types = (AxisType.Auto,) * len(shape)
     if slices == 1:
-        return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=(AxisType.Auto,) * 3)
-    of_slice = (shape[0] // slices, fsdp, tensor)
-    grid = mesh_utils.create_hybrid_device_mesh(of_slice, (slices, 1, 1), devices=devices)
-    return Mesh(np.asarray(grid), MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+        return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=types)
+    of_slice = (shape[0] // slices, *shape[1:])
+    grid = mesh_utils.create_hybrid_device_mesh(of_slice, (slices, 1, 1, 1), devices=devices)
+    return Mesh(np.asarray(grid), MESH_AXES, axis_types=types)

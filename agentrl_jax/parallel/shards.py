@@ -1,4 +1,4 @@
-"""Division of the rows of a batch among devices, for use inside `jax.shard_map`.
+"""Division of the rows of a batch, and of their positions, among devices, for use inside `jax.shard_map`.
 
 Shapes: `N` rows of the batch, `R` shards of it.
 """
@@ -19,12 +19,14 @@ from agentrl_jax.parallel.mesh import DATA, FSDP
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch are divided among devices. With one shard every method is the identity."""
+    """How the rows of a batch are divided among devices. On one device every method is the identity."""
 
     count: int = 1
     """R. Above 1 the methods must run inside `jax.shard_map` over `axes`."""
     axes: tuple[str, ...] = (DATA,)
     """Mesh axes that the rows are sharded over."""
+    sequence: tuple[str, ...] = ()
+    """Mesh axes of devices that have the same rows and divide their positions, see `models.sequence_attention`."""
 
     def shard_rows(self, tree: Any, *, contiguous: bool = False) -> Any:
         """This device's shard of replicated rows: leaves [N, ...] -> [N / R, ...].
@@ -63,15 +65,14 @@ class Shards:
         return tree if self.count == 1 else jax.lax.psum(tree, self.axes)
 
     def sum_of_gradients(self, grads: Any, params: Any) -> Any:
-        """Sum over shards of the gradients; `params` are the parameters before they were marked as varying.
+        """Sum over devices of the gradients; `params` are the parameters before they were marked as varying.
 
         The gradient of a sharded parameter is already summed over the devices that it is sharded over.
         """
-        if self.count == 1:
-            return grads
 
         def add(grad, param):
-            return jax.lax.psum(grad, tuple(axis for axis in self.axes if axis not in _varying(param)))
+            over = tuple(axis for axis in self._divided if axis not in _varying(param))
+            return jax.lax.psum(grad, over) if over else grad
 
         return jax.tree.map(add, grads, params)
 
@@ -102,23 +103,34 @@ class Shards:
 
     def after(self, done: Any, tree: Any) -> Any:
         """`tree`, made to depend on `done`, so that loops with collectives that read it start after `done`."""
-        return after(done, tree) if self._sharded_params else tree
+        return after(done, tree) if self._sharded_params or self.sequence else tree
 
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as varying over devices, so that loops and gradients treat them as such."""
-        if self.count == 1:
-            return tree
+        return jax.tree.map(lambda x: _mark(x, self._divided), tree)
 
-        def mark(x):
-            missing = tuple(axis for axis in self.axes if axis not in _varying(x))
-            return jax.lax.pcast(x, missing, to="varying") if missing else x
+    def varying_rows(self, tree: Any) -> Any:
+        """Marks values as varying over devices with different rows, like scores, which all devices of a row have."""
+        return jax.tree.map(lambda x: _mark(x, self._row_axes), tree)
 
-        return jax.tree.map(mark, tree)
+    @property
+    def _row_axes(self) -> tuple[str, ...]:
+        return self.axes if self.count > 1 else ()
+
+    @property
+    def _divided(self) -> tuple[str, ...]:
+        """Mesh axes over which devices compute different shares of a batch."""
+        return (*self._row_axes, *self.sequence)
 
     @property
     def _sharded_params(self) -> bool:
         """Whether parameters are sharded and all-gathered."""
         return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
+
+
+def _mark(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    missing = tuple(axis for axis in axes if axis not in _varying(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
 def _varying(x: jax.Array) -> frozenset[str]:

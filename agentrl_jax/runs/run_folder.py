@@ -45,7 +45,7 @@ _MAY_CHANGE = (
     "iterations checkpoint_every keep validate_every validation_episodes trajectories_every trajectories "
     "max_bad_updates on_collapse max_roll_backs"
 )
-_DEVICES = frozenset(("devices", "mesh.fsdp", "mesh.tensor", "mesh.rollout"))
+_DEVICES = frozenset(("devices", "mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout"))
 MAY_CHANGE = frozenset(f"train.{name}" for name in _MAY_CHANGE.split()) | _DEVICES
 """Keys that may change when a run is resumed or has ended, since no computed number depends on them; on the devices and
 their mesh only the rounding depends. `evaluation` is not among them, because the initial policy was evaluated with it

@@ -121,8 +121,9 @@ def build_model(
     activations = "float32" if c.precision == "float32" else "bfloat16"
     shape = pretrained.config.decoder if pretrained else _fresh_shape(c, tokenizer.vocab_size)
     lora = LoraConfig(rank=c.lora.rank, alpha=c.lora.alpha, targets=c.lora.targets) if c.lora.rank else None
+    cache_dtype = "" if c.cache == "activations" else c.cache
     return ActorCritic(
-        decoder=dataclasses.replace(shape, dtype=activations, cache_dtype="" if c.cache == "activations" else c.cache),
+        decoder=dataclasses.replace(shape, dtype=activations, cache_dtype=cache_dtype, attention=c.attention),
         critic=c.critic if config.algo.advantage.has_critic else "none",
         shared_prefix_len=shared_prefix_len,
         lora=lora,

@@ -23,11 +23,12 @@ from agentrl_jax.learner.state import TrainState
 from agentrl_jax.learner.update import update
 from agentrl_jax.models import decoder
 from agentrl_jax.models.actor_critic import ActorCritic, policy_decoder
+from agentrl_jax.models.row_attention import refusal
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import layout
 from agentrl_jax.parallel.fsdp import Gather
 from agentrl_jax.parallel.layout import Rules
-from agentrl_jax.parallel.mesh import FSDP, TENSOR
+from agentrl_jax.parallel.mesh import FSDP, SEQUENCE, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.engine_config import EngineConfig
@@ -58,8 +59,8 @@ class Programs:
         self.mesh, self.offload = mesh, offload
         self.rollout_rules = rollout_rules
         self.replicas = math.prod(mesh.shape[axis] for axis in rollout_rules.row_axes)
-        rows = layout.UPDATE.row_axes
-        self.shards = Shards(math.prod(mesh.shape[axis] for axis in rows), rows)
+        rows, sequence = layout.UPDATE.row_axes, (SEQUENCE,) if mesh.shape[SEQUENCE] > 1 else ()
+        self.shards = Shards(math.prod(mesh.shape[axis] for axis in rows), rows, sequence)
         self.compiled: dict[str, Any] = {}
 
     @classmethod
@@ -172,7 +173,8 @@ class Programs:
         if config.mismatch.kind == "replay" and (self.mesh.shape[TENSOR] > 1 or self.replicas != self.shards.count):
             raise ValueError(
                 f"mismatch is replay on a mesh {dict(self.mesh.shape)}, whose {self.replicas} replicas and "
-                f"{self.shards.count} learners compute in different shapes; use 1 for tensor, and the layout rows"
+                f"{self.shards.count} learners compute in different shapes; use 1 for sequence and tensor, and the "
+                "layout rows"
             )
         return self._learning("update", update, model, config=config, tx=tx, engine=engine)
 
@@ -205,19 +207,25 @@ class Programs:
 
     def _learning(self, name: str, function: Callable[..., Any], model: ActorCritic, **options: Any) -> Any:
         """A program that updates the state and keeps its sharding."""
-        if self.mesh.shape[FSDP] > 1:
-            model = dataclasses.replace(model, gather=Gather(model.decoder.embed_dim))
+        kind, shape = self.mesh.devices.flat[0].platform, model.decoder
+        if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
+            raise ValueError(refused)
+        if self.mesh.shape[FSDP] > 1 or self.shards.sequence:  # it also keeps loops with collectives in order
+            model = dataclasses.replace(model, gather=Gather(shape.embed_dim))
+        if self.shards.sequence:
+            model = dataclasses.replace(model, sequence_axis=SEQUENCE)
+        axes = (*self.shards.axes, *self.shards.sequence)
         per_device = functools.partial(function, model=model, shards=self.shards, **options)
 
         def program(state, *arguments):
             shardings = self.placement(state, model.decoder)
-            specs = layout.specs_over(shardings, self.shards.axes) if self.mesh.size > 1 else None
+            specs = layout.specs_over(shardings, axes) if self.mesh.size > 1 else None
             shared = maybe_shard_map(
                 lambda state, arguments: per_device(state, *arguments),
                 self.mesh,
                 (specs, Spec()),
                 (specs, Spec()),
-                axes=self.shards.axes,
+                axes=axes,
                 replicated_results=True,
             )
             state, metrics = shared(state, arguments)

@@ -99,7 +99,7 @@ def make_plan(
         UserError: the configuration does not fit the devices.
         ValueError: the configuration does not fit the devices, or the model is unknown.
     """
-    mesh = make_mesh(devices, fsdp=config.mesh.fsdp, tensor=config.mesh.tensor)
+    mesh = make_mesh(devices, **config.mesh.axes())
     config = config.replace(devices=mesh.size)
     validate(config)
     run = _AbstractRun(config, mesh, model)
@@ -146,8 +146,8 @@ class _AbstractRun:
         self.shape, tokenizer, self.tokenizer_source = _model(config, model)
         self.batched_env = build.build_compiled_env(config, tokenizer)
         built = build.build_model(config, tokenizer, shared_prefix_len=shared_prefix_len(self.batched_env))
-        dtypes = {name: getattr(built.decoder, name) for name in ("dtype", "cache_dtype")}
-        self.model = dataclasses.replace(built, decoder=dataclasses.replace(self.shape, **dtypes))
+        computed = {name: getattr(built.decoder, name) for name in ("dtype", "cache_dtype", "attention")}
+        self.model = dataclasses.replace(built, decoder=dataclasses.replace(self.shape, **computed))
         self.programs = Programs.of_run(config, mesh)
         self.engine = build.engine_config(
             config, tokenizer, group_size=config.rollout.group_size, slots=config.rollout.slots

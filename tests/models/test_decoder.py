@@ -73,6 +73,18 @@ def test_first_tokens_in_common_are_computed_once_for_all(params, tokens, shared
     chex.assert_trees_all_close(whole, shared, rtol=2e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("windows", [(), (3, 0)], ids=str)
+def test_packed_sequences_equal_rows_of_their_own(params, tokens, windows):
+    """With layers of different windows too."""
+    config = dataclasses.replace(CONFIG, windows=windows)
+    packed, lengths = tokens.reshape(1, -1)[:, :27], (LENGTH, 9, 7)
+    segments = jnp.repeat(jnp.arange(3), jnp.array(lengths), total_repeat_length=27)[None]
+    together = forward(params, config, packed, segment_ids=segments)[0]
+    for start, length in zip((0, 11, 20), lengths):
+        alone = forward(params, config, packed[:, start : start + LENGTH])[0, :length]
+        np.testing.assert_allclose(together[start : start + length], alone, atol=2e-5, rtol=2e-5)
+
+
 def test_what_comes_later_changes_nothing_before(params, tokens):
     changed = tokens.at[:, 7:].set(0)
     before, after = (forward(params, CONFIG, x) for x in (tokens, changed))

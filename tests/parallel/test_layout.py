@@ -34,7 +34,7 @@ SHAPE = DecoderConfig(
 
 
 def mesh(data: int, fsdp: int, tensor: int) -> Mesh:
-    devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, tensor)
+    devices = np.array(jax.devices() * 8)[: data * fsdp * tensor].reshape(data, fsdp, 1, tensor)
     return Mesh(devices, MESH_AXES)
 
 

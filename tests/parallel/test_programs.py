@@ -1,4 +1,4 @@
-"""The programs of a run on meshes `data` x `fsdp` x `tensor` give the same results as on one device."""
+"""The programs of a run on meshes `data` x `fsdp` x `sequence` x `tensor` give the same results as on one device."""
 
 import dataclasses
 import functools
@@ -67,14 +67,14 @@ def drawn_state(model, tx=PLAIN, reference=False):
 
 
 @functools.cache
-def programs_on(devices, fsdp, tensor, model, tx, **changes):
-    programs = Programs(make_mesh(devices, fsdp=fsdp, tensor=tensor))
+def programs_on(devices, fsdp, tensor, model, tx, sequence, **changes):
+    programs = Programs(make_mesh(devices, fsdp=fsdp, sequence=sequence, tensor=tensor))
     return programs, programs.update(model, BASE.replace(**changes), tx)
 
 
-def step_on(devices, fsdp, tensor, model, tx=PLAIN, trajectory=TRAJECTORY, **changes):
+def step_on(devices, fsdp, tensor, model, tx=PLAIN, trajectory=TRAJECTORY, sequence=1, **changes):
     """Returns what one update adds to the parameters, its metrics, and the new state."""
-    programs, program = programs_on(devices, fsdp, tensor, model, tx, **changes)
+    programs, program = programs_on(devices, fsdp, tensor, model, tx, sequence, **changes)
     before = drawn_state(model, tx, "kl" in changes)
     state = jax.device_put(jax.tree.map(jnp.copy, before), programs.placement(before, model.decoder))
     after, metrics = program(state, trajectory, ONES, KEY, made_up.settings())
@@ -132,6 +132,24 @@ def test_optimizer_state_on_the_host_changes_nothing(mesh):
     kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.opt_state)}
     assert kinds == {"pinned_host"}
     assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(host.params)} == {"device"}
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "fsdp", "sequence", "tensor"),
+    [
+        ("whole", 8, 2, 2, 2),
+        slow("whole", 4, 1, 4, 1),
+        slow("whole", 8, 1, 4, 1),
+        slow("adapters", 8, 2, 4, 1),
+        slow("frozen", 4, 1, 2, 2),
+    ],
+)
+def test_devices_share_the_positions_of_rows(name, devices, fsdp, sequence, tensor):
+    """Half of the episodes have long responses, half short ones; microbatches are cut to the length of their rows."""
+    options = {"grad_accum_steps": 2, "length_buckets": 2}
+    spread = step_on(devices, fsdp, tensor, MODELS[name], sequence=sequence, **options)
+    assert_same_update(step_on(1, 1, 1, MODELS[name], **options), spread)
+    _check_layout(spread[2], fsdp, tensor)
 
 
 @pytest.mark.slow
@@ -261,11 +279,11 @@ def test_a_rollout_is_that_of_one_device(play, devices, fsdp, tensor, rollout, r
 
 
 def test_devices_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"fsdp x tensor is 3 x 1, which does not divide the 8 devices"):
+    with pytest.raises(ValueError, match=r"fsdp x sequence x tensor is 3 x 1 x 1, which does not divide the 8 devices"):
         make_mesh(8, fsdp=3)
     with pytest.raises(ValueError, match=r"devices is 99, but this host has 8"):
         make_mesh(99)
-    assert dict(make_mesh(8, fsdp=2, tensor=2).shape) == dict(zip(MESH_AXES, (2, 2, 2)))
+    assert dict(make_mesh(8, fsdp=2, tensor=2).shape) == dict(zip(MESH_AXES, (2, 2, 1, 2)))
 
 
 def test_a_replay_refuses_sharded_matrices():

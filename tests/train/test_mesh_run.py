@@ -1,4 +1,4 @@
-"""A whole run on data x fsdp x tensor: it learns, stops, resumes bit for bit, and is evaluated on one device."""
+"""A run on data x fsdp x sequence x tensor: it learns, stops, resumes bit for bit, and is evaluated on one device."""
 
 import json
 import shutil
@@ -14,10 +14,10 @@ def without_times(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["rows", "wide"])
-def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout):
+@pytest.mark.parametrize(("layout", "sequence"), [("rows", 1), ("rows", 2), ("wide", 1)])
+def test_a_run_on_a_mesh_goes_on_with_the_same_bits(tmp_path, layout, sequence):
     file = tiny_run.write_config(tmp_path)
-    words = (*MESH, "--mesh.rollout", layout)
+    words = (*MESH, "--mesh.rollout", layout, "--mesh.sequence", str(sequence))
     code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), *words)
     assert (code, err) == (0, "")
     copy = tmp_path / "copy"

@@ -53,7 +53,7 @@ def test_a_plan_on_the_devices_that_are_here():
         }
     )
     plan = make_plan(config, described_devices("local")[0][:4])
-    assert plan.mesh == {"data": 1, "fsdp": 2, "tensor": 2}
+    assert plan.mesh == {"data": 1, "fsdp": 2, "sequence": 1, "tensor": 2}
     assert plan.rows == 4
     # Two f32 moments per parameter; norms and heads are small.
     assert plan.optimizer == pytest.approx(2 * plan.update_parameters, rel=0.01)

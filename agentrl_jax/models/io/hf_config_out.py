@@ -65,8 +65,9 @@ def written_config(config: PretrainedConfig, *, dtype: str) -> dict[str, Any]:
 
 
 def _plain(decoder: DecoderConfig) -> DecoderConfig:
-    """The shape as a file can store it: without the activations' dtype, and with a single form for "no windows"."""
-    return dataclasses.replace(decoder, dtype="float32", windows=decoder.windows if any(decoder.windows) else ())
+    """The shape as a file can store it: without settings of the computation, and with one form for "no windows"."""
+    windows = decoder.windows if any(decoder.windows) else ()
+    return dataclasses.replace(decoder, dtype="float32", attention="auto", windows=windows)
 
 
 def _model_type(decoder: DecoderConfig) -> str:

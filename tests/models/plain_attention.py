@@ -1,0 +1,44 @@
+"""Attention as in the paper, with all scores at once, and random inputs for comparisons."""
+
+import jax
+import jax.numpy as jnp
+
+
+def plain_attention(query, key, value, *, window=0, segment_ids=None):
+    """Causal grouped-query attention of the last C of S positions; arguments as `row_attention.attention`."""
+    chunk, length, shared = query.shape[1], key.shape[2], query.shape[2] // key.shape[1]
+    key, value = (jnp.repeat(x.astype(jnp.float32), shared, axis=1) for x in (key, value))
+    scores = jnp.einsum("bchd,bhsd->bhcs", query.astype(jnp.float32), key) * query.shape[-1] ** -0.5
+    queries, keys = jnp.arange(length - chunk, length)[:, None], jnp.arange(length)
+    seen = keys <= queries
+    if window:
+        seen &= keys > queries - window
+    if segment_ids is not None:
+        seen = seen & (segment_ids[:, -chunk:, None] == segment_ids[:, None, :])[:, None]
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bhcs,bhsd->bchd", weights, value).astype(query.dtype)
+
+
+def random_inputs(rows, chunk, length, *, heads=4, kv_heads=2, head_dim=8, dtype=jnp.float32, seed=0):
+    """Queries [B, C, H, Dh], keys and values [B, K, S, Dh]."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    shapes = (rows, chunk, heads, head_dim), *[(rows, kv_heads, length, head_dim)] * 2
+    return tuple(jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes))
+
+
+def random_segments(rows, length, seed=0):
+    """Ids of about four segments of different lengths in each row, i32[B, S]."""
+    starts = jax.random.bernoulli(jax.random.key(seed + 100), 4 / length, (rows, length))
+    return jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+
+
+def value_and_gradients(attention, query, key, value):
+    """The output of an attention function and the gradients of a loss in which every entry has another weight."""
+
+    def loss(query, key, value):
+        mixed = attention(query, key, value)
+        weight = jnp.sin(jnp.arange(mixed.size, dtype=jnp.float32)).reshape(mixed.shape)
+        return jnp.sum(weight * mixed.astype(jnp.float32)), mixed
+
+    (_, mixed), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(query, key, value)
+    return mixed, gradients

@@ -1,0 +1,124 @@
+"""Kernels of accelerators: on a CPU in Pallas' interpret mode, compiled for a TPU that is not present, or refused."""
+
+import functools
+import importlib.util
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, SingleDeviceSharding
+from jax.sharding import PartitionSpec as Spec
+from plain_attention import plain_attention, random_inputs, random_segments, value_and_gradients
+
+from agentrl_jax.models import attention_kernels, block_attention, row_attention
+from agentrl_jax.parallel.topology import described_devices
+
+splash = functools.partial(attention_kernels.attend_splash, interpret=True)
+
+
+def assert_equal_to_the_plain_form(attention, inputs, *, atol, rtol=1e-5, **options):
+    forms = (functools.partial(form, **options) for form in (attention, plain_attention))
+    chex.assert_trees_all_close(
+        *jax.jit(lambda *x: tuple(value_and_gradients(form, *x) for form in forms))(*inputs), atol=atol, rtol=rtol
+    )
+
+
+@pytest.mark.parametrize(
+    ("chunk", "length", "window", "packed", "dtype", "atol"),
+    [
+        (300, 300, 0, False, "float32", 3e-6),
+        (200, 300, 90, True, "float32", 3e-6),  # after a shared prefix
+        pytest.param(300, 300, 0, True, "bfloat16", 0.02, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_the_splash_kernel_equals_the_plain_form(chunk, length, window, packed, dtype, atol):
+    """Lengths that are no multiple of a block, and heads that share keys."""
+    inputs = random_inputs(2, chunk, length, head_dim=64, dtype=jnp.dtype(dtype))
+    segments = random_segments(2, length) if packed else None
+    assert_equal_to_the_plain_form(splash, inputs, window=window, segment_ids=segments, atol=atol)
+
+
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_a_kernel_computes_the_heads_of_each_device(tensor):
+    """Inside `jax.shard_map` over rows, with heads that the compiler shards: 2 key-value heads on 2 and 4 devices."""
+    mesh = jax.make_mesh((2, tensor), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    inputs = random_inputs(2, 100, 100, head_dim=64)
+    segments = random_segments(2, 100)
+
+    def summed(scale, segments, *inputs):
+        """The gradient of a replicated parameter, which is right only if the result counts as that of each device."""
+
+        def loss(scale):
+            return jnp.sum(jnp.sin(splash(*(scale * x for x in inputs), segment_ids=segments)))
+
+        return jax.lax.psum(jax.value_and_grad(loss)(jax.lax.pcast(scale, ("data",), to="varying")), "data")
+
+    rows = Spec("data")
+    mapped = jax.shard_map(
+        summed, mesh=mesh, in_specs=(Spec(), *[rows] * 4), out_specs=Spec(), axis_names={"data"}, check_vma=True
+    )
+
+    def plain(scale):
+        return jnp.sum(jnp.sin(plain_attention(*(scale * x for x in inputs), segment_ids=segments)))
+
+    expected = jax.value_and_grad(plain)(jnp.float32(1.5))
+    chex.assert_trees_all_close(jax.jit(mapped)(jnp.float32(1.5), segments, *inputs), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("chunk", "window"), [(20, 0), (13, 5)])
+def test_cudnn_is_asked_for_the_same_attention(monkeypatch, chunk, window):
+    """With JAX's own implementation of that function, which takes the same arguments."""
+    monkeypatch.setattr(attention_kernels, "CUDNN", "xla")
+    inputs = random_inputs(2, chunk, 20)
+    assert_equal_to_the_plain_form(attention_kernels.attend_cudnn, inputs, window=window, atol=2e-6)
+
+
+def test_the_platform_chooses(monkeypatch):
+    monkeypatch.setattr(block_attention, "BLOCK", 8)
+    inputs = random_inputs(1, 20, 20)
+    chosen, blocks = (
+        jax.jit(functools.partial(value_and_gradients, functools.partial(row_attention.attention, implementation=name)))
+        for name in ("auto", "blocks")
+    )
+    chex.assert_trees_all_equal(chosen(*inputs), blocks(*inputs))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler, libtpu")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "window", "packed"), [(64, "bfloat16", 0, True), (128, "float32", 300, False)], ids=str
+)
+def test_a_program_for_a_tpu_has_the_splash_kernel(head_dim, dtype, window, packed):
+    device = SingleDeviceSharding(described_devices("v5e:4x4")[0][0])
+    shapes = jax.eval_shape(lambda: random_inputs(1, 600, 700, head_dim=head_dim, dtype=jnp.dtype(dtype)))
+    arrays = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
+    segments = random_segments(1, 700) if packed else None
+    attention = functools.partial(row_attention.attention, window=window, segment_ids=segments)
+    compiled = jax.jit(functools.partial(value_and_gradients, attention)).lower(*arrays).compile()
+    assert compiled.as_text().count("tpu_custom_call") >= 3  # forward, and gradients of queries, of keys and values
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("splash", {"platform": "cpu"}, "splash, which needs a TPU, but the platform is cpu; use auto or blocks"),
+        ("cudnn", {"platform": "tpu"}, "cudnn, which needs a GPU, but the platform is tpu"),
+        ("cudnn", {"dtype": "float32"}, "computes in bfloat16, but activations are float32; set model.precision mixed"),
+        ("cudnn", {"head_dim": 256}, "at most 128 dimensions, but here 256"),
+        ("cudnn", {"packed": True}, "cannot separate the sequences of packed rows"),
+        ("cudnn", {"platform": "gpu"}, ""),
+        ("splash", {"platform": "tpu", "dtype": "float32"}, ""),
+        ("blocks", {"platform": "cpu", "dtype": "float32"}, ""),
+    ],
+)
+def test_what_does_not_serve_is_refused(name, settings, words):
+    refused = row_attention.refusal(name, **{"dtype": "bfloat16", "head_dim": 64} | settings)
+    assert words in refused
+    assert bool(words) == bool(refused)
+
+
+def test_an_explicit_choice_is_refused_where_it_is_used():
+    with pytest.raises(ValueError, match="attention is cudnn, which computes in bfloat16"):
+        row_attention.attention(*random_inputs(1, 4, 4), implementation="cudnn")

@@ -1,0 +1,73 @@
+"""Attention with the positions of a row on several devices, against the plain form on one."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as Spec
+from plain_attention import plain_attention, random_inputs, random_segments
+
+from agentrl_jax.models import block_attention
+from agentrl_jax.models.sequence_attention import all_gather_positions, sequence_attention, shard_positions
+
+MESH = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
+ROWS = 4
+
+
+def on_devices(function):
+    """A function of whole rows, which each device computes for its rows and its positions."""
+
+    def of_device(query, key, value, *segments):
+        pieces = [shard_positions(x, "sequence", axis=axis) for x, axis in ((query, 1), (key, 2), (value, 2))]
+        mixed = function(*pieces, *segments)
+        # A sum of the devices' disjoint shares, whose result counts as the same on all of them.
+        positions = shard_positions(jnp.arange(query.shape[1])[None], "sequence")[0]
+        return jax.lax.psum(jnp.zeros_like(query).at[:, positions].set(mixed), "sequence")
+
+    return jax.shard_map(of_device, mesh=MESH, in_specs=Spec("data"), out_specs=Spec("data"))
+
+
+@pytest.mark.parametrize(
+    ("window", "packed"), [(0, False), (13, True), pytest.param(0, True, marks=pytest.mark.slow)], ids=str
+)
+def test_positions_on_four_devices_equal_the_plain_form(monkeypatch, window, packed):
+    """Values and gradients, in blocks that do not divide a piece."""
+    monkeypatch.setattr(block_attention, "BLOCK", 8)
+    inputs = random_inputs(ROWS, 80, 80)
+    segments = (random_segments(ROWS, 80),) if packed else ()
+
+    def spread(query, key, value, *segments):
+        ids = segments[0] if segments else None
+        return sequence_attention(query, key, value, axis_name="sequence", window=window, segment_ids=ids)
+
+    def plain(query, key, value, *segments):
+        return plain_attention(query, key, value, window=window, segment_ids=segments[0] if segments else None)
+
+    def gradients(attention, *inputs):
+        weight = jnp.sin(jnp.arange(inputs[0].size)).reshape(inputs[0].shape)
+        return jax.value_and_grad(lambda *x: jnp.sum(weight * attention(*x, *segments)), argnums=(0, 1, 2))(*inputs)
+
+    results = (jax.jit(functools.partial(gradients, form))(*inputs) for form in (on_devices(spread), plain))
+    chex.assert_trees_all_close(*results, atol=2e-5, rtol=2e-5)
+
+
+def test_gathered_positions_are_in_order():
+    def there_and_back(x):
+        return all_gather_positions(shard_positions(x, "sequence"), "sequence")
+
+    rows = jnp.arange(2 * 16).reshape(2, 16)
+    back = jax.shard_map(there_and_back, mesh=MESH, in_specs=Spec("data"), out_specs=Spec("data", "sequence"))(rows)
+    chex.assert_trees_all_equal(back, jnp.tile(rows, 4))
+
+
+def test_lengths_that_cannot_be_divided_are_refused():
+    divided = jax.shard_map(
+        lambda x: shard_positions(x, "sequence"), mesh=MESH, in_specs=Spec(), out_specs=Spec(None, "sequence")
+    )
+    with pytest.raises(
+        ValueError, match="20 positions cannot be divided into two equal pieces for each of 4 devices; pad them to a"
+    ):
+        jax.eval_shape(divided, jnp.zeros((1, 20)))
