@@ -93,7 +93,7 @@ def assert_same_update(one, other):
 @pytest.mark.parametrize(
     ("name", "devices", "fsdp", "tensor"),
     [
-        ("whole", 8, 2, 2),
+        slow("whole", 8, 2, 2),
         slow("whole", 2, 2, 1),
         slow("whole", 2, 1, 2),
         slow("whole", 4, 4, 1),
@@ -116,7 +116,8 @@ def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     _check_layout(spread[2], fsdp, tensor)
 
 
-@pytest.mark.parametrize("mesh", [(1, 1, 1), slow((4, 2, 2))], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (4, 2, 2)], ids=str)
 def test_optimizer_state_on_the_host_changes_nothing(mesh):
     """With more than one step a batch, so that the loop carries it."""
     tx = states.optimizer(0.9, 0.999, 0.01)
