@@ -21,13 +21,17 @@ LOST = ("another process has ended, or cannot be reached", "another task died")
 """What is said when a process is lost: by this project, or by JAX, which ends a process that has lost process 0."""
 
 
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 class Hosts:
     """The processes of `agentrl train`, with `devices` CPU devices each."""
 
     def __init__(self, count, file, run, *words, devices=1):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = free_address()
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
         runs = run if isinstance(run, list) else [run] * count
         self.processes = []
@@ -83,14 +87,64 @@ def file(tmp_path_factory):
 
 
 PLAYED = ("train/success", "train/return", "train/response_tokens")
-SHORT = ("--imitation.levels", "0", "--imitation.steps", "0", "--train.iterations", "1")
 
 
-@pytest.mark.parametrize("words", [SHORT, pytest.param((), marks=pytest.mark.slow)], ids=["short", "whole"])
-def test_two_processes_are_one_with_two_devices(file, tmp_path, words):
-    codes, texts = Hosts(1, file, tmp_path / "one", *words, devices=2).end()
+AGREEMENT = """
+import json, sys
+from agentrl_jax.config import HostsConfig
+from agentrl_jax.parallel import hosts
+index = int(sys.argv[2])
+hosts.start(HostsConfig(coordinator=sys.argv[1], count=2, index=index))
+import jax, numpy as np
+from agentrl_jax.errors import UserError
+from agentrl_jax.parallel.mesh import make_mesh
+from jax.sharding import NamedSharding, PartitionSpec
+mesh = make_mesh()
+def refuse():
+    raise UserError(f"refused by {index}")
+try:
+    refused = hosts.from_writer(refuse)
+except UserError as error:
+    refused = str(error)
+try:
+    make_mesh(1)
+except ValueError as error:
+    few = str(error)
+rows = jax.make_array_from_callback((4,), NamedSharding(mesh, PartitionSpec("data")), lambda at: np.arange(4)[at])
+print(json.dumps([
+    mesh.size, hosts.is_writer(), hosts.gather({"index": index, "text": "é" * 100 * index}), hosts.agree(index == 1),
+    hosts.agree(False), hosts.from_writer(lambda: [index, None, 0.5]), refused, few,
+    hosts.fetch({"rows": rows * 2, "own": np.int32(index)})["rows"].tolist(), hosts.same(np.ones(3)), hosts.same(index),
+]))
+hosts.stop()
+"""
+
+
+def test_two_processes_agree():
+    address = free_address()
+    command = [sys.executable, "-c", AGREEMENT, address]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    processes = [
+        subprocess.Popen(
+            [*command, str(index)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for index in range(2)
+    ]
+    texts = [process.communicate(timeout=200) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], texts
+    first, second = (json.loads(GLOO.sub("", out)) for out, _ in texts)
+    known = [{"index": 0, "text": ""}, {"index": 1, "text": "é" * 100}]
+    few = "devices is 1, but the 2 hosts have 2; set devices to 2 or 0"
+    told = [known, True, False, [0, None, 0.5], "refused by 0", few, [0, 2, 4, 6], True, False]
+    assert first == [2, True, *told]
+    assert second == [2, False, *told]
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_two_devices(file, tmp_path):
+    codes, texts = Hosts(1, file, tmp_path / "one", devices=2).end()
     assert codes == [0], texts
-    codes, texts = Hosts(2, file, tmp_path / "two", *words).end()
+    codes, texts = Hosts(2, file, tmp_path / "two").end()
     assert codes == [0, 0], texts
     assert "after RL" in texts[0][0]
     assert (texts[1][0], texts[0][1], texts[1][1]) == ("", "", "")
