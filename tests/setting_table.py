@@ -182,6 +182,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "time alone, not the result",
         "train/test_learner.py::test_parts_of_their_own_length_equal_the_whole",
     ),
+    "algo.packing": ("time alone, not the result", "train/test_bins.py::test_an_update_with_bins_is_that_with_rows"),
     "algo.dynamic_sampling": (
         "rounds of a rollout",
         "train/test_rule_runs.py::test_resampled_groups_have_greedy_episodes_of_their_own",
@@ -300,6 +301,7 @@ _ADAPTIVE = {"algo.horizon.kind": "adaptive", "algo.horizon.turns": (1, 2), "alg
 BUILT: tuple[Setting, ...] = (
     *_algo("grad_accum_steps", 2),
     *_algo("length_buckets", 2),
+    *_algo("packing", True),
     Setting("algo.horizon.kind", "adaptive", _STAGES),
     Setting("algo.horizon.turns", (1,), _STAGES),
     Setting("algo.horizon.every", 2, _STAGES),

@@ -337,6 +337,10 @@ class UpdateRule(Section):
     """Number of row lengths that the learner is compiled for, in equal steps up to the longest row. Rows of a minibatch
     are sorted by length, and each microbatch is cut to the shortest length that fits: less padding, more compilation,
     the same result. Helps only with more than one microbatch."""
+    packing: bool = False
+    """Pack rows of different lengths together, as long as they fit into the longest row: less padding than with
+    length_buckets, and one program. A prefix that rows share is computed for each. Helps only with more than one
+    microbatch."""
 
 
 class AlgoConfig(UpdateRule):

@@ -3,12 +3,15 @@
 Shapes: `E` episodes, `N` rows of `S` tokens with `K` response positions (see `rollout.packing.Sequences`).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
 from agentrl_jax.algos import losses, masked
+from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.replay_logprobs import Replayer
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.state import TrainState
@@ -49,13 +52,18 @@ def score_rows(
     the final states (0 where an episode was not truncated), and metrics.
     """
     mask = rows.response_mask
-    local, local_mask, local_temperature = shards.shard_rows(((rows.tokens, rows.position), mask, temperature))
+    whole: Any = (rows.tokens, rows.position), mask, temperature
+    if config.packing:
+        bins = binning.assign(jnp.max(jnp.where(mask, rows.position + 1, 0), axis=1), rows.tokens.shape[1])
+        packed = binning.fill(bins, rows.tokens, rows.position, mask, temperature)
+        whole = (packed.tokens, packed.position, packed.segment), packed.mask, packed.temperature
+    local, local_mask, local_temperature = shards.shard_rows(whole)
     microbatches = config.minibatches * config.grad_accum_steps
     params, reference = shards.varying((state.merged_params(), state.reference))
     metrics: dict[str, jax.Array] = {}
 
     def over_rows(function, mask, rows):
-        """The results [N, K] of all devices for a function of mask and rows; 0 where a microbatch has no tokens."""
+        """The results of all devices for a function of mask and rows; 0 where a microbatch has no sampled tokens."""
 
         def of_part(part):
             mask, *rows = part
@@ -65,20 +73,23 @@ def score_rows(
         split = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), (mask, *rows))
         return shards.all_gather_rows(jax.lax.map(of_part, split).reshape(mask.shape))
 
+    def by_row(scores):
+        return binning.unpack(bins, packed, scores, rows.position) if config.packing else scores
+
     def values(mask, rows):
         return over_rows(lambda _, *row: actor_critic.values(params, model, *row), mask, rows)
 
     def logprobs(policy):
         with_policy = {**params, "policy": policy}
 
-        def of_rows(mask, tokens, position, temperature):
-            return actor_critic.logprobs(with_policy, model, tokens, position, temperature, mask)
+        def of_rows(mask, temperature, tokens, position, *segment):
+            return actor_critic.logprobs(with_policy, model, tokens, position, temperature, mask, *segment)
 
-        return over_rows(of_rows, local_mask, (*local, local_temperature))
+        return by_row(over_rows(of_rows, local_mask, (local_temperature, *local)))
 
     value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
     if config.advantage.has_critic:
-        value = values(local_mask, local)
+        value = by_row(values(local_mask, local))
         params, reference = shards.after(value, (params, reference))
     final_value = jnp.float32(0.0)
     if final is not None:

@@ -11,12 +11,14 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.algos import kl, losses, masked
+from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.batch import Batch, make_batch
+from agentrl_jax.learner.bins import BinTokens
 from agentrl_jax.learner.replay_logprobs import Replayer, replayer, with_gradient_of
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.models import actor_critic
-from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.actor_critic import ActorCritic, TokenScores
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.trajectory import Trajectory
@@ -141,16 +143,30 @@ def _gradient(
 
     The denominators are those of the whole minibatch, so neither microbatches nor devices change the result. Each
     microbatch is cut to the shortest of `length_buckets` lengths that fits its rows, and skipped if it has no sampled
-    tokens.
+    tokens. With `packing`, microbatches have bins instead of rows.
     """
     denominators = losses.count(batch.mask)
-    local = shards.shard_rows(batch)
+    size, bins = batch.tokens.shape[1], None
+    whole: Any = batch
+    if config.packing:
+        bins = binning.assign(_lengths(batch), size)
+        whole = binning.fill(bins, batch.tokens, batch.position, batch.mask, batch.temperature)
+    local = shards.shard_rows(whole)
     microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), local)
     varying, frozen_params, reference = shards.varying((state.params, state.frozen_params, state.reference))
     frozen = state.replace(frozen_params=frozen_params)
 
+    def score(params, part, compared, segment=None):
+        arrays = (part.tokens, part.position, part.temperature)
+        return actor_critic.score_tokens(params, model, *arrays, compared, part.mask, segment)
+
     def loss_of(params, part):
-        return _loss(frozen.merged_params(params), reference, part, denominators, settings, model, config)
+        params, compared = frozen.merged_params(params), (reference, kl.full) if config.kl.estimator == "full" else None
+        if bins is None:
+            return _loss(score(params, part, compared), part, denominators, settings, config)
+        scores = binning.unpack(bins, part, score(params, part, compared, part.segment), batch.position)
+        here = batch.replace(mask=batch.mask & binning.are_in(bins, part)[:, None])
+        return _loss(scores, here, denominators, settings, config)
 
     def gradient_of(part):
         (loss, (sums, peaks)), grads = jax.value_and_grad(loss_of, has_aux=True)(varying, part)
@@ -164,7 +180,7 @@ def _gradient(
     loss, sums, peaks = shards.varying_rows((loss, sums, peaks))
     zeros = (loss, shards.varying(grads), sums), peaks
 
-    size, buckets = batch.tokens.shape[1], config.length_buckets
+    buckets = config.length_buckets
     lengths = [max(-(-size * step // buckets), model.shared_prefix_len + 1) for step in range(1, buckets + 1)]
     branches = [lambda _: zeros, *map(up_to, lengths)]
 
@@ -182,25 +198,19 @@ def _gradient(
     return loss, grads, metrics
 
 
-def _lengths(batch: Batch) -> Int[Array, " N"]:
+def _lengths(batch: Batch | BinTokens) -> Int[Array, " N"]:
     """Number of tokens of each row up to its last trained token; 0 if there is none."""
     return jnp.max(jnp.where(batch.mask, batch.position + 1, 0), axis=1)
 
 
 def _loss(
-    params: Any,
-    reference: Any,
+    scores: TokenScores,
     batch: Batch,
     denominators: losses.Denominators,
     settings: UpdateSettings,
-    model: ActorCritic,
     config: LearnerConfig,
 ) -> tuple[Float[Array, ""], tuple[dict[str, Float[Array, ""]], dict[str, Float[Array, ""]]]]:
     """A microbatch's share of the loss, and for the metrics sums and maxima over its tokens."""
-    compared = (reference, kl.full) if config.kl.estimator == "full" else None
-    scores = actor_critic.score_tokens(
-        params, model, batch.tokens, batch.position, batch.temperature, compared, batch.mask
-    )
     mask, before, logprob = batch.mask, batch.before, scores.logprob
     if batch.replayed_logprob is not None:
         logprob = with_gradient_of(batch.replayed_logprob, scores.logprob)

@@ -22,7 +22,10 @@ from agentrl_jax.models.token_scores import Measure, compare, logprob_and_entrop
 Tokens = Int[Array, "N S"]
 Positions = Int[Array, "N K"]
 Scores = Float[Array, "N K"]
-Temperature = Float[Array, " N"]
+Temperature = Float[Array, " N"] | Float[Array, "N K"]
+"""Of each row, or of each token."""
+Segments = Int[Array, "N S"] | None
+"""Ids of the sequences in rows that are packed with several, see `decoder.forward`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,6 +128,7 @@ def score_tokens(
     temperature: Temperature,
     compared: tuple[Any, Measure] | None = None,
     mask: Bool[Array, "N K"] | None = None,
+    segment_ids: Segments = None,
 ) -> TokenScores:
     """Scores the tokens at `position` (at least 1) of rows that are padded on the right, in one parallel forward pass.
 
@@ -137,7 +141,7 @@ def score_tokens(
 
     def score(position, needed):
         of_some = None if mask is None else needed
-        return _score_tokens(params, model, tokens, position, temperature, compared, of_some)
+        return _score_tokens(params, model, tokens, position, temperature, compared, of_some, segment_ids)
 
     return _share_positions(score, model, position, needed)
 
@@ -175,22 +179,23 @@ def _score_tokens(
     temperature: Temperature,
     compared: tuple[Any, Measure] | None,
     mask: Bool[Array, "N K"] | None,
+    segment_ids: Segments,
 ) -> TokenScores:
-    policy, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position)
+    policy, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position, segment_ids)
     token = jnp.take_along_axis(tokens, position, axis=1)
-    temperature = jnp.where(temperature > 0, temperature, 1.0)
+    temperature = jnp.where(temperature > 0, temperature, 1.0).reshape(len(tokens), -1)
     logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature, mask)
     distance = None
     if compared is not None:
         logprob, other = model.gather.ordered(logprob, compared[0])
         other = _full_decoder(jax.lax.stop_gradient(other), params, model)
-        other, other_hidden = _hidden_and_head(other, model, tokens, position)
+        other, other_hidden = _hidden_and_head(other, model, tokens, position, segment_ids)
         other_hidden = jax.lax.stop_gradient(other_hidden)
         distance = compare(policy, hidden, other, other_hidden, temperature, compared[1], mask)
     if model.critic != "none":
         (logprob, distance), critic = model.gather.ordered((logprob, distance), params["critic"])
         params = {**params, "critic": critic}
-    return TokenScores(logprob, entropy, _value(params, model, tokens, position, hidden), distance)
+    return TokenScores(logprob, entropy, _value(params, model, tokens, position, hidden, segment_ids), distance)
 
 
 def logprobs(
@@ -200,20 +205,31 @@ def logprobs(
     position: Positions,
     temperature: Temperature,
     mask: Bool[Array, "N K"] | None = None,
+    segment_ids: Segments = None,
 ) -> Scores:
     """Log-probabilities of tokens under a policy, without a critic; arguments as in `score_tokens`."""
     model = dataclasses.replace(model, critic="none")
-    return score_tokens(params, model, tokens, position, temperature, mask=mask).logprob
+    return score_tokens(params, model, tokens, position, temperature, mask=mask, segment_ids=segment_ids).logprob
 
 
-def values(params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions) -> Scores:
+def values(
+    params: dict[str, Any], model: ActorCritic, tokens: Tokens, position: Positions, segment_ids: Segments = None
+) -> Scores:
     """The critic's values before the tokens at `position`; arguments as in `score_tokens`."""
-    all_of_them = jnp.ones(position.shape, bool)
-    return _share_positions(lambda at, _: _value(params, model, tokens, at, None), model, position, all_of_them)
+
+    def value(position, _):
+        return _value(params, model, tokens, position, None, segment_ids)
+
+    return _share_positions(value, model, position, jnp.ones(position.shape, bool))
 
 
 def _value(
-    params, model: ActorCritic, tokens: Tokens, position: Positions, hidden: Float[Array, "N K D"] | None
+    params,
+    model: ActorCritic,
+    tokens: Tokens,
+    position: Positions,
+    hidden: Float[Array, "N K D"] | None,
+    segment_ids: Segments,
 ) -> Scores:
     """Critic's values; a shared critic reads the policy's `hidden`, which is computed here if None."""
     if model.critic == "none":
@@ -221,7 +237,7 @@ def _value(
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
         backbone = _full_decoder(critic.get("decoder", params["policy"]), params, model)
-        hidden = _hidden(_gather_embedding(backbone, model), model, tokens, position)
+        hidden = _hidden(_gather_embedding(backbone, model), model, tokens, position, segment_ids)
     hidden, head = model.gather.after(hidden, {"head": critic["head"]})
     return hidden.astype(jnp.float32) @ head["head"] + critic["bias"]
 
@@ -238,22 +254,25 @@ def _gather_embedding(backbone: decoder.Params, model: ActorCritic) -> decoder.P
 
 
 def _hidden_and_head(
-    policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions
+    policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions, segment_ids: Segments
 ) -> tuple[decoder.Params, Float[Array, "N K D"]]:
     """The decoder with its embedding and `lm_head` all-gathered, and the hidden states of `_hidden`."""
     policy = _gather_embedding(policy, model)
-    hidden = _hidden(policy, model, tokens, position)
+    hidden = _hidden(policy, model, tokens, position, segment_ids)
     hidden, head = model.gather.after(hidden, {name: policy[name] for name in ("lm_head",) if name in policy})
     return {**policy, **head}, hidden
 
 
-def _hidden(policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions) -> Float[Array, "N K D"]:
+def _hidden(
+    policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions, segment_ids: Segments
+) -> Float[Array, "N K D"]:
     """Hidden states from which the tokens at `position` are predicted."""
     hidden = decoder.forward(
         policy,
         model.decoder,
         tokens,
-        shared_prefix_len=model.shared_prefix_len,
+        shared_prefix_len=model.shared_prefix_len if segment_ids is None else 0,
+        segment_ids=segment_ids,
         sequence_axis=model.sequence_axis,
         remat=model.remat,
         gather=model.gather,

@@ -23,7 +23,7 @@ def logprob_and_entropy(
     policy: decoder.Params,
     hidden: Float[Array, "N K D"],
     token: Int[Array, "N K"],
-    temperature: Float[Array, " N"],
+    temperature: Float[Array, "N _"],
     mask: Bool[Array, "N K"] | None = None,
 ) -> tuple[Float[Array, "N K"], Float[Array, "N K"]]:
     """Log-probability of a token and entropy of the distribution that it was sampled from.
@@ -35,7 +35,7 @@ def logprob_and_entropy(
     def score(hidden, token, temperature):
         return _of_logits(decoder.logits(policy, hidden) / temperature[:, None], token)
 
-    return _in_chunks(score, policy, (hidden, token, jnp.broadcast_to(temperature[:, None], token.shape)), mask)
+    return _in_chunks(score, policy, (hidden, token, jnp.broadcast_to(temperature, token.shape)), mask)
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
     hidden: Float[Array, "N K D"],
     reference: decoder.Params,
     ref_hidden: Float[Array, "N K D"],
-    temperature: Float[Array, " N"],
+    temperature: Float[Array, "N _"],
     measure: Measure,
     mask: Bool[Array, "N K"] | None = None,
 ) -> Float[Array, "N K"]:
@@ -53,7 +53,7 @@ def compare(
         logits = (decoder.logits(p, h) / temperature[:, None] for p, h in ((policy, hidden), (reference, ref_hidden)))
         return measure(*logits)
 
-    temperature = jnp.broadcast_to(temperature[:, None], hidden.shape[:2])
+    temperature = jnp.broadcast_to(temperature, hidden.shape[:2])
     return _in_chunks(score, policy, (hidden, ref_hidden, temperature), mask)
 
 
