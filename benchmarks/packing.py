@@ -27,10 +27,11 @@ from agentrl_jax.setup.service_tasks import Services
 REPEATS, EPISODES = 5, 64
 WORDS = (
     "--model {layers: 4, embed_dim: 256, heads: 4, kv_heads: 2, mlp_width: 768}",
-    "--algo {preset: grpo, minibatches: 1, grad_accum_steps: 16, filter: none}",
+    "--algo {preset: grpo, minibatches: 1, grad_accum_steps: 16, filter: none, kl: none}",
     "--env {url: local, observation_tokens: 272}",
     "--rollout {group_size: 8, context_tokens: 0}",
-    f"--imitation {{levels: {EPISODES + 32}}}",
+    "--prompt {style: bare, max_turns: 10, max_response_tokens: 64}",
+    f"--imitation {{levels: {4 * EPISODES}, steps: 1}}",
 )
 VARIANTS = {"padded": {}, "4 buckets": {"length_buckets": 4}, "packed": {"packing": True}}
 
