@@ -348,5 +348,10 @@ IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
         "a rule without a critic: the variants of a comparison share their model and differ in their rules; said at "
         "the start of a run (start.notes), not refused",
     ),
+    (
+        frozenset({"algo.advantage.whiten"}),
+        lambda other: (other.needs | {other.name: other.value}).get("algo.advantage.kind", "gae") not in WITH_CRITIC,
+        "false, the value that is tried, is the default of estimators without a critic",
+    ),
 )
 """Settings that are accepted although they have no effect: their names, with which other settings, and why."""
