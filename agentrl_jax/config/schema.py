@@ -253,9 +253,10 @@ class TrainConfig(Section):
     """Number of first iterations in which only the critic is trained; the policy and its optimizer state do not change.
     (verl's trainer.critic_warmup counts from 1, so N there is N - 1 here.)"""
     checkpoint_every: Positive = 10
-    """Iterations between two checkpoints; the last iteration is always saved."""
+    """Iterations between two checkpoints; the last iteration, and one with a better validation than all before, are
+    saved too."""
     keep: Positive = 2
-    """Number of newest checkpoints that are kept."""
+    """Number of newest checkpoints that are kept, beside the one with the highest success in validation."""
     validate_every: Count = 10
     """Iterations between two validations on fixed levels; 0: none."""
     validation_episodes: Positive = 128

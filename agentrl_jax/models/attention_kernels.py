@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Int
 
 from agentrl_jax.models.attention import Keys, Query
+from agentrl_jax.models.manual_axes import as_varying, varying
 
 Kernel = Callable[..., Query]
 """A function of a query, keys, values and, where they are given, segment ids."""
@@ -100,8 +101,8 @@ def _block_size(length: int) -> int:
 def _run(kernel: Kernel, query: Query, key: Keys, value: Keys, segment_ids: Int[Array, "B S"] | None) -> Query:
     """A kernel with its gradient, for arrays of which the compiler may shard the heads, also inside `jax.shard_map`."""
     ids = () if segment_ids is None else (segment_ids,)
-    varying = frozenset[str]().union(*(_varying(x) for x in (query, key, value)))
-    query, key, value = (_as_varying(x, varying) for x in (query, key, value))
+    over_axes = frozenset[str]().union(*(varying(x) for x in (query, key, value)))
+    query, key, value = (as_varying(x, sorted(over_axes)) for x in (query, key, value))
     over, copies = _head_axes(query.shape[2], key.shape[1])
     key, value = (jnp.repeat(x, copies, axis=1) if copies > 1 else x for x in (key, value))
     of_query, of_key = Spec(None, None, over), Spec(None, over)
@@ -113,13 +114,13 @@ def _run(kernel: Kernel, query: Query, key: Keys, value: Keys, segment_ids: Int[
 
     @jax.custom_vjp
     def run(query, key, value, ids):
-        (mixed,) = _call(lambda *x: (kernel(*x),), (query, key, value, *ids), specs, (of_query,), varying)
+        (mixed,) = _call(lambda *x: (kernel(*x),), (query, key, value, *ids), specs, (of_query,), over_axes)
         return mixed
 
     def run_backward(residuals, cotangent):
         query, key, value, ids = residuals
         arguments = (query, key, value, *ids, cotangent)
-        return (*_call(backward, arguments, (*specs, of_query), specs[:3], varying), tuple(None for _ in ids))
+        return (*_call(backward, arguments, (*specs, of_query), specs[:3], over_axes), tuple(None for _ in ids))
 
     run.defvjp(lambda *x: (run(*x), x), run_backward)
     return run(query, key, value, ids)
@@ -130,9 +131,9 @@ def _call(
     arguments: Sequence[jax.Array],
     in_specs: Sequence[Spec],
     out_specs: Sequence[Spec],
-    varying: frozenset[str],
+    over_axes: frozenset[str],
 ) -> tuple[jax.Array, ...]:
-    """Calls a function of kernels; inside `jax.shard_map` its results are marked as varying over the axes `varying`.
+    """Calls a function of kernels; inside `jax.shard_map` its results are marked as varying over `over_axes`.
 
     The compiler cannot divide a kernel among devices, so all axes that are left to it are mapped here. The library's
     kernels do not say over which axes their results vary, so the check of that is off inside, and the function is
@@ -149,7 +150,7 @@ def _call(
     mapped = jax.shard_map(
         traced, in_specs=tuple(in_specs), out_specs=tuple(out_specs), axis_names={*mesh.axis_names}, check_vma=False
     )
-    return tuple(_as_varying(x, varying) for x in mapped(*arguments))
+    return tuple(as_varying(x, sorted(over_axes)) for x in mapped(*arguments))
 
 
 def _head_axes(heads: int, kv_heads: int) -> tuple[tuple[str, ...], int]:
@@ -162,13 +163,3 @@ def _head_axes(heads: int, kv_heads: int) -> tuple[tuple[str, ...], int]:
     if heads % devices == 0 and devices % kv_heads == 0:
         return over, devices // kv_heads
     return (), 1
-
-
-def _varying(x: jax.Array) -> frozenset[str]:
-    """Axes of a `jax.shard_map` over which devices may hold different values of `x`."""
-    return jax.typeof(x).manual_axis_type.varying
-
-
-def _as_varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    missing = tuple(sorted(axes - _varying(x)))
-    return jax.lax.pcast(x, missing, to="varying") if missing else x

@@ -32,7 +32,7 @@ def attention(
     included; with `segment_ids`, for rows packed with several sequences, only positions of its own segment. The
     backward pass recomputes the scores.
 
-    Attentions: `blocks` in plain JAX, for every platform; `cudnn`, a kernel for NVIDIA GPUs; `splash`, a kernel
+    Implementations: `blocks` in plain JAX, for every platform; `cudnn`, a kernel for NVIDIA GPUs; `splash`, a kernel
     for TPUs. `auto` leaves the choice to the platform that the program is compiled for; blocks are used where a kernel
     does not serve, see `refusal`, and for rows of a single block.
 

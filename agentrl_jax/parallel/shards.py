@@ -13,6 +13,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
+from agentrl_jax.models.manual_axes import as_varying, varying
 from agentrl_jax.parallel.cpu_collective_order import after
 from agentrl_jax.parallel.mesh import DATA, FSDP
 
@@ -71,7 +72,7 @@ class Shards:
         """
 
         def add(grad, param):
-            over = tuple(axis for axis in self._divided if axis not in _varying(param))
+            over = tuple(axis for axis in self._divided if axis not in varying(param))
             return jax.lax.psum(grad, over) if over else grad
 
         return jax.tree.map(add, grads, params)
@@ -82,7 +83,7 @@ class Shards:
             return optax.tree.norm(tree)
         by_axes: dict[tuple[str, ...], Any] = {}
         for leaf in jax.tree.leaves(tree):
-            by_axes.setdefault(tuple(sorted(_varying(leaf))), []).append(leaf)
+            by_axes.setdefault(tuple(sorted(varying(leaf))), []).append(leaf)
         squares = (jax.lax.psum(optax.tree.norm(part, squared=True), axes) for axes, part in by_axes.items())
         return jnp.sqrt(sum(squares, jnp.float32(0)))
 
@@ -107,11 +108,11 @@ class Shards:
 
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as varying over devices, so that loops and gradients treat them as such."""
-        return jax.tree.map(lambda x: _mark(x, self._divided), tree)
+        return jax.tree.map(lambda x: as_varying(x, self._divided), tree)
 
     def varying_rows(self, tree: Any) -> Any:
         """Marks values as varying over devices with different rows, like scores, which all devices of a row have."""
-        return jax.tree.map(lambda x: _mark(x, self._row_axes), tree)
+        return jax.tree.map(lambda x: as_varying(x, self._row_axes), tree)
 
     @property
     def _row_axes(self) -> tuple[str, ...]:
@@ -126,16 +127,6 @@ class Shards:
     def _sharded_params(self) -> bool:
         """Whether parameters are sharded and all-gathered."""
         return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
-
-
-def _mark(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    missing = tuple(axis for axis in axes if axis not in _varying(x))
-    return jax.lax.pcast(x, missing, to="varying") if missing else x
-
-
-def _varying(x: jax.Array) -> frozenset[str]:
-    """Axes over which devices may hold different values of `x`."""
-    return jax.typeof(x).manual_axis_type.varying
 
 
 def maybe_shard_map(

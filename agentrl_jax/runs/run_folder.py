@@ -74,7 +74,8 @@ class RunFolder:
         self.path, self.checkpoints = Path(place), os.path.join(place, CHECKPOINTS)
         if is_remote(place):
             self._mirror = Mirror(place) if hosts.is_writer() else None
-            self.path = self._mirror.local if self._mirror else Path(tempfile.mkdtemp(prefix="agentrl-run-"))
+            self._scratch = tempfile.TemporaryDirectory(prefix="agentrl-run-")  # for what other processes write
+            self.path = self._mirror.local if self._mirror else Path(self._scratch.name)
         self._files: dict[str, IO[str]] = {}
         self._events: EventsWriter | None = None
         self._purge: int | None = None
