@@ -349,6 +349,12 @@ IDLE_WITH: tuple[tuple[frozenset[str], Callable[[Setting], bool], str], ...] = (
         "the start of a run (start.notes), not refused",
     ),
     (
+        frozenset({"algo.kl.target"}),
+        lambda other: other.name == "rollout.temperature",
+        "sharper distributions differ more: the divergence is beyond the default and the value that is tried by more "
+        "than a fifth, where the adaptation is clipped",
+    ),
+    (
         frozenset({"algo.advantage.whiten"}),
         lambda other: (other.needs | {other.name: other.value}).get("algo.advantage.kind", "gae") not in WITH_CRITIC,
         "false, the value that is tried, is the default of estimators without a critic",
