@@ -58,9 +58,9 @@ def compare(
 
     def score(*own):
         hidden, ref_hidden, temperature = vocabulary.all_gather(own)
-        pairs = ((head, hidden), (ref_head, ref_hidden))
-        logits = (_logits(some, vocabulary, states) / temperature[:, None] for some, states in pairs)
-        return vocabulary.own(measure(*logits, vocabulary.axis_name))
+        logits = _logits(head, vocabulary, hidden) / temperature[:, None]
+        ref_logits = _logits(ref_head, vocabulary, ref_hidden) / temperature[:, None]
+        return vocabulary.own(measure(logits, ref_logits, vocabulary.axis_name))
 
     temperature = jnp.broadcast_to(temperature, hidden.shape[:2])
     return _in_chunks(score, vocabulary, (hidden, ref_hidden, temperature), mask)
