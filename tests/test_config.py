@@ -21,11 +21,12 @@ from agentrl_jax.config import (
 )
 from agentrl_jax.config.advantages import Gae, Grpo
 from agentrl_jax.config.algo import FractionFilter
+from agentrl_jax.config.defaults import length_buckets, with_defaults
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import listing, sections_of
 from agentrl_jax.config.load import leaves
-from agentrl_jax.config.rates import with_rates
 from agentrl_jax.errors import UserError
+from agentrl_jax.setup import build
 from agentrl_jax.setup.build import learning_rates
 
 
@@ -49,7 +50,7 @@ def refused(path, *overrides):
 
 def test_an_empty_file_gives_the_defaults_and_a_folder_named_after_it(write):
     config = load_config(write("", "first.yaml"))
-    assert config == with_rates(Config()).replace(run_dir=os.path.join("runs", "first"))
+    assert config == with_defaults(Config()).replace(run_dir=os.path.join("runs", "first"))
 
 
 def test_values_of_the_file_and_of_the_command_line(write):
@@ -126,7 +127,7 @@ def test_a_part_with_kinds_on_the_command_line(write):
 
 
 def test_defaults_are_those_of_the_default_preset():
-    assert decode({}).algo == AlgoConfig()
+    assert decode({}) == with_defaults(Config(algo=AlgoConfig()))
 
 
 @pytest.mark.parametrize(
@@ -427,3 +428,30 @@ def test_the_folder_of_an_older_version_is_refused_with_what_to_do(old, tmp_path
     message = str(caught.value)
     assert "\n" not in message
     assert f"if {tmp_path} was written by another version of agentrl, use that version, or a new run folder" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "buckets"),
+    [
+        ({}, 4),
+        ({"algo": {"grad_accum_steps": 1}}, 1),
+        ({"algo": {"grad_accum_steps": 2, "packing": True}}, 1),
+        ({"algo": {"grad_accum_steps": 2, "length_buckets": 1}}, 1),
+        ({"algo": {"grad_accum_steps": 2, "length_buckets": 7}}, 7),
+        ({"rollout": {"context": "single_turn"}}, 1),
+        ({"rollout": {"context": "single_turn"}, "prompt": {"max_turns": 5, "max_response_tokens": 128}}, 4),
+        ({"rollout": {"context": "single_turn"}, "env": {"url": "local"}}, 4),
+        ({"prompt": {"max_turns": 1}}, 1),
+    ],
+    ids=str,
+)
+def test_rows_that_can_differ_are_cut_to_several_lengths(changes, buckets):
+    """By the file alone; a value that is given, and packing, come first."""
+    config = decode({"algo": {"grad_accum_steps": 2}} | changes)
+    assert length_buckets(config) == with_defaults(config).algo.length_buckets == buckets
+    assert build.learner_config(config).length_buckets == buckets
+
+
+@pytest.mark.parametrize(("name", "buckets"), [("demo", 1), ("frozen_lake", 1), ("sciworld", 1), ("textcraft", 4)])
+def test_published_experiments_keep_their_row_lengths(name, buckets):
+    assert load_config(f"experiments/{name}.yaml").algo.length_buckets == buckets

@@ -1,11 +1,14 @@
 """Estimates of the KL divergence from a reference policy, and the controllers of its coefficient."""
 
+import functools
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
+
+from agentrl_jax.algos.vocab_sums import highest, total
 
 Kind = Literal["k1", "k2", "k3", "abs", "mse", "full"]
 
@@ -40,14 +43,37 @@ def estimate(
     raise ValueError(f"the estimator is {kind!r}; expected k1, k2, k3, abs or mse")
 
 
-def full(logits: Float[Array, "*shape V"], ref_logits: Float[Array, "*shape V"]) -> Float[Array, "*shape"]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def full(
+    logits: Float[Array, "*shape V"], ref_logits: Float[Array, "*shape V"], axis_name: str = ""
+) -> Float[Array, "*shape"]:
     """KL(policy || reference) over the whole vocabulary, at least 0.
 
     Its gradient is that of the divergence at the visited states, without sampling noise; none reaches `ref_logits`.
+    Inside a `jax.shard_map`, the devices of the mesh axis `axis_name` may each have V logits of the vocabulary.
     """
-    policy = jax.nn.log_softmax(logits)
-    reference = jax.nn.log_softmax(jax.lax.stop_gradient(ref_logits))
-    return jnp.sum(jnp.exp(policy) * (policy - reference), axis=-1)
+    return _full_forward(logits, ref_logits, axis_name)[0]
+
+
+def _full_forward(logits, ref_logits, axis_name):
+    policy, reference = (_log_softmax(x, axis_name) for x in (logits, ref_logits))
+    divergence = total(jnp.exp(policy) * (policy - reference), axis_name)
+    return divergence, (policy, reference, divergence)
+
+
+def _full_backward(axis_name, residuals, cotangent):
+    del axis_name
+    policy, reference, divergence = residuals
+    # d KL / d logit = p (log p - log q - KL)
+    return cotangent[..., None] * jnp.exp(policy) * (policy - reference - divergence[..., None]), None
+
+
+full.defvjp(_full_forward, _full_backward)
+
+
+def _log_softmax(logits: Float[Array, "*shape V"], axis_name: str) -> Float[Array, "*shape V"]:
+    shifted = logits - highest(logits, axis_name)[..., None]
+    return shifted - jnp.log(total(jnp.exp(shifted), axis_name))[..., None]
 
 
 class KLController(struct.PyTreeNode):

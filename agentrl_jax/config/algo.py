@@ -333,10 +333,12 @@ class UpdateRule(Section):
     step and one epoch no ratio has changed, so clip_low, clip_high and dual_clip have no effect."""
     grad_accum_steps: Positive = 1
     """Microbatches per minibatch (gradient accumulation); changes memory, not the result."""
-    length_buckets: Annotated[int, Field(ge=1, le=16)] = 1
+    length_buckets: Annotated[int, Field(ge=1, le=16)] | None = None
     """Number of row lengths that the learner is compiled for, in equal steps up to the longest row. Rows of a minibatch
     are sorted by length, and each microbatch is cut to the shortest length that fits: less padding, more compilation,
-    the same result. Helps only with more than one microbatch."""
+    the same result up to rounding. Helps only with more than one microbatch. none: 4 if grad_accum_steps is above 1 and
+    rows can differ much (several turns in the context, services, or max_response_tokens of 128 and more) and are not
+    packed, else 1."""
     packing: bool = False
     """Pack rows of different lengths together, as long as they fit into the longest row: less padding than with
     length_buckets, and one program. A prefix that rows share is computed for each. Helps only with more than one

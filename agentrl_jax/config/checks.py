@@ -246,7 +246,7 @@ def _training(config: Config) -> Iterator[str]:
             f"algo.minibatches x algo.grad_accum_steps is {microbatches}, which does not divide the {rows} rows kept "
             f"for training ({kept} of {groups} groups x {config.rollout.group_size} members{turns}); use a divisor"
         )
-    if algo.packing and algo.length_buckets > 1:
+    if algo.packing and algo.length_buckets is not None and algo.length_buckets > 1:
         yield f"algo.length_buckets is {algo.length_buckets}, but with algo.packing bins have one length; use 1"
     if optim.decay != "matrices" and optim.weight_decay == 0.0:
         yield f"optim.decay is {optim.decay}, but optim.weight_decay is 0; set it above 0, or leave optim.decay out"

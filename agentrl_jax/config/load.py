@@ -18,9 +18,9 @@ from agentrl_jax import safe_yaml
 from agentrl_jax.config import presets
 from agentrl_jax.config.algo import AlgoConfig
 from agentrl_jax.config.checks import validate
+from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.keys import child_type, quoted, sections_of, unknown_key
-from agentrl_jax.config.rates import with_rates
 from agentrl_jax.config.schema import Config
 from agentrl_jax.errors import UserError, shortened, text_flaw
 from agentrl_jax.io import atomic_write
@@ -95,7 +95,7 @@ def load_resolved(path: str | os.PathLike[str]) -> Config:
 def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
     """Turns nested mappings and lists into a `Config`; `source` is named in error messages.
 
-    Values missing in `algo` come from the preset, learning rates that are not given from `rates`.
+    Values missing in `algo` come from the preset, learning rates and row lengths that are not given from `defaults`.
 
     Raises:
         UserError: an unknown key, a missing one, a wrong type or a value out of range.
@@ -107,7 +107,7 @@ def decode(data: Mapping[str, Any], *, source: str = "configuration") -> Config:
         preset = presets.read_preset(name).values if name in presets.NAMES else {}
         data["algo"] = merged(merged(_KINDS, preset), algo)
     try:
-        return with_rates(Config.model_validate_json(json.dumps(data, default=str)))
+        return with_defaults(Config.model_validate_json(json.dumps(data, default=str)))
     except ValidationError as error:
         raise UserError(f"{source}: {_explain(error)}") from error
     except (ValueError, RecursionError) as error:  # from json.dumps

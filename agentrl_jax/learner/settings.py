@@ -23,6 +23,7 @@ class LearnerConfig(UpdateRule):
     """As in the rollout."""
     context_tokens: int = 0
     """As in the rollout."""
+    length_buckets: int = 1
 
     @property
     def old_logprobs(self) -> Literal["rollout", "learner", "same_pass"]:

@@ -16,8 +16,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from agentrl_jax.models import decoder, lora
 from agentrl_jax.models.decoder import NO_GATHER, NoGather, Remat
 from agentrl_jax.models.lora import LoraConfig
+from agentrl_jax.models.manual_axes import as_varying, varying
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import Measure, compare, logprob_and_entropy
+from agentrl_jax.models.vocabulary import Vocabulary
 
 Tokens = Int[Array, "N S"]
 Positions = Int[Array, "N K"]
@@ -138,34 +140,36 @@ def score_tokens(
     """
 
     needed = jnp.ones(position.shape, bool) if mask is None else mask
+    temperature = jnp.broadcast_to(temperature.reshape(len(tokens), -1), position.shape)
 
-    def score(position, needed):
+    def score(position, temperature, needed):
         of_some = None if mask is None else needed
         return _score_tokens(params, model, tokens, position, temperature, compared, of_some, segment_ids)
 
-    return _share_positions(score, model, position, needed)
+    return _share_positions(score, model, position, temperature, needed)
 
 
 def _share_positions(
-    score: Callable[[Positions, Bool[Array, "N K"]], Any],
+    score: Callable[..., Any],
     model: ActorCritic,
     position: Positions,
+    temperature: Scores,
     mask: Bool[Array, "N K"],
 ) -> Any:
     """Scores [N, K] of all positions, of which each device of `model.sequence_axis` computes a share."""
     axis = model.sequence_axis
     if not axis:
-        return score(position, mask)
+        return score(position, temperature, mask)
     devices, number = jax.lax.axis_size(axis), position.shape[1]
     share = -(-number // devices)
     start = jax.lax.axis_index(axis) * share
     missing = ((0, 0), (0, devices * share - number))
-    padded, needed = jnp.pad(position, missing, "edge"), jnp.pad(mask, missing)
-    scores = score(*(jax.lax.dynamic_slice_in_dim(x, start, share, axis=1) for x in (padded, needed)))
+    padded = (*(jnp.pad(x, missing, "edge") for x in (position, temperature)), jnp.pad(mask, missing))
+    scores = score(*(jax.lax.dynamic_slice_in_dim(x, start, share, axis=1) for x in padded))
 
     def gather(x):
         # A sum of disjoint shares instead of an all-gather, because its result counts as replicated.
-        whole = jnp.zeros(padded.shape, x.dtype)
+        whole = jnp.zeros((len(x), devices * share), x.dtype)
         return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(whole, x, start, axis=1), axis)[:, :number]
 
     return jax.tree.map(gather, scores)
@@ -176,25 +180,26 @@ def _score_tokens(
     model: ActorCritic,
     tokens: Tokens,
     position: Positions,
-    temperature: Temperature,
+    temperature: Scores,
     compared: tuple[Any, Measure] | None,
     mask: Bool[Array, "N K"] | None,
     segment_ids: Segments,
 ) -> TokenScores:
-    policy, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position, segment_ids)
+    tokens = as_varying(tokens, varying(position))  # so that they can be ordered after scores
+    head, vocabulary, hidden = _hidden_and_head(policy_decoder(params, model), model, tokens, position, segment_ids)
     token = jnp.take_along_axis(tokens, position, axis=1)
-    temperature = jnp.where(temperature > 0, temperature, 1.0).reshape(len(tokens), -1)
-    logprob, entropy = logprob_and_entropy(policy, hidden, token, temperature, mask)
+    temperature = jnp.where(temperature > 0, temperature, 1.0)
+    logprob, entropy = logprob_and_entropy(head, vocabulary, hidden, token, temperature, mask)
     distance = None
     if compared is not None:
-        logprob, other = model.gather.ordered(logprob, compared[0])
+        logprob, (other, tokens) = model.gather.ordered(logprob, (compared[0], tokens))
         other = _full_decoder(jax.lax.stop_gradient(other), params, model)
-        other, other_hidden = _hidden_and_head(other, model, tokens, position, segment_ids)
-        other_hidden = jax.lax.stop_gradient(other_hidden)
-        distance = compare(policy, hidden, other, other_hidden, temperature, compared[1], mask)
+        ref_head, _, ref_hidden = _hidden_and_head(other, model, tokens, position, segment_ids)
+        ref_hidden = jax.lax.stop_gradient(ref_hidden)
+        distance = compare(head, vocabulary, hidden, ref_head, ref_hidden, temperature, compared[1], mask)
     if model.critic != "none":
-        (logprob, distance), critic = model.gather.ordered((logprob, distance), params["critic"])
-        params = {**params, "critic": critic}
+        scores, (critic, tokens) = model.gather.ordered((logprob, distance), (params["critic"], tokens))
+        (logprob, distance), params = scores, {**params, "critic": critic}
     return TokenScores(logprob, entropy, _value(params, model, tokens, position, hidden, segment_ids), distance)
 
 
@@ -217,10 +222,10 @@ def values(
 ) -> Scores:
     """The critic's values before the tokens at `position`; arguments as in `score_tokens`."""
 
-    def value(position, _):
+    def value(position, *_):
         return _value(params, model, tokens, position, None, segment_ids)
 
-    return _share_positions(value, model, position, jnp.ones(position.shape, bool))
+    return _share_positions(value, model, position, jnp.ones(position.shape), jnp.ones(position.shape, bool))
 
 
 def _value(
@@ -237,7 +242,7 @@ def _value(
     critic = params["critic"]
     if model.critic == "separate" or hidden is None:
         backbone = _full_decoder(critic.get("decoder", params["policy"]), params, model)
-        hidden = _hidden(_gather_embedding(backbone, model), model, tokens, position, segment_ids)
+        hidden = _hidden(backbone, model, tokens, position, segment_ids)
     hidden, head = model.gather.after(hidden, {"head": critic["head"]})
     return hidden.astype(jnp.float32) @ head["head"] + critic["bias"]
 
@@ -248,19 +253,14 @@ def _full_decoder(trained: Any, params: dict[str, Any], model: ActorCritic) -> d
     return {**params["frozen"], **trained} if model.frozen_layers else trained
 
 
-def _gather_embedding(backbone: decoder.Params, model: ActorCritic) -> decoder.Params:
-    """The decoder with its embedding all-gathered; once for both uses if embeddings are tied."""
-    return {**backbone, **model.gather({"embedding": backbone["embedding"]})}
-
-
 def _hidden_and_head(
     policy: decoder.Params, model: ActorCritic, tokens: Tokens, position: Positions, segment_ids: Segments
-) -> tuple[decoder.Params, Float[Array, "N K D"]]:
-    """The decoder with its embedding and `lm_head` all-gathered, and the hidden states of `_hidden`."""
-    policy = _gather_embedding(policy, model)
+) -> tuple[decoder.Params, Vocabulary, Float[Array, "N K D"]]:
+    """What `decoder.logits` reads of the policy, which logits that gives, and the hidden states of `_hidden`."""
     hidden = _hidden(policy, model, tokens, position, segment_ids)
-    hidden, head = model.gather.after(hidden, {name: policy[name] for name in ("lm_head",) if name in policy})
-    return {**policy, **head}, hidden
+    matrix = "lm_head" if "lm_head" in policy else "embedding"
+    hidden, head = model.gather.ordered(hidden, {matrix: policy[matrix]})
+    return *model.gather.head(head, model.decoder.vocab_size), hidden
 
 
 def _hidden(

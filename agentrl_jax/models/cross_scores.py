@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from agentrl_jax.models import decoder
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.token_scores import logprob_and_entropy
+from agentrl_jax.models.vocabulary import Vocabulary
 
 
 def logprobs_after(
@@ -35,5 +36,5 @@ def logprobs_after(
     hidden, _ = decoder.forward_with_cache(params, config, cache, responses, jnp.full(rows, context_length), length)
     before = jnp.concatenate([jnp.repeat(last, rows, axis=0), hidden[:, :-1]], axis=1)
     temperature = jnp.where(temperature > 0, temperature, 1.0)
-    logprob, _ = logprob_and_entropy(params, before, responses, temperature[:, None])
+    logprob, _ = logprob_and_entropy(params, Vocabulary(config.vocab_size), before, responses, temperature[:, None])
     return jnp.where(jnp.arange(size) < length[:, None], logprob, 0.0)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from agentrl_jax.models import attention, layers, matmul, row_attention, sequence_attention
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.models.vocabulary import Vocabulary
 
 Params = Any
 """A tree of parameters. Under "layers" the leaves are stacked over layers, [N, ...], see `DecoderConfig.layer_shapes`;
@@ -58,6 +59,15 @@ class NoGather:
     def ordered(self, first: Any, second: Any) -> tuple[Any, Any]:
         """Both trees; the second is not gathered before the first is computed."""
         return first, second
+
+    def lookup(self, table: Float[Array, "V D"], tokens: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+        """The embeddings of tokens."""
+        return table[tokens]
+
+    def head(self, params: Params, size: int) -> tuple[Params, Vocabulary]:
+        """Parameters that `logits` reads, and which of the logits of `size` tokens they give; `params` are lm_head, or
+        the embedding if it is tied."""
+        return params, Vocabulary(size)
 
     def after(self, x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
         """`x`, and the all-gathered parameters, which are gathered after `x` is computed."""
@@ -171,7 +181,7 @@ def forward(
     only tokens with its own id in `segment_ids`, for rows packed with several sequences; rotary positions are those in
     the row, of which only differences matter. Inside a `jax.shard_map` over `sequence_axis`, each device computes its
     share of the positions of the same rows, see `sequence_attention`; a shared prefix is then computed for every row.
-    `gather` all-gathers sharded parameters, except the embedding, which must be gathered already.
+    `gather` all-gathers sharded parameters.
     """
     batch, length = tokens.shape
     params = as_activations(params, config)
@@ -220,7 +230,7 @@ def forward(
         return after, None
 
     rows = [tokens[:1], tokens] if shared_prefix_len else [tokens]
-    chunks = [params["embedding"][some[:, span]] for some, span in zip(rows, spans)]
+    chunks = [gather.lookup(params["embedding"], some[:, span]) for some, span in zip(rows, spans)]
     recomputed = REMAT[remat]
     if gather is not NO_GATHER and recomputed is None:
         policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)

@@ -3,6 +3,7 @@
 Shapes: `N` rows, `K` scored tokens of a row, `D` embedding dimension, `V` vocabulary.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,17 +11,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from agentrl_jax.algos.vocab_sums import highest, total
 from agentrl_jax.models import decoder
+from agentrl_jax.models.vocabulary import Vocabulary
 
-Measure = Callable[[Float[Array, "M V"], Float[Array, "M V"]], Float[Array, " M"]]
-"""Maps logits of a policy and of a reference to distances."""
+Measure = Callable[[Float[Array, "M V"], Float[Array, "M V"], str], Float[Array, " M"]]
+"""Maps logits of a policy and of a reference to distances; the last argument is `Vocabulary.axis_name`."""
 
 LOGITS_AT_ONCE = 2**24
 """Largest number of vocabulary logits in memory at a time (64 MiB); more are computed in equal chunks of tokens."""
 
 
 def logprob_and_entropy(
-    policy: decoder.Params,
+    head: decoder.Params,
+    vocabulary: Vocabulary,
     hidden: Float[Array, "N K D"],
     token: Int[Array, "N K"],
     temperature: Float[Array, "N _"],
@@ -28,20 +32,23 @@ def logprob_and_entropy(
 ) -> tuple[Float[Array, "N K"], Float[Array, "N K"]]:
     """Log-probability of a token and entropy of the distribution that it was sampled from.
 
-    `hidden` are the hidden states before the tokens; temperatures are above 0. Tokens outside of `mask` may be skipped,
-    and are then 0.
+    `head` are the parameters that `decoder.logits` reads. `hidden` are the hidden states before the tokens;
+    temperatures are above 0. Tokens outside of `mask` may be skipped, and are then 0.
     """
 
-    def score(hidden, token, temperature):
-        return _of_logits(decoder.logits(policy, hidden) / temperature[:, None], token)
+    def score(*own):
+        hidden, token, temperature = vocabulary.all_gather(own)
+        scores = _of_logits(vocabulary, _logits(head, vocabulary, hidden) / temperature[:, None], token)
+        return vocabulary.own(scores)
 
-    return _in_chunks(score, policy, (hidden, token, jnp.broadcast_to(temperature, token.shape)), mask)
+    return _in_chunks(score, vocabulary, (hidden, token, jnp.broadcast_to(temperature, token.shape)), mask)
 
 
 def compare(
-    policy: decoder.Params,
+    head: decoder.Params,
+    vocabulary: Vocabulary,
     hidden: Float[Array, "N K D"],
-    reference: decoder.Params,
+    ref_head: decoder.Params,
     ref_hidden: Float[Array, "N K D"],
     temperature: Float[Array, "N _"],
     measure: Measure,
@@ -49,17 +56,19 @@ def compare(
 ) -> Float[Array, "N K"]:
     """Distance between the distributions of two decoders over the vocabulary; arguments as `logprob_and_entropy`."""
 
-    def score(hidden, ref_hidden, temperature):
-        logits = (decoder.logits(p, h) / temperature[:, None] for p, h in ((policy, hidden), (reference, ref_hidden)))
-        return measure(*logits)
+    def score(*own):
+        hidden, ref_hidden, temperature = vocabulary.all_gather(own)
+        logits = _logits(head, vocabulary, hidden) / temperature[:, None]
+        ref_logits = _logits(ref_head, vocabulary, ref_hidden) / temperature[:, None]
+        return vocabulary.own(measure(logits, ref_logits, vocabulary.axis_name))
 
     temperature = jnp.broadcast_to(temperature, hidden.shape[:2])
-    return _in_chunks(score, policy, (hidden, ref_hidden, temperature), mask)
+    return _in_chunks(score, vocabulary, (hidden, ref_hidden, temperature), mask)
 
 
 def _in_chunks(
     score: Callable[..., Any],
-    policy: decoder.Params,
+    vocabulary: Vocabulary,
     arrays: tuple[jax.Array, ...],
     mask: Bool[Array, "N K"] | None,
 ) -> Any:
@@ -69,7 +78,7 @@ def _in_chunks(
     """
     shape = arrays[0].shape[:2]
     count = shape[0] * shape[1]
-    at_once = max(1, LOGITS_AT_ONCE // policy["embedding"].shape[0])
+    at_once = max(1, LOGITS_AT_ONCE // vocabulary.size)
     chunks = -(-count // at_once)
     length = -(-count // chunks)
 
@@ -85,7 +94,7 @@ def _in_chunks(
     def of_some(some, *chunk):
         # Zeros computed from `some`, so that they vary over devices like scores.
         zeros = jax.tree.map(lambda x: jnp.where(some, 0.0, 0.0).astype(x.dtype), jax.eval_shape(score, *chunk))
-        return jax.lax.cond(jnp.any(some), score, lambda *_: zeros, *chunk)
+        return jax.lax.cond(vocabulary.any(some), score, lambda *_: zeros, *chunk)
 
     inputs = tuple(split(x) for x in arrays)
     if chunks == 1:
@@ -104,31 +113,40 @@ def _in_chunks(
     return jax.tree.map(joined, scored)
 
 
-@jax.custom_vjp
-def _of_logits(logits: Float[Array, "M V"], token: Int[Array, " M"]) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
+def _logits(head: decoder.Params, vocabulary: Vocabulary, hidden: Float[Array, "M D"]) -> Float[Array, "M V"]:
+    return vocabulary.without_padding(decoder.logits(head, hidden))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_logits(
+    vocabulary: Vocabulary, logits: Float[Array, "M V"], token: Int[Array, " M"]
+) -> tuple[Float[Array, " M"], Float[Array, " M"]]:
     """Log-probability of tokens under softmax(`logits`), and its entropy.
 
     The gradient is explicit because that of `log_softmax` would pass over the vocabulary several more times.
     """
-    return _forward(logits, token)[0]
+    return _forward(vocabulary, logits, token)[0]
 
 
-def _forward(logits, token):
-    highest = jnp.max(logits, axis=-1, keepdims=True)
-    shifted = logits - highest
+def _forward(vocabulary, logits, token):
+    axis_name = vocabulary.axis_name
+    largest = highest(logits, axis_name)
+    shifted = logits - largest[:, None]
     powers = jnp.exp(shifted)
-    total = jnp.sum(powers, axis=-1)
-    mean = jnp.sum(powers * shifted, axis=-1) / total
-    logprob = decoder.at_token(shifted, token) - jnp.log(total)
-    return (logprob, jnp.log(total) - mean), (logits, token, highest[:, 0] + jnp.log(total), highest[:, 0] + mean)
+    mass = total(powers, axis_name)
+    mean = total(powers * shifted, axis_name) / mass
+    # A comparison instead of an index, so that devices that hold shards of the vocabulary need not gather it.
+    chosen = total(jnp.where(vocabulary.chosen(token, logits.shape[-1]), shifted, 0.0), axis_name)
+    scores = chosen - jnp.log(mass), jnp.log(mass) - mean
+    return scores, (logits, token, largest + jnp.log(mass), largest + mean)
 
 
-def _backward(residuals, cotangents):
+def _backward(vocabulary, residuals, cotangents):
     logits, token, normalizer, mean = residuals
     of_logprob, of_entropy = (x[:, None] for x in cotangents)
     probability = jnp.exp(logits - normalizer[:, None])
     # d logprob = 1[token] - p, d entropy = -p (logit - E[logit])
-    chosen = jnp.where(jnp.arange(logits.shape[-1]) == token[:, None], of_logprob, 0.0)
+    chosen = jnp.where(vocabulary.chosen(token, logits.shape[-1]), of_logprob, 0.0)
     return chosen - probability * (of_logprob + of_entropy * (logits - mean[:, None])), None
 
 

@@ -37,7 +37,7 @@ ordered.defvjp(_forward, _backward)
 
 def _after_on_cpu(done: Any, tree: Any) -> Any:
     """A select that always returns `tree`, which the compiler cannot know; it would remove an optimization barrier."""
-    entries = [jnp.ravel(x)[0] for x in jax.tree.leaves(done) if x.dtype != jax.dtypes.float0 and x.size]
+    entries = [x[(0,) * x.ndim] for x in jax.tree.leaves(done) if x.dtype != jax.dtypes.float0 and x.size]
     bits = sum((jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32) for x in entries), jnp.uint32(0))
     never = jax.lax.population_count(bits) > bits.dtype.itemsize * 8
     return jax.tree.map(lambda x: x if x.dtype == jax.dtypes.float0 else jnp.where(never, jnp.zeros_like(x), x), tree)

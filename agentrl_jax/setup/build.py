@@ -12,6 +12,7 @@ import optax
 
 from agentrl_jax.config import Config, ModelConfig, PromptConfig, TaskConfig
 from agentrl_jax.config.algo import UpdateRule
+from agentrl_jax.config.defaults import length_buckets
 from agentrl_jax.config.fields import Section
 from agentrl_jax.config.rates import rates
 from agentrl_jax.errors import UserError
@@ -225,6 +226,7 @@ def learner_config(config: Config) -> LearnerConfig:
     """Builds the static configuration of the learner."""
     rule: dict[str, Any] = {name: getattr(config.algo, name) for name in UpdateRule.model_fields}
     rule = {name: value.static() if isinstance(value, Section) else value for name, value in rule.items()}
+    rule["length_buckets"] = length_buckets(config)
     return LearnerConfig.model_construct(
         None,
         task_names=tuple(task.label for task in config.tasks),

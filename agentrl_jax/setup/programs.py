@@ -211,7 +211,7 @@ class Programs:
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
             raise ValueError(refused)
         if self.mesh.shape[FSDP] > 1 or self.shards.sequence:  # it also keeps loops with collectives in order
-            model = dataclasses.replace(model, gather=Gather(shape.embed_dim))
+            model = dataclasses.replace(model, gather=Gather(shape.embed_dim, shape.head_dim))
         if self.shards.sequence:
             model = dataclasses.replace(model, sequence_axis=SEQUENCE)
         axes = (*self.shards.axes, *self.shards.sequence)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from agentrl_jax.algos import mutual_information
 from agentrl_jax.config import Config, rates
+from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import refusals
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.seen import learned_levels
@@ -59,7 +60,7 @@ def train(config: Config, console: Console | None = None) -> dict[str, Any]:
     """
     console = (console or Console()) if hosts.is_writer() else Console(quiet=True)
     with refusals():
-        config = rates.with_rates(config)
+        config = with_defaults(config)
         run = _Run(config)  # first, so that no folder is created with an unusable configuration
     with (
         RunFolder(config) as folder,

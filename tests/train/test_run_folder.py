@@ -11,7 +11,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from agentrl_jax.config import Config, TaskConfig
-from agentrl_jax.config.rates import with_rates
+from agentrl_jax.config.defaults import with_defaults
 from agentrl_jax.errors import UserError
 from agentrl_jax.runs.run_folder import RunFolder, read_config
 
@@ -20,7 +20,7 @@ ROW = {"step": 1, "stage": "imitation"}
 
 @pytest.fixture
 def config(tmp_path):
-    return with_rates(Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),)))
+    return with_defaults(Config(run_dir=str(tmp_path / "run"), tasks=(TaskConfig(env="X", groups=4),)))
 
 
 def fill(folder, steps):

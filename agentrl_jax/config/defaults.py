@@ -1,0 +1,30 @@
+"""Values that depend on the rest of a configuration and are filled in where none is given; never on the machine."""
+
+from agentrl_jax.config.rates import with_rates
+from agentrl_jax.config.schema import Config
+
+BUCKETS = 4
+"""Default number of row lengths where rows differ; measured in docs/results/speed.md."""
+LONG_RESPONSE = 128
+"""From this number of tokens on, responses end after so different lengths that rows of one turn differ, too."""
+
+
+def length_buckets(config: Config) -> int:
+    """The number of row lengths that the learner is compiled for: that given, else by how much rows can differ.
+
+    1 with one microbatch, which is as long as its longest row, and with packing, whose bins have one length. Otherwise
+    rows differ where they hold several turns, of which an episode may play any number, where they hold the texts of a
+    service, or where responses can be long. Turns of compiled environments with short responses are nearly alike.
+    """
+    algo, prompt = config.algo, config.prompt
+    if algo.length_buckets is not None:
+        return algo.length_buckets
+    if algo.packing or algo.grad_accum_steps == 1:
+        return 1
+    several_turns = config.rollout.context == "full" and prompt.max_turns > 1
+    return BUCKETS if several_turns or config.served or prompt.max_response_tokens >= LONG_RESPONSE else 1
+
+
+def with_defaults(config: Config) -> Config:
+    """The configuration with its learning rates and row lengths filled in; a critic's rate only if there is one."""
+    return with_rates(config).replace(algo=config.algo.replace(length_buckets=length_buckets(config)))
