@@ -85,8 +85,10 @@ class LoopState(struct.PyTreeNode):
     """Being sampled."""
     parser: Any
     """State of the response grammar."""
-    logits: Float[Array, "B V"]
-    """Of the next token."""
+    token: Int[Array, " B"]
+    """The next token of the response, already sampled, so that no logits are carried through the loop."""
+    logprob: Float[Array, " B"]
+    """Its log-probability."""
     cache: decoder.KVCache
     message: Message
     """The observation that the response answers."""
@@ -162,18 +164,22 @@ class Engine:
         cache = write_prefix(cache, self.prefixes, task, jnp.ones(task.shape[0], bool))
         prefilled = self._read(cache, tokens, self._prefix_length(task), length)
         logits, cache = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
+        episode, sample_keys = jnp.arange(slots), rng.sample_key(self.key, ids)
+        turn = jnp.zeros(slots, jnp.int32)
+        token, logprob = self._next_token(logits, episode, sample_keys, turn, turn)
         return LoopState(
-            episode=jnp.arange(slots),
+            episode=episode,
             ids=ids,
             batched_env=batched_env,
-            sample_keys=rng.sample_key(self.key, ids),
-            turn=jnp.zeros(slots, jnp.int32),
+            sample_keys=sample_keys,
+            turn=turn,
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
             response=empty_response(slots, config.max_response_tokens),
             parser=parsing.start(self.batched_env.grammars, ids.task),
-            logits=logits,
+            token=token,
+            logprob=logprob,
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
@@ -188,47 +194,62 @@ class Engine:
         return jnp.any(state.active & ~state.waiting) & (waiting < threshold)
 
     def decode(self, state: LoopState) -> LoopState:
-        """Adds one token to the response of every decoding row, and runs the model on it."""
+        """Adds the sampled token to the response of every decoding row, runs the model on it, and samples the next."""
         config, grammars, task = self.config, self.batched_env.grammars, state.ids.task
         decoding = state.active & ~state.waiting
-        response = state.response
-        token, logprob, max_length = self._next_token(state)
+        response, token = state.response, state.token
         is_stop = functools.reduce(operator.or_, (token == stop for stop in config.end_of_turn))
 
         appended = (jnp.arange(config.max_response_tokens) == response.length[:, None]) & decoding[:, None]
         response = Response(
             tokens=jnp.where(appended, token[:, None], response.tokens),
-            logprob=jnp.where(appended, logprob[:, None], response.logprob),
+            logprob=jnp.where(appended, state.logprob[:, None], response.logprob),
             length=response.length + decoding,
             ended=response.ended | (decoding & is_stop),
         )
         parser = masked.where(decoding, parsing.advance(grammars, task, state.parser, token), state.parser)
-        complete = response.ended | (response.length >= max_length)
+        complete = response.ended | (response.length >= self._max_length(state))
         if config.stop_at_answer:
             complete |= parsing.closed(grammars, task, parser)
 
         hidden, cache = decoder.forward_with_cache(
             self.params, self.model, state.cache, token[:, None], state.position, decoding.astype(jnp.int32)
         )
+        logits = decoder.logits(self.params, hidden[:, 0])
+        following = self._next_token(logits, state.episode, state.sample_keys, state.turn, response.length)
+        token, logprob = masked.where(decoding, following, (token, state.logprob))
         return state.replace(
             response=response,
             parser=parser,
             waiting=state.waiting | (decoding & complete),
-            logits=masked.where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
+            token=token,
+            logprob=logprob,
             cache=cache,
             position=state.position + decoding,
             decode_steps=state.decode_steps + 1,
         )
 
-    def _next_token(self, state: LoopState) -> tuple[Int[Array, " B"], Float[Array, " B"], Int[Array, " B"] | int]:
-        """Token and log-probability of each row, and the length at which its response is complete."""
-        temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
+    def _next_token(
+        self,
+        logits: Float[Array, "B V"],
+        episode: Int[Array, " B"],
+        sample_keys: Key[Array, " B"],
+        turn: Int[Array, " B"],
+        number: Int[Array, " B"],
+    ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+        """Token `number` of each row's response, and its log-probability."""
+        temperature = self.settings.temperature[jnp.minimum(episode, self.settings.temperature.shape[0] - 1)]
         if self.responses is None:
-            keys = rng.token_key(state.sample_keys, state.turn, state.response.length)
-            return *sample(keys, state.logits, temperature), self.config.max_response_tokens
-        given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.responses)
-        token = jnp.take_along_axis(given.tokens, state.response.length[:, None], axis=1, mode="clip")[:, 0]
-        return token, score(state.logits, temperature, token), given.length
+            return sample(rng.token_key(sample_keys, turn, number), logits, temperature)
+        given = self.responses.tokens.at[episode, turn].get(mode="clip")
+        token = jnp.take_along_axis(given, number[:, None], axis=1, mode="clip")[:, 0]
+        return token, score(logits, temperature, token)
+
+    def _max_length(self, state: LoopState) -> Int[Array, " B"] | int:
+        """The length at which a response is complete."""
+        if self.responses is None:
+            return self.config.max_response_tokens
+        return self.responses.length.at[state.episode, state.turn].get(mode="clip")
 
     def step_environments(self, state: LoopState) -> tuple[LoopState, Bool[Array, " B"]]:
         """Steps the environments of the waiting rows, records their turns, and refills free slots with new episodes.
@@ -308,10 +329,13 @@ class Engine:
         logits, cache = self._read(state.cache, state.message.tokens, start, length)
         empty = empty_response(self.slots, self.config.max_response_tokens)
         first = parsing.start(self.batched_env.grammars, state.ids.task)
+        opening = self._next_token(logits, state.episode, state.sample_keys, state.turn, jnp.zeros_like(state.turn))
+        token, logprob = masked.where(pending, opening, (state.token, state.logprob))
         return state.replace(
             cache=cache,
             position=start + length,
-            logits=masked.where(pending, logits, state.logits),
+            token=token,
+            logprob=logprob,
             response=masked.where(pending, empty, state.response),
             parser=masked.where(pending, first, state.parser),
             prefill_steps=state.prefill_steps + 1,
