@@ -6,7 +6,7 @@ Shapes: `B` rows, `C` tokens of a chunk, `S` positions of a segment or sequence,
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,53 +50,61 @@ def attend_segments(query: Query, segments: Sequence[Segment]) -> Query:
     rows = (query * head_dim**-0.5).reshape(batch, chunk, kv_heads, shared, head_dim).transpose(0, 2, 3, 1, 4)
     rows = rows.reshape(batch, kv_heads, -1, head_dim)
 
-    def scores(segment: Segment) -> jax.Array:
-        if segment.key.ndim == 3:
-            product = _split(float32_product(_joined(rows), segment.key.swapaxes(1, 2)), batch)
-        else:
-            product = attention_scores(rows, segment.key, few=chunk == 1 and shared > 1)
-        # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
-        bias = jnp.where(segment.visible, 0.0, jnp.finfo(jnp.float32).min / 2)
-        return product + jnp.tile(bias, (1, shared, 1))[:, None]
-
-    def mixed(weights: jax.Array, value: Keys | SharedKeys) -> jax.Array:
-        weights = weights.astype(value.dtype)
-        if value.ndim == 3:
-            return _split(float32_product(_joined(weights), value), batch)
-        return float32_product(weights, value)
-
-    scored = [scores(segment) for segment in segments]
-    highest = functools.reduce(jnp.maximum, (jnp.max(x, axis=-1, keepdims=True) for x in scored))
-    weights = [jnp.exp(x - jax.lax.stop_gradient(highest)) for x in scored]
-    # A segment that is hidden from a row adds exact zeros, so that it changes no bit of the row's result.
-    total = functools.reduce(jnp.add, (jnp.sum(x, axis=-1, keepdims=True) for x in weights))
-    values = functools.reduce(jnp.add, (mixed(x, segment.value) for x, segment in zip(weights, segments)))
+    parts = [_attend_part(rows, segment, few=chunk == 1 and shared > 1) for segment in segments]
+    values, _, total = parts[0]
+    if len(parts) > 1:
+        # Partial softmaxes are merged by their maximums. A segment that is hidden from a row adds exact zeros, so that
+        # it changes no bit of the row's result.
+        largest = functools.reduce(jnp.maximum, (high for _, high, _ in parts))
+        scales = [jnp.exp(high - largest) for _, high, _ in parts]
+        values = functools.reduce(jnp.add, (part[0] * scale for part, scale in zip(parts, scales)))
+        total = functools.reduce(jnp.add, (part[2] * scale for part, scale in zip(parts, scales)))
     values = (values / total).reshape(batch, kv_heads, shared, chunk, head_dim).transpose(0, 3, 1, 2, 4)
     return values.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
 
 
-def _joined(x: Float[Array, "B K M N"]) -> Float[Array, "K BM N"]:
-    return x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[3])
+Partial = tuple[Float[Array, "B K M Dh"], Float[Array, "B K M 1"], Float[Array, "B K M 1"]]
+"""Values weighted by powers of scores, the largest score, and the sum of the weights."""
 
 
-def _split(x: Float[Array, "K BM N"], batch: int) -> Float[Array, "B K M N"]:
-    return x.reshape(len(x), batch, -1, x.shape[2]).swapaxes(0, 1)
+def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
+    """Attention of scaled queries over one segment, before division by the sum of the weights."""
+    # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
+    bias = jnp.where(segment.visible, 0.0, jnp.finfo(jnp.float32).min / 2)
+    bias = jnp.tile(bias, (1, rows.shape[2] // bias.shape[1], 1))
+    if segment.key.ndim == 3:
+        # One product for the queries of all rows; only what is as small as the queries is split into rows again.
+        batch, kv_heads = rows.shape[:2]
+        joined = rows.swapaxes(0, 1).reshape(kv_heads, -1, rows.shape[3])
+        scores = float32_product(joined, segment.key.swapaxes(1, 2))
+        bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).reshape(1, -1, bias.shape[2])
+        parts = _weighted(scores + bias, segment.value)
+        return tuple(x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1) for x in parts)
+    return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value)
+
+
+def _weighted(scores: Float[Array, "*B M S"], value: Float[Array, "*B S Dh"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    highest = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    weights = jnp.exp(scores - highest)
+    return float32_product(weights.astype(value.dtype), value), highest, jnp.sum(weights, axis=-1, keepdims=True)
 
 
 def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
     """Like `attend_segments`, but for a few rows of a chunk at a time, at most `SCORES_AT_ONCE` scores."""
-    batch, chunk, heads, _ = query.shape
-    most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
-    if chunk == 1 or most >= batch:
+    _, chunk, heads, _ = query.shape
+    if chunk == 1:
         return attend_segments(query, segments)
-    # Shared keys and values are not split into rows.
-    per_row, structure = jax.tree.flatten([s.visible if s.key.ndim == 3 else s for s in segments])
+    shared = [segment for segment in segments if segment.key.ndim == 3]
+    own = [segment for segment in segments if segment.key.ndim == 4]
 
-    def of_some(query, *arrays):
-        parts = zip(segments, jax.tree.unflatten(structure, arrays))
-        return attend_segments(query, [p if isinstance(p, Segment) else s._replace(visible=p) for s, p in parts])
+    def of_some(query, seen, *own):
+        # One long product of a chunk is faster than several short ones, even though keys and values are copied.
+        joined = Segment(*(jnp.concatenate(x, axis=2) for x in zip(*own))) if own else None
+        parts = [segment._replace(visible=visible) for segment, visible in zip(shared, seen)]
+        return attend_segments(query, [*parts, *([joined] if joined else [])])
 
-    return by_rows(most, of_some, query, *per_row)
+    most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
+    return by_rows(most, of_some, query, [segment.visible for segment in shared], *own)
 
 
 def attend_filled(
@@ -111,12 +119,15 @@ def attend_filled(
     return jax.lax.switch(filled - 1, counts, query, list(blocks), list(others))
 
 
-def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *arrays: jax.Array) -> jax.Array:
+def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any) -> jax.Array:
     """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast."""
     batch = len(query)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
-    arrays = tuple(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in arrays)
-    parts = [x.reshape(-1, at_once, *x.shape[1:]) for x in (query, *arrays)]
+
+    def split(x):
+        return jnp.broadcast_to(x, (batch, *x.shape[1:])).reshape(-1, at_once, *x.shape[1:])
+
+    parts = jax.tree.map(split, (query, *trees))
     return jax.lax.map(lambda part: function(*part), parts).reshape(query.shape)
 
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from agentrl_jax.models.attention import Keys, Segment, SharedKeys, visible
 from agentrl_jax.models.shape import DecoderConfig
 
-MAX_BLOCKS = 4
+MAX_BLOCKS = 8
 """Largest number of blocks: attention is compiled once for each number of filled blocks."""
-SMALLEST_BLOCK = 128
+SMALLEST_BLOCK = 96
 """Fewest positions of a block where there are several: the lanes of a TPU."""
 
 Chunk = Float[Array, "B C K Dh"]

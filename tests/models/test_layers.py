@@ -35,7 +35,7 @@ def test_attention_by_rows_is_attention(scores, monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("filled", [1, 2, 4])
 def test_only_filled_blocks_are_read(chunk, filled, monkeypatch):
-    """Six rows, a part of their keys shared by all and the rest in four blocks; an unfilled one would spoil the result."""
+    """Six rows, a part of their keys shared by all and the rest in four blocks; unfilled ones are NaN."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", 2 * 5 * 4 * 47)
     query = jax.random.normal(jax.random.key(0), (6, chunk, 4, 8))
     shared = [jax.random.normal(jax.random.key(i), (2, 7, 8)) for i in (1, 2)]
