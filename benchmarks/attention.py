@@ -28,8 +28,9 @@ AXIS = "sequence"
 
 
 def square(query, key, value, *, window=0, segment_ids=None, implementation="auto"):
-    positions = jnp.arange(key.shape[2] - query.shape[1], key.shape[2])[None]
-    return attention.attend_by_rows(query, key, value, attention.visible(positions, key.shape[2]))
+    positions = jnp.arange(key.shape[2])[None]
+    seen = attention.visible(positions, positions[:, -query.shape[1] :])
+    return jax.checkpoint(attention.attend)(query, key, value, seen)
 
 
 def temporaries(shape: DecoderConfig, length: int, form: str, remat: Any, devices: list[jax.Device]) -> str:

@@ -11,6 +11,7 @@ from worker import seconds
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.io.load import Pretrained
+from agentrl_jax.models.kv_cache import init_cache
 from agentrl_jax.models.shape import DecoderConfig
 
 PROMPT, CACHE, LENGTH = 128, 256, 512
@@ -43,7 +44,7 @@ class Ours:
         @functools.partial(jax.jit, static_argnums=1)
         def run(params, config, tokens):
             batch, length = tokens.shape
-            cache = decoder.init_cache(config, batch, CACHE)
+            cache = init_cache(config, batch, CACHE)
             zeros = jnp.zeros(batch, jnp.int32)
             hidden, cache = decoder.forward_with_cache(params, config, cache, tokens, zeros, zeros + length)
             return decoder.logits(params, hidden[:, -1]), cache

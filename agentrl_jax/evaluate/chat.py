@@ -14,6 +14,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Params
 from agentrl_jax.models.io.load import load_pretrained
+from agentrl_jax.models.kv_cache import init_cache
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.prefill import chunked_prefill
 from agentrl_jax.rollout.sampling import sample
@@ -55,7 +56,7 @@ class Conversation:
         self._temperature, self._key = jnp.full(1, temperature, jnp.float32), jax.random.key(seed)
         self._cached, self._ended = 0, True
         self._params = _prepare_for_decode(params, shape)
-        self._cache = decoder.init_cache(shape, 1, length)
+        self._cache = init_cache(shape, 1, length)
         self._shape = shape
 
     def respond(self, message: str, max_tokens: int) -> Iterator[int]:

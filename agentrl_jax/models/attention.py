@@ -1,10 +1,12 @@
-"""Attention over the keys of a chunk or of a cache, for a few rows at a time to bound memory.
+"""Attention over the keys of a chunk or of the segments of a cache, for a few rows at a time to bound memory.
 
-Shapes: `B` rows, `C` tokens of a chunk, `S` cache or sequence positions, `H` query heads, `K` key-value heads, `Dh`
-head dimension. The softmax is computed in f32.
+Shapes: `B` rows, `C` tokens of a chunk, `S` positions of a segment or sequence, `H` query heads, `K` key-value heads,
+`Dh` head dimension. The softmax is computed in f32.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,90 +15,123 @@ from jaxtyping import Array, Bool, Float, Int
 from agentrl_jax.models.matmul import attention_scores, float32_product
 
 SCORES_AT_ONCE = 2**22
-"""Largest number of attention scores that `attend_by_rows` computes at a time: 16 MiB."""
-LARGE_CACHE = 2**24
-"""Size of a layer's keys and values, in numbers (64 MiB), from which `attend_cached` reads only the filled part."""
-CACHED_AT_ONCE = 2**20
-"""Largest number of keys and values that it then reads at a time: 4 MiB, which fit in a CPU's cache."""
+"""Largest number of attention scores of a chunk that are computed at a time: 16 MiB.
+
+More might not fit in memory, and scores that do not fit in a CPU's cache take three times as long.
+"""
 
 Query = Float[Array, "B C H Dh"]
 Keys = Float[Array, "B K S Dh"]
+SharedKeys = Float[Array, "K S Dh"]
+"""Keys or values that all rows read."""
 Visible = Bool[Array, "#B C S"]
-"""The positions that each query sees, at least one."""
+
+
+class Segment(NamedTuple):
+    """A part of the positions that queries read: of each row, or, with shared keys and values, of all rows."""
+
+    key: Keys | SharedKeys
+    value: Keys | SharedKeys
+    visible: Visible
+    """The positions that each query sees; at least one of all segments."""
 
 
 def attend(query: Query, key: Keys, value: Keys, visible: Visible) -> Query:
     """Grouped-query attention (Ainslie et al. 2023): query head h reads key-value head h // (H / K)."""
+    return attend_segments(query, [Segment(key, value, visible)])
+
+
+def attend_segments(query: Query, segments: Sequence[Segment]) -> Query:
+    """Attention over the positions of several segments, as if they followed each other."""
     batch, chunk, heads, head_dim = query.shape
-    kv_heads, shared = key.shape[1], heads // key.shape[1]
+    kv_heads = segments[0].key.shape[-3]
+    shared = heads // kv_heads
     # Queries that share a key-value head become rows of one matrix product.
     rows = (query * head_dim**-0.5).reshape(batch, chunk, kv_heads, shared, head_dim).transpose(0, 2, 3, 1, 4)
     rows = rows.reshape(batch, kv_heads, -1, head_dim)
-    scores = attention_scores(rows, key, few=chunk == 1 and shared > 1)
+
+    parts = [_attend_part(rows, segment, few=chunk == 1 and shared > 1) for segment in segments]
+    values, _, total = parts[0]
+    if len(parts) > 1:
+        # Partial softmaxes are merged by their maximums. A segment that is hidden from a row adds exact zeros, so that
+        # it changes no bit of the row's result.
+        largest = functools.reduce(jnp.maximum, (high for _, high, _ in parts))
+        scales = [jnp.exp(high - largest) for _, high, _ in parts]
+        values = functools.reduce(jnp.add, (part[0] * scale for part, scale in zip(parts, scales)))
+        total = functools.reduce(jnp.add, (part[2] * scale for part, scale in zip(parts, scales)))
+    values = (values / total).reshape(batch, kv_heads, shared, chunk, head_dim).transpose(0, 3, 1, 2, 4)
+    return values.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
+
+
+Partial = tuple[Float[Array, "B K M Dh"], Float[Array, "B K M 1"], Float[Array, "B K M 1"]]
+"""Values weighted by powers of scores, the largest score, and the sum of the weights."""
+
+
+def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
+    """Attention of scaled queries over one segment, before division by the sum of the weights."""
     # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
-    bias = jnp.where(visible, 0.0, jnp.finfo(jnp.float32).min / 2)
-    scores += jnp.tile(bias, (1, shared, 1))[:, None]
-    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
-    mixed = float32_product(weights.astype(value.dtype), value) / jnp.sum(weights, axis=-1, keepdims=True)
-    mixed = mixed.reshape(batch, kv_heads, shared, chunk, head_dim).transpose(0, 3, 1, 2, 4)
-    return mixed.reshape(batch, chunk, heads, head_dim).astype(query.dtype)
+    bias = jnp.where(segment.visible, 0.0, jnp.finfo(jnp.float32).min / 2)
+    bias = jnp.tile(bias, (1, rows.shape[2] // bias.shape[1], 1))
+    if segment.key.ndim == 3:
+        # One product for the queries of all rows; only what is as small as the queries is split into rows again.
+        batch, kv_heads = rows.shape[:2]
+        joined = rows.swapaxes(0, 1).reshape(kv_heads, -1, rows.shape[3])
+        scores = float32_product(joined, segment.key.swapaxes(1, 2))
+        bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).reshape(1, -1, bias.shape[2])
+        parts = _weighted(scores + bias, segment.value)
+        return tuple(x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1) for x in parts)
+    return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value)
 
 
-def attend_by_rows(query: Query, key: Keys, value: Keys, visible: Visible) -> Query:
-    """Like `attend`, but for a few rows at a time, at most `SCORES_AT_ONCE` scores; the backward pass recomputes them.
-
-    More might not fit in memory, and scores that do not fit in a CPU's cache take three times as long.
-    """
-    batch, chunk, heads, _ = query.shape
-    most = SCORES_AT_ONCE // (chunk * heads * key.shape[2])
-    if chunk == 1 or most >= batch:
-        return jax.checkpoint(attend)(query, key, value, visible)
-    return by_rows(most, jax.checkpoint(attend), query, key, value, visible)
+def _weighted(scores: Float[Array, "*B M S"], value: Float[Array, "*B S Dh"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    highest = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    weights = jnp.exp(scores - highest)
+    return float32_product(weights.astype(value.dtype), value), highest, jnp.sum(weights, axis=-1, keepdims=True)
 
 
-def attend_cached(query: Query, key: Keys, value: Keys, visible: Visible, filled: Int[Array, ""]) -> Query:
-    """Like `attend`, over a cache of which real queries see only the first `filled` positions.
+def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
+    """Like `attend_segments`, but for a few rows of a chunk at a time, at most `SCORES_AT_ONCE` scores."""
+    _, chunk, heads, _ = query.shape
+    if chunk == 1:
+        return attend_segments(query, segments)
+    shared = [segment for segment in segments if segment.key.ndim == 3]
+    own = [segment for segment in segments if segment.key.ndim == 4]
 
-    From `LARGE_CACHE` numbers on, a CPU reads only these positions, rounded up to the next quarter of the cache. For a
-    smaller cache the copies would cost more than they save.
-    """
-    if key.size + value.size < LARGE_CACHE:
-        return attend_by_rows(query, key, value, visible)
-    arrays = (query, key, value, visible)
-    return jax.lax.platform_dependent(*arrays, cpu=lambda *x: _attend_quarters(filled, *x), default=attend_by_rows)
+    def of_some(query, seen, *own):
+        # One long product of a chunk is faster than several short ones, even though keys and values are copied.
+        joined = Segment(*(jnp.concatenate(x, axis=2) for x in zip(*own))) if own else None
+        parts = [segment._replace(visible=visible) for segment, visible in zip(shared, seen)]
+        return attend_segments(query, [*parts, *([joined] if joined else [])])
 
-
-def _attend_quarters(filled, query, key, value, visible):
-    _, chunk, heads, head_dim = query.shape
-    kv_heads, size = key.shape[1:3]
-    lengths = [-(-size * quarters // 4) for quarters in range(1, 5)]
-
-    def over(length):
-        def attend_first(query, key, value, visible):
-            return attend(query, key[:, :, :length], value[:, :, :length], visible[:, :, :length])
-
-        # The slice of all rows would be copied to memory first; the slice of a few rows stays in the CPU's cache.
-        most = min(CACHED_AT_ONCE // (2 * kv_heads * head_dim), SCORES_AT_ONCE // (chunk * heads)) // length
-        return lambda *arrays: by_rows(most, attend_first, *arrays)
-
-    quarter = jnp.sum(filled > jnp.array(lengths[:-1]))
-    return jax.lax.switch(quarter, [over(length) for length in lengths], query, key, value, visible)
+    most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
+    return by_rows(most, of_some, query, [segment.visible for segment in shared], *own)
 
 
-def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *arrays: jax.Array) -> jax.Array:
+def attend_filled(
+    query: Query, blocks: Sequence[Segment], filled: Int[Array, ""], others: Sequence[Segment] = ()
+) -> Query:
+    """Like `attend_cached`, over the first `filled` blocks (at least one) and all other segments."""
+
+    def over(number):
+        return lambda query, blocks, others: attend_cached(query, [*blocks[:number], *others])
+
+    counts = [over(number) for number in range(1, len(blocks) + 1)]
+    return jax.lax.switch(filled - 1, counts, query, list(blocks), list(others))
+
+
+def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any) -> jax.Array:
     """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast."""
     batch = len(query)
     at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
-    arrays = tuple(jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in arrays)
-    parts = [x.reshape(-1, at_once, *x.shape[1:]) for x in (query, *arrays)]
+
+    def split(x):
+        return jnp.broadcast_to(x, (batch, *x.shape[1:])).reshape(-1, at_once, *x.shape[1:])
+
+    parts = jax.tree.map(split, (query, *trees))
     return jax.lax.map(lambda part: function(*part), parts).reshape(query.shape)
 
 
-def visible(positions: Int[Array, "B C"], length: int) -> Bool[Array, "B C S"]:
-    """Causal mask over `length` positions for queries at `positions`."""
-    return jnp.arange(length) <= positions[:, :, None]
-
-
-def within(window: Int[Array, ""], positions: Int[Array, "B C"], length: int) -> Bool[Array, "B C S"]:
-    """Sliding-window mask: the latest `window` positions of a query; all if `window` is 0."""
-    return (window == 0) | (jnp.arange(length) > positions[:, :, None] - window)
+def visible(keys: Int[Array, "#B S"], queries: Int[Array, "#B C"], window: int = 0) -> Bool[Array, "#B C S"]:
+    """Causal mask between positions of keys and of queries; with a window, the query's latest positions only."""
+    seen = keys[:, None] <= queries[:, :, None]
+    return seen & (keys[:, None] > queries[:, :, None] - window) if window else seen

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from flax import struct
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.models import attention, layers, matmul, row_attention, sequence_attention
+from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.vocabulary import Vocabulary
 
@@ -118,24 +118,6 @@ def _init_layers(key: Key[Array, ""], c: DecoderConfig) -> dict[str, jax.Array]:
         return added.get(name, 1.0) * shape[0] ** -0.5 * jax.random.normal(keys[name], (c.num_layers, *shape))
 
     return {name: leaf(name, shape) for name, shape in shapes.items()}
-
-
-class KVCache(struct.PyTreeNode):
-    """Keys and values of the positions seen so far, one buffer per layer."""
-
-    keys: tuple[attention.Keys, ...]
-    values: tuple[attention.Keys, ...]
-
-    @property
-    def length(self) -> int:
-        """Capacity S in positions."""
-        return self.keys[0].shape[2]
-
-
-def init_cache(config: DecoderConfig, batch: int, length: int) -> KVCache:
-    """Returns an all-zero cache for `batch` rows of `length` positions."""
-    shape, dtype = (batch, config.num_kv_heads, length, config.head_dim), config.cache_dtype or config.dtype
-    return KVCache(*(tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers)) for _ in ("keys", "values")))
 
 
 def as_activations(params: Any, config: DecoderConfig) -> Any:
@@ -257,35 +239,84 @@ def forward_with_cache(
     tokens: Int[Array, "B C"],
     start: Int[Array, " B"],
     count: Int[Array, " B"],
+    prefix: SharedPrefix | None = None,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
-    """Appends a chunk of tokens, padded on the right, to each row of the cache; `params` are from `prepare_for_decode`.
+    """Appends a chunk of tokens, padded on the right, to the blocks of each row; `params` from `prepare_for_decode`.
 
-    Positions from `start` on are overwritten, earlier ones are read. `count` is the number of real tokens of each row;
+    `start` is the position of the first token, in a context that begins with the row's prefix if there is one.
+    Positions from there on are overwritten, earlier ones are read. `count` is the number of real tokens of each row;
     for a row with 0 the cache is unchanged. Returns the hidden states (arbitrary beyond `count`) and the cache.
     """
-    batch, chunk = tokens.shape
-    offsets = jnp.arange(chunk)
-    positions = start[:, None] + offsets
-    # Padding is given a position past the end, where writes are dropped.
-    targets = jnp.where(offsets < count[:, None], positions, cache.length)
-    visible = attention.visible(positions, cache.length)
-    filled = jnp.max(jnp.where(count > 0, start + count, 0))
+    columns = jnp.arange(tokens.shape[1])
+    first = _prefix_length(prefix, start)
+    offsets = jnp.where(columns < count[:, None], (start - first)[:, None] + columns, -1)
+    stored = start + count
+
+    def write(cache, layer, key, value):
+        return cache.write(layer, key, value, offsets)
+
+    positions = start[:, None] + columns
+    return _read(params, config, cache, tokens, positions, write, prefix, stored, count > 0, decoding=False)
+
+
+def decode_with_cache(
+    params: Params,
+    config: DecoderConfig,
+    cache: KVCache,
+    token: Int[Array, " B"],
+    position: Int[Array, " B"],
+    length: Int[Array, " B"],
+    active: Bool[Array, " B"],
+    prefix: SharedPrefix | None = None,
+) -> tuple[Float[Array, "B D"], KVCache]:
+    """Appends a token at `position` to the response of each active row, which has `length` tokens so far.
+
+    Other arguments are as in `forward_with_cache`; the cache of other rows is unchanged. Returns the hidden states and
+    the cache.
+    """
+
+    def write(cache, layer, key, value):
+        return cache.append(layer, key, value, length, active)
+
+    stored = position - length
+    hidden, cache = _read(
+        params, config, cache, token[:, None], position[:, None], write, prefix, stored, active, decoding=True
+    )
+    return hidden[:, 0], cache
+
+
+def _read(
+    params: Params,
+    config: DecoderConfig,
+    cache: KVCache,
+    tokens: Int[Array, "B C"],
+    positions: Int[Array, "B C"],
+    write: Callable[[KVCache, int, jax.Array, jax.Array], KVCache],
+    prefix: SharedPrefix | None,
+    stored: Int[Array, " B"],
+    active: Bool[Array, " B"],
+    *,
+    decoding: bool,
+) -> tuple[Float[Array, "B C D"], KVCache]:
+    """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`."""
+    first = _prefix_length(prefix, stored)
+    longest = jnp.max(jnp.where(active, stored - first, 0))
+    filled = jnp.clip(-(-longest // cache.block), 1, len(cache.blocks[0]))
     angles = layers.rotary_angles(positions, config)
-    rows = jnp.arange(batch)[:, None]
     x = params["embedding"][tokens]
-    keys, values = [], []
-
-    def write(buffer, new):
-        return buffer.at[rows, :, targets].set(new.astype(buffer.dtype), mode="drop")
-
     for index, weights in enumerate(params["layers"]):
         window = config.windows[index] if config.windows else 0
-        seen = visible & attention.within(jnp.int32(window), positions, cache.length) if window else visible
         query, key, value = layers.project(weights, config, x, angles)
-        keys.append(write(cache.keys[index], key))
-        values.append(write(cache.values[index], value))
-        x = layers.finish(weights, config, x, attention.attend_cached(query, keys[-1], values[-1], seen, filled))
-    return layers.rms_norm(x, params["final_norm"], config.norm_eps), KVCache(tuple(keys), tuple(values))
+        cache = write(cache, index, key, value)
+        blocks = cache.block_segments(index, positions, first, stored, window)
+        others = [prefix.segment(index, positions, window)] if prefix else []
+        others += [cache.response_segment(index, positions, stored, window)] if decoding else []
+        x = layers.finish(weights, config, x, attention.attend_filled(query, blocks, filled, others))
+    return layers.rms_norm(x, params["final_norm"], config.norm_eps), cache
+
+
+def _prefix_length(prefix: SharedPrefix | None, like: Int[Array, " B"]) -> Int[Array, " B"]:
+    return jnp.zeros_like(like) if prefix is None else prefix.length[prefix.row]
 
 
 def logits(params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:

@@ -21,11 +21,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.algos import masked
 from agentrl_jax.models import decoder
+from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout import parsing, rng
-from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
+from agentrl_jax.rollout.engine_config import EngineConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, Message
-from agentrl_jax.rollout.prefill import chunked_prefill, prefill_prefixes, write_prefix
+from agentrl_jax.rollout.prefill import chunked_prefill, empty_cache, prefill_prefixes
 from agentrl_jax.rollout.recording import empty_response, empty_trajectory, record_truncation, record_turn
 from agentrl_jax.rollout.sampling import sample, score
 from agentrl_jax.rollout.trajectory import TRUNCATIONS, EpisodeIds, Response, RolloutSettings, RolloutStats, Trajectory
@@ -76,7 +77,7 @@ class LoopState(struct.PyTreeNode):
     turn: Int[Array, " B"]
     """Turns finished."""
     position: Int[Array, " B"]
-    """Filled positions of the cache."""
+    """Tokens of the context so far."""
     active: Bool[Array, " B"]
     """The slot plays an episode."""
     waiting: Bool[Array, " B"]
@@ -85,9 +86,11 @@ class LoopState(struct.PyTreeNode):
     """Being sampled."""
     parser: Any
     """State of the response grammar."""
-    logits: Float[Array, "B V"]
-    """Of the next token."""
-    cache: decoder.KVCache
+    token: Int[Array, " B"]
+    """The next token of the response, already sampled, so that no logits are carried through the loop."""
+    logprob: Float[Array, " B"]
+    """Its log-probability."""
+    cache: KVCache
     message: Message
     """The observation that the response answers."""
     next_episode: Int[Array, ""]
@@ -120,7 +123,7 @@ class Engine:
     from constants; the layout of the cache where the compiler shards it."""
     responses: Response | None = None
     """[E, T] responses to use instead of sampling; each token is scored as if it had been sampled."""
-    prefixes: decoder.KVCache = dataclasses.field(init=False)
+    prefixes: SharedPrefix | None = dataclasses.field(init=False)
     """Keys and values of the task prefixes, see `prefill_prefixes`."""
 
     def __post_init__(self):
@@ -136,7 +139,7 @@ class Engine:
         # Turns beyond T would be played but not recorded.
         self.settings = self.settings.replace(horizon=jnp.minimum(self.settings.horizon, self.config.max_turns))
         self.params = decoder.prepare_for_decode(self.params, self.model)
-        self.prefixes = prefill_prefixes(self.params, self.model, self.batched_env)
+        self.prefixes = prefill_prefixes(self.params, self.model, self.batched_env, self.ids.task)
 
     def run(self) -> LoopState:
         """Plays all episodes, and returns the final state."""
@@ -158,22 +161,25 @@ class Engine:
         ids = jax.tree.map(lambda x: x[:slots], self.ids)
         batched_env, message = self.batched_env.reset(self.key, self.settings, ids)
         task, tokens, length = (x[:: config.group_size] for x in (ids.task, message.tokens, message.length))
-        cache = decoder.init_cache(self.model, task.shape[0], cache_length(self.batched_env, config))
-        cache = write_prefix(cache, self.prefixes, task, jnp.ones(task.shape[0], bool))
-        prefilled = self._read(cache, tokens, self._prefix_length(task), length)
+        cache = empty_cache(self.model, self.batched_env, config, task.shape[0])
+        prefilled = self._read(cache, task, tokens, self._prefix_length(task), length)
         logits, cache = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
+        episode, sample_keys = jnp.arange(slots), rng.sample_key(self.key, ids)
+        turn = jnp.zeros(slots, jnp.int32)
+        token, logprob = self._next_token(logits, episode, sample_keys, turn, turn)
         return LoopState(
-            episode=jnp.arange(slots),
+            episode=episode,
             ids=ids,
             batched_env=batched_env,
-            sample_keys=rng.sample_key(self.key, ids),
-            turn=jnp.zeros(slots, jnp.int32),
+            sample_keys=sample_keys,
+            turn=turn,
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),
-            response=empty_response(slots, config.max_response_tokens),
+            response=self._empty_response,
             parser=parsing.start(self.batched_env.grammars, ids.task),
-            logits=logits,
+            token=token,
+            logprob=logprob,
             cache=cache,
             message=message,
             next_episode=jnp.int32(slots),
@@ -188,47 +194,63 @@ class Engine:
         return jnp.any(state.active & ~state.waiting) & (waiting < threshold)
 
     def decode(self, state: LoopState) -> LoopState:
-        """Adds one token to the response of every decoding row, and runs the model on it."""
+        """Adds the sampled token to the response of every decoding row, runs the model on it, and samples the next."""
         config, grammars, task = self.config, self.batched_env.grammars, state.ids.task
         decoding = state.active & ~state.waiting
-        response = state.response
-        token, logprob, max_length = self._next_token(state)
+        response, token = state.response, state.token
         is_stop = functools.reduce(operator.or_, (token == stop for stop in config.end_of_turn))
 
         appended = (jnp.arange(config.max_response_tokens) == response.length[:, None]) & decoding[:, None]
         response = Response(
             tokens=jnp.where(appended, token[:, None], response.tokens),
-            logprob=jnp.where(appended, logprob[:, None], response.logprob),
+            logprob=jnp.where(appended, state.logprob[:, None], response.logprob),
             length=response.length + decoding,
             ended=response.ended | (decoding & is_stop),
         )
         parser = masked.where(decoding, parsing.advance(grammars, task, state.parser, token), state.parser)
-        complete = response.ended | (response.length >= max_length)
+        complete = response.ended | (response.length >= self._max_length(state))
         if config.stop_at_answer:
             complete |= parsing.closed(grammars, task, parser)
 
-        hidden, cache = decoder.forward_with_cache(
-            self.params, self.model, state.cache, token[:, None], state.position, decoding.astype(jnp.int32)
+        hidden, cache = decoder.decode_with_cache(
+            *(self.params, self.model, state.cache, token, state.position, state.response.length, decoding),
+            self._prefix_of(task),
         )
+        logits = decoder.logits(self.params, hidden)
+        following = self._next_token(logits, state.episode, state.sample_keys, state.turn, response.length)
+        token, logprob = masked.where(decoding, following, (token, state.logprob))
         return state.replace(
             response=response,
             parser=parser,
             waiting=state.waiting | (decoding & complete),
-            logits=masked.where(decoding, decoder.logits(self.params, hidden[:, 0]), state.logits),
+            token=token,
+            logprob=logprob,
             cache=cache,
             position=state.position + decoding,
             decode_steps=state.decode_steps + 1,
         )
 
-    def _next_token(self, state: LoopState) -> tuple[Int[Array, " B"], Float[Array, " B"], Int[Array, " B"] | int]:
-        """Token and log-probability of each row, and the length at which its response is complete."""
-        temperature = self.settings.temperature[jnp.minimum(state.episode, self.settings.temperature.shape[0] - 1)]
+    def _next_token(
+        self,
+        logits: Float[Array, "B V"],
+        episode: Int[Array, " B"],
+        sample_keys: Key[Array, " B"],
+        turn: Int[Array, " B"],
+        number: Int[Array, " B"],
+    ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+        """Token `number` of each row's response, and its log-probability."""
+        temperature = self.settings.temperature[jnp.minimum(episode, self.settings.temperature.shape[0] - 1)]
         if self.responses is None:
-            keys = rng.token_key(state.sample_keys, state.turn, state.response.length)
-            return *sample(keys, state.logits, temperature), self.config.max_response_tokens
-        given = jax.tree.map(lambda x: x.at[state.episode, state.turn].get(mode="clip"), self.responses)
-        token = jnp.take_along_axis(given.tokens, state.response.length[:, None], axis=1, mode="clip")[:, 0]
-        return token, score(state.logits, temperature, token), given.length
+            return sample(rng.token_key(sample_keys, turn, number), logits, temperature)
+        given = self.responses.tokens.at[episode, turn].get(mode="clip")
+        token = jnp.take_along_axis(given, number[:, None], axis=1, mode="clip")[:, 0]
+        return token, score(logits, temperature, token)
+
+    def _max_length(self, state: LoopState) -> Int[Array, " B"] | int:
+        """The length at which a response is complete."""
+        if self.responses is None:
+            return self.config.max_response_tokens
+        return self.responses.length.at[state.episode, state.turn].get(mode="clip")
 
     def step_environments(self, state: LoopState) -> tuple[LoopState, Bool[Array, " B"]]:
         """Steps the environments of the waiting rows, records their turns, and refills free slots with new episodes.
@@ -288,7 +310,7 @@ class Engine:
                 sample_keys=masked.where(refilled, rng.sample_key(self.key, ids), state.sample_keys),
                 turn=jnp.where(refilled, 0, state.turn),
                 position=jnp.where(refilled, self._prefix_length(ids.task), state.position),
-                cache=write_prefix(state.cache, self.prefixes, ids.task, refilled),
+                response=masked.where(refilled, self._empty_response, state.response),
             )
             return self.constrain_sharding(state)
 
@@ -301,28 +323,47 @@ class Engine:
 
     def prefill(self, state: LoopState, pending: Bool[Array, " B"]) -> LoopState:
         """Runs the model on the observations of the `pending` rows and starts their responses."""
-        start = state.position
+        start, cache, prefix = state.position, state.cache, self._prefix_length(state.ids.task)
         if self._single_turn:
-            start = jnp.where(pending, self._prefix_length(state.ids.task), start)
+            start = jnp.where(pending, prefix, start)
+        else:
+            answered = jnp.where(pending, state.response.length, 0)
+            cache = cache.store_responses(start - answered - prefix, answered)
         length = jnp.where(pending, state.message.length, 0)
-        logits, cache = self._read(state.cache, state.message.tokens, start, length)
-        empty = empty_response(self.slots, self.config.max_response_tokens)
+        logits, cache = self._read(cache, state.ids.task, state.message.tokens, start, length)
         first = parsing.start(self.batched_env.grammars, state.ids.task)
+        opening = self._next_token(logits, state.episode, state.sample_keys, state.turn, jnp.zeros_like(state.turn))
+        token, logprob = masked.where(pending, opening, (state.token, state.logprob))
         return state.replace(
             cache=cache,
             position=start + length,
-            logits=masked.where(pending, logits, state.logits),
-            response=masked.where(pending, empty, state.response),
+            token=token,
+            logprob=logprob,
+            response=masked.where(pending, self._empty_response, state.response),
             parser=masked.where(pending, first, state.parser),
             prefill_steps=state.prefill_steps + 1,
         )
 
     def _read(
-        self, cache: decoder.KVCache, tokens: Int[Array, "B O"], start: Int[Array, " B"], length: Int[Array, " B"]
-    ) -> tuple[Float[Array, "B V"], decoder.KVCache]:
+        self,
+        cache: KVCache,
+        task: Int[Array, " B"],
+        tokens: Int[Array, "B O"],
+        start: Int[Array, " B"],
+        length: Int[Array, " B"],
+    ) -> tuple[Float[Array, "B V"], KVCache]:
         """Logits after the first `length` tokens of each row, and the cache that includes these tokens."""
-        last, cache = chunked_prefill(self.params, self.model, cache, tokens, start, length, self.config.chunk)
+        last, cache = chunked_prefill(
+            *(self.params, self.model, cache, tokens, start, length, self.config.chunk), self._prefix_of(task)
+        )
         return decoder.logits(self.params, last), cache
+
+    def _prefix_of(self, task: Int[Array, " B"]) -> SharedPrefix | None:
+        return self.prefixes and self.prefixes.replace(row=task)
+
+    @property
+    def _empty_response(self) -> Response:
+        return empty_response(self.slots, self.config.max_response_tokens)
 
     @property
     def _single_turn(self) -> bool:

@@ -59,3 +59,15 @@ def cache_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
             f"observation ({batched_env.observation_tokens}) and a response ({config.max_response_tokens})"
         )
     return min(longest, config.context_tokens or longest)
+
+
+def stored_length(batched_env: BatchedEnv, config: EngineConfig) -> int:
+    """Positions that a row stores beside its prefix and the response that it decodes.
+
+    Raises:
+        ValueError: as `cache_length`.
+    """
+    turns = config.max_turns if config.context == "full" else 1
+    read = turns * (batched_env.observation_tokens + config.max_response_tokens)
+    # The last response is followed by nothing; a row whose prefix is short may store more of a limited context.
+    return min(read, cache_length(batched_env, config)) - config.max_response_tokens

@@ -6,62 +6,61 @@ embedding dimension.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.kv_cache import KVCache, SharedPrefix, init_cache, shared_prefix
 from agentrl_jax.models.shape import DecoderConfig
+from agentrl_jax.rollout.engine_config import EngineConfig, stored_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
-def prefill_prefixes(params: decoder.Params, model: DecoderConfig, batched_env: BatchedEnv) -> decoder.KVCache:
-    """Keys and values of the P prefix positions of every task: a cache of K rows and P positions.
+def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineConfig, rows: int) -> KVCache:
+    """The cache with which rows start a rollout."""
+    return init_cache(model, rows, stored_length(batched_env, config), response=config.max_response_tokens)
+
+
+def prefill_prefixes(
+    params: decoder.Params, model: DecoderConfig, batched_env: BatchedEnv, task: Int[Array, " B"]
+) -> SharedPrefix | None:
+    """Keys and values of the prefixes of K tasks, for rows of these tasks; None if all prefixes are empty.
 
     `params` come from `decoder.prepare_for_decode`.
     """
     tasks, length = batched_env.prefix.shape
-    cache = decoder.init_cache(model, tasks, length)
     if not length:
-        return cache
+        return None
     prefix, count = jnp.asarray(batched_env.prefix), jnp.asarray(batched_env.prefix_length)
-    return decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)[1]
-
-
-def write_prefix(
-    cache: decoder.KVCache, prefixes: decoder.KVCache, task: Int[Array, " B"], rows: Bool[Array, " B"]
-) -> decoder.KVCache:
-    """Writes the prefix of each row's task to the start of its cache; the rows not in `rows` keep every bit."""
-
-    def write(buffer: jax.Array, prefix: jax.Array) -> jax.Array:
-        start = jnp.where(rows[:, None, None, None], prefix[task], buffer[:, :, : prefix.shape[2]])
-        return jax.lax.dynamic_update_slice_in_dim(buffer, start, 0, axis=2)
-
-    return jax.tree.map(write, cache, prefixes)
+    cache = init_cache(model, tasks, length, blocks=1)
+    _, cache = decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
+    return shared_prefix(cache, count, task)
 
 
 def chunked_prefill(
     params: decoder.Params,
     model: DecoderConfig,
-    cache: decoder.KVCache,
+    cache: KVCache,
     tokens: Int[Array, "B O"],
     start: Int[Array, " B"],
     length: Int[Array, " B"],
     size: int,
-) -> tuple[Float[Array, "B D"], decoder.KVCache]:
+    prefix: SharedPrefix | None = None,
+) -> tuple[Float[Array, "B D"], KVCache]:
     """Runs the model on the first `length` tokens of every row, whose cache positions begin at `start`.
 
     Works in chunks of `size` tokens until the longest row is read; with 0, or O and more, all O at once. Returns the
     hidden state of the last token that each row reads, meaningless where `length` is 0, and the new cache. `params`
-    come from `decoder.prepare_for_decode`.
+    and `prefix` are those of `decoder.forward_with_cache`.
     """
     if not 0 < size < tokens.shape[1]:
-        hidden, cache = decoder.forward_with_cache(params, model, cache, tokens, start, length)
+        hidden, cache = decoder.forward_with_cache(params, model, cache, tokens, start, length, prefix)
         return _last(hidden, length), cache
     tokens = jnp.pad(tokens, ((0, 0), (0, -tokens.shape[1] % size)))
 
     def read(number, cache):
         part = jax.lax.dynamic_slice_in_dim(tokens, number * size, size, axis=1)
         count = jnp.clip(length - number * size, 0, size)
-        hidden, cache = decoder.forward_with_cache(params, model, cache, part, start + number * size, count)
+        hidden, cache = decoder.forward_with_cache(params, model, cache, part, start + number * size, count, prefix)
         return count, _last(hidden, count), cache
 
     def next_chunk(carry):

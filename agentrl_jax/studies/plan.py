@@ -21,6 +21,7 @@ from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
+from agentrl_jax.rollout.prefill import empty_cache
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
@@ -57,7 +58,7 @@ class Plan:
     tokenizer: str
     """The tokenizer that gives the lengths of prompts."""
     context: int
-    """Positions of the KV cache."""
+    """Positions of the longest context."""
     rows: int
     """Episodes that each rollout replica plays at a time."""
     parameters: int
@@ -69,6 +70,7 @@ class Plan:
     learner_only: int
     """The state that a rollout does not read: optimizer, critic, reference."""
     cache: int
+    """Keys and values of the rows, without the prefixes that they share."""
     rollout: ProgramPlan
     update: ProgramPlan
 
@@ -108,13 +110,12 @@ def make_plan(
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, run.model), params)
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, shape), policy)
     rows = run.engine.slots or run.episodes // programs.replicas
-    length = cache_length(run.batched_env, run.engine)
-    cache = jax.eval_shape(lambda: decoder.init_cache(shape, rows, length))
+    cache = jax.eval_shape(lambda: empty_cache(shape, run.batched_env, run.engine, rows))
     heads = programs.cache_spec(shape)
     return Plan(
         mesh={str(name): size for name, size in mesh.shape.items()},
         tokenizer=run.tokenizer_source,
-        context=length,
+        context=cache_length(run.batched_env, run.engine),
         rows=rows,
         parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
         update_parameters=run.bytes_of(params),

@@ -11,6 +11,7 @@ from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
 from agentrl_jax.models import actor_critic, decoder, lora, token_scores
 from agentrl_jax.models.actor_critic import ActorCritic
+from agentrl_jax.models.kv_cache import init_cache
 from agentrl_jax.models.lora import LoraConfig
 
 
@@ -131,7 +132,7 @@ def test_steps_through_the_cache_read_the_adapter(adapted, tokens):
     model, params = adapted
     attached = actor_critic.policy_decoder(params, model)
     start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, LENGTH)
-    cache = decoder.init_cache(CONFIG, ROWS, LENGTH)
+    cache = init_cache(CONFIG, ROWS, LENGTH)
     hidden, _ = decoder.forward_with_cache(
         decoder.prepare_for_decode(attached, CONFIG), CONFIG, cache, tokens, start, count
     )

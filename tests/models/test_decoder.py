@@ -10,6 +10,7 @@ import pytest
 from slow_decoder import CONFIG, LENGTH, ROWS, lively_params, slow_logits
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.kv_cache import init_cache, shared_prefix
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +93,11 @@ def test_what_comes_later_changes_nothing_before(params, tokens):
     assert not np.allclose(before[:, 7:], after[:, 7:])
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
 @pytest.mark.parametrize("chunks", [[11], [4, 7], [1] * 11, [3, 1, 1, 5, 1]], ids=str)
-def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks):
+def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, blocks):
     """Prefill in chunks of any length, and token by token."""
-    cache = decoder.init_cache(CONFIG, ROWS, LENGTH + 3)
+    cache = init_cache(CONFIG, ROWS, LENGTH + 3, blocks=blocks)
     seen, parts = 0, []
     for size in chunks:
         start, count = jnp.full(ROWS, seen), jnp.full(ROWS, size)
@@ -107,7 +109,7 @@ def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks):
 
 def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):
     """Rows at different positions with different counts, padding filled with other tokens."""
-    cache = decoder.init_cache(CONFIG, ROWS, LENGTH + 3)
+    cache = init_cache(CONFIG, ROWS, LENGTH + 3, blocks=3)
     filled = np.zeros(ROWS, int)
     expected = forward(params, CONFIG, tokens)
     for counts in ([5, 2, 0], [0, 4, 1], [4, 0, 4], [2, 5, 4], [0, 0, 2]):
@@ -124,21 +126,69 @@ def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):
 
 
 def test_rows_and_positions_that_are_not_written_keep_every_bit(params, tokens, extend):
-    noise = jax.random.normal(jax.random.key(4), (4, ROWS, CONFIG.num_kv_heads, LENGTH, CONFIG.head_dim))
-    cache = decoder.KVCache(keys=(noise[0], noise[1]), values=(noise[2], noise[3]))
+    def noise(x):
+        return jax.random.normal(jax.random.key(4), x.shape)
+
+    cache = jax.tree.map(noise, init_cache(CONFIG, ROWS, LENGTH, response=3, blocks=1))
     start, count = jnp.array([2, 9, 0]), jnp.array([3, 0, 1])
     _, after = extend(params, CONFIG, cache, tokens[:, :4], start, count)
     written = np.zeros((ROWS, LENGTH), bool)
     written[0, 2:5] = written[2, 0] = True
-    for old, new in zip((*cache.keys, *cache.values), (*after.keys, *after.values)):
+    for old, new in zip(jax.tree.leaves(cache.blocks), jax.tree.leaves(after.blocks)):
         changed = np.any(np.asarray(old != new), axis=(1, 3))
         np.testing.assert_array_equal(changed, written)
+    chex.assert_trees_all_equal(cache.response, after.response)
+
+
+def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
+    """Two prefixes of different lengths, a chunk, a response token by token, its storage, and another response.
+
+    The rows have windows, and are at different positions; one of them is idle during the second response.
+    """
+    config = dataclasses.replace(CONFIG, windows=(0, 4))
+    laid = decoder.prepare_for_decode(params, config)
+    own, of_prefix = np.array([1, 0, 1]), np.array([3, 2])
+    firsts = jnp.stack([tokens[1, :3], tokens[0, :3]])
+    cache = init_cache(config, 2, 3, blocks=1)
+    _, cache = decoder.forward_with_cache(laid, config, cache, firsts, jnp.zeros(2, jnp.int32), jnp.asarray(of_prefix))
+    prefix = shared_prefix(cache, jnp.asarray(of_prefix), jnp.asarray(own))
+    rows = np.asarray(tokens).copy()
+    for row, number in enumerate(own):
+        rows[row, : of_prefix[number]] = firsts[number, : of_prefix[number]]
+    expected = decoder.forward(params, config, jnp.asarray(rows))
+    position, prefix_length = of_prefix[own], of_prefix[own]
+
+    def following(size):
+        return jnp.asarray(np.stack([rows[row, at : at + size] for row, at in enumerate(position)]))
+
+    def check(hidden, counts):
+        for row, count in enumerate(counts):
+            at = position[row]
+            np.testing.assert_allclose(hidden[row, :count], expected[row, at : at + count], atol=2e-5, rtol=2e-5)
+
+    cache = init_cache(config, ROWS, LENGTH, response=3, blocks=2)
+    chunk = np.array([2, 3, 1])
+    hidden, cache = decoder.forward_with_cache(
+        laid, config, cache, following(3), jnp.asarray(position), jnp.asarray(chunk), prefix
+    )
+    check(hidden, chunk)
+    position = position + chunk
+    for active in (np.array([True, True, True]), np.array([True, False, True])):
+        length = np.zeros(ROWS, int)
+        for _ in range(2):
+            hidden, cache = decoder.decode_with_cache(
+                *(laid, config, cache, following(1)[:, 0], jnp.asarray(position), jnp.asarray(length)),
+                *(jnp.asarray(active), prefix),
+            )
+            check(hidden[:, None], active.astype(int))
+            position, length = position + active, length + active
+        cache = cache.store_responses(jnp.asarray(position - length - prefix_length), jnp.asarray(length))
 
 
 def test_old_entries_beyond_the_position_are_not_read(params, tokens, extend):
     """A slot that starts a new episode reads nothing from the old one."""
-    dirty = jax.tree.map(lambda x: x + 7.0, decoder.init_cache(CONFIG, ROWS, LENGTH))
-    clean = decoder.init_cache(CONFIG, ROWS, LENGTH)
+    dirty = jax.tree.map(lambda x: x + 7.0, init_cache(CONFIG, ROWS, LENGTH))
+    clean = init_cache(CONFIG, ROWS, LENGTH)
     start, count = jnp.zeros(ROWS, jnp.int32), jnp.full(ROWS, 4)
     results = [extend(params, CONFIG, cache, tokens[:, :4], start, count)[0] for cache in (dirty, clean)]
     np.testing.assert_array_equal(*results)
@@ -149,7 +199,7 @@ def test_bfloat16_activations_stay_close(params, tokens):
     hidden = forward(params, config, tokens)
     assert hidden.dtype == jnp.bfloat16
     assert decoder.logits(params, hidden).dtype == jnp.float32
-    assert decoder.init_cache(config, 1, 2).keys[0].dtype == jnp.bfloat16
+    assert init_cache(config, 1, 2).blocks[0][0][0].dtype == jnp.bfloat16
     exact = np.asarray(forward(params, CONFIG, tokens))
     assert np.mean(np.abs(np.asarray(hidden, np.float32) - exact)) < 0.05 * np.mean(np.abs(exact))
 
@@ -172,13 +222,13 @@ def test_bfloat16_steps_with_either_cache_stay_close_to_the_parallel_pass(params
     """An f32 cache holds the same keys and values, because they are rounded before they are written."""
     config = dataclasses.replace(CONFIG, dtype="bfloat16", cache_dtype=cache)
     zeros = jnp.zeros(ROWS, jnp.int32)
-    hidden, filled = extend(params, config, decoder.init_cache(config, ROWS, LENGTH), tokens, zeros, zeros + LENGTH)
+    hidden, filled = extend(params, config, init_cache(config, ROWS, LENGTH), tokens, zeros, zeros + LENGTH)
     expected = decoder.logits(params, forward(params, config, tokens))
     laid = decoder.prepare_for_decode(params, config)
     for some in (hidden, hidden[:1, :4]):  # many and few rows use different matrix products
         np.testing.assert_allclose(decoder.logits(laid, some), expected[: some.shape[0], : some.shape[1]], atol=0.15)
-    assert filled.keys[0].dtype == (jnp.float32 if cache else jnp.bfloat16)
-    first = np.asarray(filled.keys[0])
+    first = np.asarray(filled.blocks[0][0][0])
+    assert first.dtype == (jnp.float32 if cache else jnp.bfloat16)
     np.testing.assert_array_equal(first, first.astype(jnp.bfloat16).astype(first.dtype))
 
 

@@ -27,27 +27,31 @@ def test_attention_by_rows_is_attention(scores, monkeypatch):
         for i, shape in enumerate([(6, 5, 4, 8), (6, 2, 9, 8), (6, 2, 9, 8)])
     )
     positions = jnp.array([0, 1, 2, 3, 4, 0])[:, None] + jnp.arange(5)
-    seen = attention.visible(positions, 9)
+    seen = attention.visible(jnp.arange(9)[None], positions)
     whole = attention.attend(query, key, value, seen)
-    np.testing.assert_allclose(attention.attend_by_rows(query, key, value, seen), whole, atol=1e-6)
+    np.testing.assert_allclose(attention.attend_cached(query, [attention.Segment(key, value, seen)]), whole, atol=1e-6)
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
-@pytest.mark.parametrize("filled", [5, 9, 16, 37])
-def test_of_a_large_cache_only_the_filled_quarters_are_read(chunk, filled, monkeypatch):
-    """Six rows of a cache of 37 positions; reading its later quarters would spoil the result."""
-    monkeypatch.setattr(attention, "LARGE_CACHE", 0)
-    monkeypatch.setattr(attention, "CACHED_AT_ONCE", 2 * 2 * 2 * 8 * 20)
-    query, key, value = (
-        jax.random.normal(jax.random.key(i), shape)
-        for i, shape in enumerate([(6, chunk, 4, 8), (6, 2, 37, 8), (6, 2, 37, 8)])
-    )
-    end = jnp.maximum(filled - jnp.arange(6), chunk)
-    seen = attention.visible(end[:, None] - chunk + jnp.arange(chunk), 37)
-    whole = attention.attend(query, key, value, seen)
-    quarter = next(n for n in (10, 19, 28, 37) if n >= filled)
-    key, value = (x.at[:, :, quarter:].set(jnp.nan) for x in (key, value))
-    mixed = jax.jit(attention.attend_cached)(query, key, value, seen, jnp.int32(filled))
+@pytest.mark.parametrize("filled", [1, 2, 4])
+def test_only_filled_blocks_are_read(chunk, filled, monkeypatch):
+    """Six rows, a part of their keys shared by all and the rest in four blocks; unfilled ones are NaN."""
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 2 * 5 * 4 * 47)
+    query = jax.random.normal(jax.random.key(0), (6, chunk, 4, 8))
+    shared = [jax.random.normal(jax.random.key(i), (2, 7, 8)) for i in (1, 2)]
+    own = [jax.random.normal(jax.random.key(i), (6, 2, 40, 8)) for i in (3, 4)]
+    seen = jnp.arange(40) <= (10 * filled - chunk - jnp.arange(6))[:, None, None] + jnp.arange(chunk)[:, None]
+    key, value = (jnp.concatenate([jnp.broadcast_to(x, (6, *x.shape)), y], axis=2) for x, y in zip(shared, own))
+    of_shared = jnp.arange(7) < jnp.array([7, 3, 1, 0, 5, 6])[:, None, None]
+    of_shared = jnp.broadcast_to(of_shared, (6, chunk, 7))
+    whole = attention.attend(query, key, value, jnp.concatenate([of_shared, seen], axis=2))
+    parts = zip(*(jnp.split(x, 4, axis=axis) for x, axis in ((own[0], 2), (own[1], 2), (seen, 2))))
+    blocks = [
+        attention.Segment(k if number < filled else k * jnp.nan, v if number < filled else v * jnp.nan, mask)
+        for number, (k, v, mask) in enumerate(parts)
+    ]
+    segments = [attention.Segment(*shared, of_shared)]
+    mixed = jax.jit(attention.attend_filled)(query, blocks, jnp.int32(filled), segments)
     np.testing.assert_allclose(mixed, whole, atol=1e-6)
 
 
@@ -57,7 +61,7 @@ def test_a_single_query_sees_what_it_sees_in_a_chunk():
         jax.random.normal(jax.random.key(i), shape)
         for i, shape in enumerate([(3, 2, 6, 8), (3, 2, 9, 8), (3, 2, 9, 8)])
     )
-    seen = attention.visible(jnp.array([[3, 4], [0, 1], [7, 8]]), 9)
+    seen = attention.visible(jnp.arange(9)[None], jnp.array([[3, 4], [0, 1], [7, 8]]))
     chunk = attention.attend(query, key, value, seen)
     for i in range(2):
         alone = attention.attend(query[:, i : i + 1], key, value, seen[:, i : i + 1])

@@ -14,6 +14,7 @@ import pytest
 
 from agentrl_jax.models import decoder
 from agentrl_jax.models.io.load import load_pretrained
+from agentrl_jax.models.kv_cache import init_cache
 
 HOME = Path(__file__).with_name("parity")
 sys.path.insert(0, str(HOME))
@@ -67,7 +68,7 @@ def test_ragged_prefill_and_cached_steps(family, model, golden):
     """Two rows at different positions: chunks of unequal length with padding, then token by token."""
     shape, params = model(family)
     tokens, expected = families.tokens(family), golden[family]
-    cache = decoder.init_cache(shape, families.BATCH, families.LENGTH + 2)
+    cache = init_cache(shape, families.BATCH, families.LENGTH + 2)
     filled = np.zeros(families.BATCH, int)
     for counts in ([6, 3], [2, 6], *([[1, 1]] * 4), [0, 5], [6, 4], *([[1, 0]] * 3)):
         width = 6 if max(counts) > 1 else 1

@@ -86,7 +86,8 @@ def test_finished_rows_are_frozen_whole(compiled, policy, batch):
         "waiting",
         "response",
         "parser",
-        "logits",
+        "token",
+        "logprob",
         "cache",
     )
     for part in (*parts, "message", "trajectory", "ids", "episode"):

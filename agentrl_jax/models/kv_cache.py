@@ -1,0 +1,154 @@
+"""Keys and values of the tokens that a model has read, in segments that are read and written where they are needed.
+
+A row's context is a prefix, which many rows share and no row stores; what it has read and written since, in blocks of
+equal size, of which only the filled ones are read; and the response that is being decoded, in a buffer that is small
+enough to be rewritten at every token.
+
+Shapes: `B` rows, `C` tokens of a chunk, `R` prefixes of at most `P` tokens, `W` positions of a block, `L` tokens of a
+response; `K` key-value heads and `Dh` as in `layers`.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from agentrl_jax.models.attention import Keys, Segment, SharedKeys, visible
+from agentrl_jax.models.shape import DecoderConfig
+
+MAX_BLOCKS = 8
+"""Largest number of blocks: attention is compiled once for each number of filled blocks."""
+SMALLEST_BLOCK = 96
+"""Fewest positions of a block where there are several: the lanes of a TPU."""
+
+Chunk = Float[Array, "B C K Dh"]
+
+
+class SharedPrefix(struct.PyTreeNode):
+    """Keys and values of R prefixes, each padded to P positions, and the prefix of each row."""
+
+    layers: tuple[tuple[SharedKeys, SharedKeys], ...]
+    """Keys and values of each layer; the prefixes follow each other."""
+    length: Int[Array, " R"]
+    row: Int[Array, " B"]
+    """Number of each row's prefix."""
+
+    def segment(self, layer: int, positions: Int[Array, "B C"], window: int) -> Segment:
+        """The prefixes of one layer, of which queries at `positions` see those positions of their own prefix."""
+        key, value = self.layers[layer]
+        size = key.shape[1] // self.length.shape[0]
+        number, position = jnp.divmod(jnp.arange(key.shape[1]), size)
+        own = (number == self.row[:, None]) & (position < self.length[self.row][:, None])
+        return Segment(key, value, own[:, None] & visible(position[None], positions, window))
+
+
+class KVCache(struct.PyTreeNode):
+    """Keys and values that rows store themselves; each leaf has the shape [B, K, positions, Dh]."""
+
+    blocks: tuple[tuple[tuple[Keys, Keys], ...], ...]
+    """Keys and values by layer and block."""
+    response: tuple[tuple[Keys, Keys], ...]
+    """By layer; L positions, which may be 0."""
+
+    @property
+    def block(self) -> int:
+        """Positions W of a block."""
+        return self.blocks[0][0][0].shape[2]
+
+    def write(self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"]) -> "KVCache":
+        """Writes a chunk to the blocks of a layer, each token to its offset; tokens with a negative one are dropped."""
+        rows, size = jnp.arange(len(offsets))[:, None], self.block
+        written = []
+        for number, pair in enumerate(self.blocks[layer]):
+            # An offset outside of the block is given one past its end, where writes are dropped.
+            inside = offsets // size == number
+            local = jnp.where(inside, offsets - number * size, size)
+            written.append(
+                tuple(
+                    buffer.at[rows, :, local].set(new.astype(buffer.dtype), mode="drop")
+                    for buffer, new in zip(pair, (key, value))
+                )
+            )
+        return self.replace(blocks=(*self.blocks[:layer], tuple(written), *self.blocks[layer + 1 :]))
+
+    def append(
+        self, layer: int, key: Chunk, value: Chunk, length: Int[Array, " B"], active: Bool[Array, " B"]
+    ) -> "KVCache":
+        """Writes a token to the responses of the active rows, which have `length` tokens so far."""
+        size = self.response[layer][0].shape[2]
+        column = jnp.where(active, length, size)
+
+        def scatter(buffer, new):
+            return buffer.at[jnp.arange(len(column)), :, column].set(new[:, 0], mode="drop")
+
+        def select(buffer, new):
+            here = jnp.arange(size) == column[:, None]
+            return jnp.where(here[:, None, :, None], new[:, 0, :, None], buffer)
+
+        # A CPU writes the rows one by one, without reading the buffer; other platforms write all at once.
+        written = tuple(
+            jax.lax.platform_dependent(buffer, new.astype(buffer.dtype), cpu=scatter, default=select)
+            for buffer, new in zip(self.response[layer], (key, value))
+        )
+        return self.replace(response=(*self.response[:layer], written, *self.response[layer + 1 :]))
+
+    def store_responses(self, offset: Int[Array, " B"], length: Int[Array, " B"]) -> "KVCache":
+        """Copies the first `length` tokens of each row's response to its blocks, from `offset` on."""
+        columns = jnp.arange(self.response[0][0].shape[2])
+        offsets = jnp.where(columns < length[:, None], offset[:, None] + columns, -1)
+        cache = self
+        for layer, (key, value) in enumerate(self.response):
+            cache = cache.write(layer, key.swapaxes(1, 2), value.swapaxes(1, 2), offsets)
+        return cache
+
+    def block_segments(
+        self,
+        layer: int,
+        positions: Int[Array, "B C"],
+        first: Int[Array, " B"],
+        stored: Int[Array, " B"],
+        window: int,
+    ) -> list[Segment]:
+        """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them."""
+        found = []
+        for number, (key, value) in enumerate(self.blocks[layer]):
+            position = first[:, None] + number * self.block + jnp.arange(self.block)
+            seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
+            found.append(Segment(key, value, seen))
+        return found
+
+    def response_segment(
+        self, layer: int, positions: Int[Array, "B C"], stored: Int[Array, " B"], window: int
+    ) -> Segment:
+        """The responses of a layer, which start at position `stored`, as queries see them."""
+        key, value = self.response[layer]
+        return Segment(key, value, visible(stored[:, None] + jnp.arange(key.shape[2]), positions, window))
+
+
+def init_cache(
+    config: DecoderConfig, batch: int, length: int, *, response: int = 0, blocks: int | None = None
+) -> KVCache:
+    """An all-zero cache of `batch` rows: `length` positions in `blocks` blocks, and responses of `response` tokens.
+
+    By default there are as many blocks as `MAX_BLOCKS` and `SMALLEST_BLOCK` allow.
+    """
+    number = blocks or max(1, min(MAX_BLOCKS, length // SMALLEST_BLOCK))
+    dtype = config.cache_dtype or config.dtype
+
+    def pair(size: int) -> tuple[jax.Array, jax.Array]:
+        shape = (batch, config.num_kv_heads, size, config.head_dim)
+        return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
+
+    size, layers = -(-length // number), range(config.num_layers)
+    return KVCache(
+        tuple(tuple(pair(size) for _ in range(number)) for _ in layers), tuple(pair(response) for _ in layers)
+    )
+
+
+def shared_prefix(cache: KVCache, length: Int[Array, " R"], row: Int[Array, " B"]) -> SharedPrefix:
+    """The R rows of a cache of one block as prefixes of other rows; they have `length` tokens."""
+
+    def flat(x: Keys) -> SharedKeys:
+        return x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[3])
+
+    return SharedPrefix(tuple((flat(key), flat(value)) for ((key, value),) in cache.blocks), length, row)
