@@ -78,8 +78,10 @@ def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool)
         joined = rows.swapaxes(0, 1).reshape(kv_heads, -1, rows.shape[3])
         scores = float32_product(joined, segment.key.swapaxes(1, 2))
         bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).reshape(1, -1, bias.shape[2])
-        parts = _weighted(scores + bias, segment.value)
-        return tuple(x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1) for x in parts)
+        values, highest, total = (
+            x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1) for x in _weighted(scores + bias, segment.value)
+        )
+        return values, highest, total
     return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value)
 
 
