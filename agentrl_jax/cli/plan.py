@@ -64,14 +64,14 @@ def run(words: list[str]) -> None:
 def _sweep(command: Plan, config: Config) -> None:
     from agentrl_jax.parallel.peaks import PEAKS, chip_name
     from agentrl_jax.parallel.topology import described_devices
-    from agentrl_jax.studies.sweep import sweep
+    from agentrl_jax.studies.sweep import Sweeper
     from agentrl_jax.studies.sweep_report import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology)
         peaks = PEAKS[chip_name(devices[0])]
         compiled = 1 if command.compile is None else command.compile
-        found = sweep(config, devices, memory, peaks, command.shape, compiled=compiled, report=_report)
+        found = Sweeper(config, devices, command.shape, _report).rank(memory, peaks, compiled=compiled)
     if command.json:
         print(json.dumps(as_json(found, memory), allow_nan=False))
     else:

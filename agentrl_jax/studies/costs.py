@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.models import block_attention
+from agentrl_jax.models.decoder import Remat
 from agentrl_jax.parallel import hlo
 from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, Phase, PhaseBuilder
 from agentrl_jax.studies.plan import AbstractRun
@@ -47,10 +48,10 @@ class CostModel:
         self.run, self.devices, self.report = run, devices, report
         self.compiled = 0
         """Number of programs compiled so far."""
-        self._builders: dict[tuple[int, int, str], PhaseBuilder] = {}
-        self._corners: dict[tuple[str, int, str], list[np.ndarray]] = {}
+        self._builders: dict[tuple[int, int, Remat], PhaseBuilder] = {}
+        self._corners: dict[tuple[str, int, Remat], list[np.ndarray]] = {}
 
-    def cost(self, name: str, rows: float, *, tensor: int = 1, remat: str | None = None) -> Cost:
+    def cost(self, name: str, rows: float, *, tensor: int = 1, remat: Remat | None = None) -> Cost:
         """The cost of the phase `name` for `rows` rows on `tensor` devices; 0 rows leave what no row adds to."""
         remat = self.run.model.remat if remat is None or name != UPDATE else remat
         key = name, tensor, remat
@@ -62,13 +63,13 @@ class CostModel:
             value = value + (corners[1] - corners[0]) * (rows - points[0]) / (points[1] - points[0])
         return Cost(*np.maximum(value, 0.0).tolist())
 
-    def _at_depth(self, name: str, rows: int, tensor: int, remat: str) -> np.ndarray:
+    def _at_depth(self, name: str, rows: int, tensor: int, remat: Remat) -> np.ndarray:
         """Cost at the run's own depth, from that of two shallow decoders."""
         first, second = (self._measured(name, rows, tensor, depth, remat) for depth in DEPTHS)
         layers = self.run.model.decoder.num_layers
         return first + (second - first) * (layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
 
-    def _measured(self, name: str, rows: int, tensor: int, depth: int, remat: str) -> np.ndarray:
+    def _measured(self, name: str, rows: int, tensor: int, depth: int, remat: Remat) -> np.ndarray:
         key = depth, tensor, remat
         if key not in self._builders:
             self._builders[key] = PhaseBuilder(self.run, self.devices[:tensor], layers=depth, remat=remat)

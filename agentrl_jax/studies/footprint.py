@@ -5,16 +5,16 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.config import Config
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.parallel import layout
-from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.studies.costs import CostModel
-from agentrl_jax.studies.phases import DECODE, PREFILL, UPDATE
+from agentrl_jax.studies.phases import DECODE, PREFILL, UPDATE, simple_mesh
 from agentrl_jax.studies.plan import AbstractRun, bytes_each
 
 
@@ -38,7 +38,7 @@ class StateSizes:
 
 def state_sizes(run: AbstractRun, devices: list[jax.Device], config: Config) -> StateSizes:
     """Sizes for the mesh of `config`."""
-    mesh = make_mesh(devices, **config.mesh.axes())
+    mesh = simple_mesh(devices, **config.mesh.axes())
     rules = build.ROLLOUT_RULES[config.mesh.rollout]
     programs, shape = Programs(mesh, rollout_rules=rules), run.model.decoder
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, run.model), run.state.merged_params())
@@ -117,7 +117,7 @@ class Footprint:
         mesh, sizes, shape = self.config.mesh, self.sizes, self.run.model.decoder
         policies = 2 if scatters and self.run.model.critic == "separate" else 1
         of_parameters = policies * (sizes.layers * (gathers + scatters) + sizes.outer * (1 + scatters))
-        number = np.dtype(jax.numpy.dtype(shape.dtype)).itemsize * self.microbatch * self.run.batch.tokens.shape[1]
+        number = jnp.dtype(shape.dtype).itemsize * self.microbatch * self.run.batch.tokens.shape[1]
         keys = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim / mesh.tensor
         of_rows = number * (keys * (gathers + scatters) + shape.embed_dim * (1 + scatters))
         return of_parameters * _others(mesh.fsdp) + of_rows * _others(mesh.sequence)

@@ -17,15 +17,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.learner import state as states
 from agentrl_jax.learner.update import gradient
 from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models.decoder import Remat
 from agentrl_jax.models.matmul import Transposed
-from agentrl_jax.parallel.mesh import TENSOR, make_mesh
+from agentrl_jax.parallel.mesh import DATA, FSDP, MESH_AXES, SEQUENCE, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.engine import Engine, LoopState
 from agentrl_jax.setup import build
@@ -65,7 +67,9 @@ class PhaseBuilder:
     out, because it adds collectives but no operations.
     """
 
-    def __init__(self, run: AbstractRun, devices: list[jax.Device], *, layers: int | None = None, remat: str = ""):
+    def __init__(
+        self, run: AbstractRun, devices: list[jax.Device], *, layers: int | None = None, remat: Remat | None = None
+    ):
         """Takes everything from `run` but its mesh and what is given: the depth of its decoder, `model.remat`."""
         self.run, self.config = run, run.config
         shape = run.model.decoder
@@ -73,7 +77,7 @@ class PhaseBuilder:
             shape = dataclasses.replace(shape, num_layers=layers, windows=())
         self.model = dataclasses.replace(run.model, decoder=shape, remat=remat or run.model.remat)
         self.batch = run.batch
-        self.mesh = tensor_mesh(devices)
+        self.mesh = simple_mesh(devices, tensor=len(devices))
         self.programs = Programs(self.mesh)
         self.state = run.state_of(self.model)
         self.policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, self.model), self.state.merged_params())
@@ -208,13 +212,20 @@ class PhaseBuilder:
 
     def _loop_specs(self, state: LoopState) -> Any:
         heads = self.programs.cache_spec(self.model.decoder)
-        specs = jax.tree.map(lambda _: Spec(), state)
-        return specs.replace(cache=jax.tree.map(lambda _: heads, state.cache))
+        scores = state.active.shape[0], self.model.decoder.vocab_size
+        divides = scores[1] % self.mesh.size == 0
+
+        def spec(x):
+            return Spec(None, TENSOR) if x.shape == scores and divides else Spec()
+
+        return jax.tree.map(spec, state).replace(cache=jax.tree.map(lambda _: heads, state.cache))
 
 
-def tensor_mesh(devices: list[jax.Device]) -> Mesh:
-    """A mesh whose only axis with several devices is `tensor`."""
-    return make_mesh(devices, **{TENSOR: len(devices)})
+def simple_mesh(devices: list[jax.Device], *, fsdp: int = 1, sequence: int = 1, tensor: int = 1) -> Mesh:
+    """As `parallel.mesh.make_mesh`, in the order of the list, without regard for which chips are neighbors."""
+    sizes = {DATA: len(devices) // (fsdp * sequence * tensor), FSDP: fsdp, SEQUENCE: sequence, TENSOR: tensor}
+    grid = np.asarray(devices).reshape([sizes[axis] for axis in MESH_AXES])
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def unrolled(program: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:

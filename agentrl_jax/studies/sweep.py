@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from agentrl_jax.config import Config, validate
+from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.models import block_attention
 from agentrl_jax.parallel.mesh import make_mesh
@@ -103,60 +104,93 @@ class Sweep:
     compiled_runs: int
 
 
-def sweep(
-    config: Config,
-    devices: list[jax.Device],
-    memory: int | None,
-    peaks: Peaks,
-    model: str | None = None,
-    *,
-    compiled: int = 1,
-    report: Callable[[str], None] = lambda line: None,
-) -> Sweep:
+class Sweeper:
     """Ranks meshes, `rollout.slots` and `algo.grad_accum_steps` for a configuration whose other settings stay.
 
-    `memory` is that of a device in bytes, None if it is not known. Of the best candidates that fit, `compiled` are
-    compiled whole for their exact memory, and ranked again. Other arguments are those of `plan.make_plan`.
+    Phases are compiled when a candidate first needs them.
 
     Raises:
-        UserError: a setting is not supported, or no mesh is valid for the configuration and these devices.
-        ValueError: as `plan.make_plan`.
+        UserError: a setting is not supported.
+        ValueError: the model is unknown.
     """
-    _check(config)
-    config = config.replace(devices=len(devices))
-    one = config.replace(mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
-    run = AbstractRun(one, make_mesh(devices[:1]), model)
-    costs = CostModel(run, devices, report)
-    sizes: dict[Any, StateSizes] = {}
 
-    def rate(made: Config) -> Candidate:
-        if made.mesh not in sizes:
-            sizes[made.mesh] = state_sizes(run, devices, made)
-        footprint = Footprint(made, run, costs, sizes[made.mesh], _rows(made, run), _microbatch(made, run))
-        return _candidate(made, footprint, memory, peaks)
-
-    own_values = {key: _get(config, key) for key in SEARCHED}
-    found = [rate(made) for made in _configs(config, run)]
-    own = next((one for one in found if one.settings == own_values), None)
-    if not found:
-        raise UserError(
-            f"no mesh of {len(devices)} devices is valid for {config.groups} groups of {config.rollout.group_size}, "
-            f"{config.algo.minibatches} minibatches and {run.model.decoder.num_kv_heads} key-value heads; change one"
+    def __init__(
+        self,
+        config: Config,
+        devices: list[jax.Device],
+        model: str | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ):
+        """Takes the arguments of `plan.make_plan`; all devices are used."""
+        _check(config)
+        self.config, self.devices, self.model, self.report = (
+            config.replace(devices=len(devices)),
+            devices,
+            model,
+            report,
         )
-    nearest = None
-    if not any(one.fits for one in found):
-        report("nothing fits; searching among model.remat full, optim.offload and mesh.rollout wide")
-        wider = [rate(made) for made in _wider(config, run)]
-        nearest = min((one for one in wider if one.fits), key=lambda one: _distance(one, own_values), default=None)
-    ranked, runs = sorted(found, key=_rank), 0
-    exact = [one for one in ranked if one.fits][:compiled] or ([nearest] if nearest and compiled else [])
-    for candidate in exact:
-        report(f"compiling the whole run {runs + 1} of {len(exact)}: {named(candidate)}")
-        measured, runs = _compiled(candidate, devices, memory, model, report), runs + 1
-        ranked = [measured if one is candidate else one for one in ranked]
-        own, nearest = (measured if one is candidate else one for one in (own, nearest))
-    report(f"compiled {costs.compiled} phase programs of few layers and rows, and {runs} whole runs")
-    return Sweep(sorted(ranked, key=_rank), own, nearest, costs.compiled, runs)
+        one = self.config.replace(mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
+        self.run = AbstractRun(one, make_mesh(devices[:1]), model)
+        self.costs = CostModel(self.run, devices, report)
+        self._sizes: dict[MeshConfig, StateSizes] = {}
+
+    def rank(self, memory: int | None, peaks: Peaks, *, compiled: int = 1) -> Sweep:
+        """All candidates for chips with these peak rates and so many bytes of memory, None if it is not known.
+
+        Of the best candidates that fit, `compiled` are compiled whole for their exact memory, and ranked again; if none
+        fits, the nearest one.
+
+        Raises:
+            UserError: no mesh is valid for the configuration and these devices.
+        """
+        config, run, report = self.config, self.run, self.report
+        found = [self._candidate(made, memory, peaks) for made in _configs(config, run)]
+        if not found:
+            raise UserError(
+                f"no mesh of {len(self.devices)} devices is valid for {config.groups} groups of "
+                f"{config.rollout.group_size}, {config.algo.minibatches} minibatches and "
+                f"{run.model.decoder.num_kv_heads} key-value heads; change one"
+            )
+        own_values = {key: _get(config, key) for key in SEARCHED}
+        own = next((one for one in found if one.settings == own_values), None)
+        nearest = None
+        if not any(one.fits for one in found):
+            report("nothing fits; searching among model.remat full, optim.offload and mesh.rollout wide")
+            wider = [self._candidate(made, memory, peaks) for made in _wider(config, run)]
+            nearest = min((one for one in wider if one.fits), key=lambda one: _distance(one, own_values), default=None)
+        ranked = sorted(found, key=_rank)
+        exact = [one for one in ranked if one.fits][:compiled] or ([nearest] if nearest and compiled else [])
+        for number, candidate in enumerate(exact, 1):
+            report(f"compiling the whole run of candidate {number} of {len(exact)}: {named(candidate)}")
+            measured = self._compiled(candidate, memory)
+            ranked = [measured if one is candidate else one for one in ranked]
+            own, nearest = (measured if one is candidate else one for one in (own, nearest))
+        report(f"compiled {self.costs.compiled} phase programs of few layers and rows, and {len(exact)} whole runs")
+        return Sweep(sorted(ranked, key=_rank), own, nearest, self.costs.compiled, len(exact))
+
+    def _candidate(self, config: Config, memory: int | None, peaks: Peaks) -> Candidate:
+        if config.mesh not in self._sizes:
+            self._sizes[config.mesh] = state_sizes(self.run, self.devices, config)
+        rows, microbatch = _rows(config, self.run), _microbatch(config, self.run)
+        footprint = Footprint(config, self.run, self.costs, self._sizes[config.mesh], rows, microbatch)
+        rollout, update = footprint.rollout_peak, footprint.update_peak
+        return Candidate(
+            config=config,
+            mesh={"data": config.devices // math.prod(config.mesh.axes().values()), **config.mesh.axes()},
+            rows=rows,
+            microbatch=microbatch,
+            phases=tuple(_times(config, footprint, peaks)),
+            rollout_peak=rollout,
+            update_peak=update,
+            fits=memory is None or max(rollout, update) <= memory,
+        )
+
+    def _compiled(self, candidate: Candidate, memory: int | None) -> Candidate:
+        """The candidate with the peaks of its compiled programs."""
+        plan = make_plan(candidate.config, self.devices, self.model, self.report)
+        fits = memory is None or max(plan.rollout_peak, plan.update_peak) <= memory
+        peaks = {"rollout_peak": plan.rollout_peak, "update_peak": plan.update_peak}
+        return dataclasses.replace(candidate, **peaks, fits=fits, exact=True)
 
 
 def named(candidate: Candidate) -> str:
@@ -228,21 +262,6 @@ def _wider(config: Config, run: AbstractRun) -> Iterator[Config]:
         yield from _configs(changed, run)
 
 
-def _candidate(config: Config, footprint: Footprint, memory: int | None, peaks: Peaks) -> Candidate:
-    mesh = config.mesh
-    rollout, update = footprint.rollout_peak, footprint.update_peak
-    return Candidate(
-        config=config,
-        mesh={"data": config.devices // math.prod(mesh.axes().values()), **mesh.axes()},
-        rows=footprint.rows,
-        microbatch=footprint.microbatch,
-        phases=tuple(_times(config, footprint, peaks)),
-        rollout_peak=rollout,
-        update_peak=update,
-        fits=memory is None or max(rollout, update) <= memory,
-    )
-
-
 def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[PhaseTime]:
     """The phases of an iteration."""
     mesh, algo, sizes, run = config.mesh, config.algo, footprint.sizes, footprint.run
@@ -265,14 +284,14 @@ def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[Phase
     yield time(RESHARD, 1, 0.0, sizes.decoder + sizes.resharded, footprint.sent_by_reshard)
     yield of(PREFILL, waves * (engine.max_turns - 1) + first, of_replica(PREFILL, rows))
     yield of(DECODE, waves * engine.max_turns * engine.max_response_tokens, of_replica(DECODE, rows))
-    if passes := _score_passes(run):
+    if passes := score_passes(run):
         yield of(SCORE, passes * parts, of_learner(SCORE, part), footprint.sent(gathers=1, scatters=0))
     yield of(UPDATE, algo.epochs * parts, of_learner(UPDATE, part), footprint.sent(gathers=2, scatters=1))
     steps = algo.epochs * algo.minibatches
     yield of(OPTIMIZER, steps, of_learner(OPTIMIZER, 0), footprint.sent_by_step, shards=mesh.fsdp)
 
 
-def _score_passes(run: AbstractRun) -> int:
+def score_passes(run: AbstractRun) -> int:
     """Forward passes over all rows before the update, see `learner.row_scores.score_rows`."""
     config, before = run.config, run.batch.before
     reference = config.algo.kl.kind != "none" and config.algo.kl.estimator != "full"
@@ -295,13 +314,6 @@ def _rows(config: Config, run: AbstractRun) -> int:
 def _microbatch(config: Config, run: AbstractRun) -> int:
     algo = config.algo
     return run.batch.tokens.shape[0] // (algo.minibatches * algo.grad_accum_steps * _learners(config))
-
-
-def _compiled(candidate: Candidate, devices, memory, model, report) -> Candidate:
-    plan = make_plan(candidate.config, devices, model, report)
-    fits = memory is None or max(plan.rollout_peak, plan.update_peak) <= memory
-    peaks = {"rollout_peak": plan.rollout_peak, "update_peak": plan.update_peak}
-    return dataclasses.replace(candidate, **peaks, fits=fits, exact=True)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float, int]:
