@@ -12,6 +12,9 @@ from agentrl_jax.cli.checks import one_line_errors
 from agentrl_jax.config import Config, load_config
 from agentrl_jax.errors import UserError, refusals
 
+TABLE_WIDTH = 110
+"""Least width of the table of a sweep in characters, also where the output is no terminal."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -75,7 +78,9 @@ def _sweep(command: Plan, config: Config) -> None:
     if command.json:
         print(json.dumps(as_json(found, memory), allow_nan=False))
     else:
-        Console().print(as_table(found, memory))
+        console = Console()
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(as_table(found, memory))
 
 
 def _report(line: str) -> None:

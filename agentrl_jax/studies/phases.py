@@ -160,7 +160,7 @@ class PhaseBuilder:
             return states.apply_gradients(state, self.run.tx, loss, grads, tokens=tokens, **rates)
 
         state, grads = (self._placed(x, self._state_specs(x)) for x in (self.state, self.state.params))
-        return self._phase(program, (state, grads, *self._replicated((scalar, scalar))), (0, 1), 0)
+        return self._phase(program, (state, grads, *self._replicated((scalar, scalar))), (0,), 0)
 
     def phase(self, name: str, rows: int) -> Phase:
         """The phase of that name, one of `PHASES`, for `rows` rows."""

@@ -96,6 +96,8 @@ class Sweep:
     """All candidates, best first: those that fit by time, then the others by memory."""
 
     candidates: list[Candidate]
+    file: dict[str, Any]
+    """Values of the keys in `SEARCHED` in the file."""
     own: Candidate | None
     """The candidate with the settings of the file; None if they are not valid on these devices."""
     nearest: Candidate | None
@@ -166,7 +168,7 @@ class Sweeper:
             ranked = [measured if one is candidate else one for one in ranked]
             own, nearest = (measured if one is candidate else one for one in (own, nearest))
         report(f"compiled {self.costs.compiled} phase programs of few layers and rows, and {len(exact)} whole runs")
-        return Sweep(sorted(ranked, key=_rank), own, nearest, self.costs.compiled, len(exact))
+        return Sweep(sorted(ranked, key=_rank), own_values, own, nearest, self.costs.compiled, len(exact))
 
     def _candidate(self, config: Config, memory: int | None, peaks: Peaks) -> Candidate:
         if config.mesh not in self._sizes:

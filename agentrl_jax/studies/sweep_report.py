@@ -2,14 +2,22 @@
 
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Group
 from rich.table import Table
 
 from agentrl_jax.parallel.topology import GIB
-from agentrl_jax.studies.sweep import LIMITS, Candidate, Sweep
+from agentrl_jax.studies.phases import OPTIMIZER
+from agentrl_jax.studies.sweep import LIMITS, RESHARD, Candidate, Sweep
 
 SHOWN = 10
 """Candidates in the table."""
+
+_SHORT = (RESHARD, OPTIMIZER)  # of little interest: only among the phases of the best candidate
+_CAPTION = (
+    "mesh: data x fsdp x sequence x tensor; rows: episodes that a replica plays at a time; seconds of phases, with what "
+    "limits it; peak memory in GiB, ~ estimated, = of the compiled programs"
+)
 
 
 def as_json(found: Sweep, memory: int | None) -> dict[str, Any]:
@@ -18,6 +26,7 @@ def as_json(found: Sweep, memory: int | None) -> dict[str, Any]:
         "memory": memory,
         "compiled_phases": found.compiled_phases,
         "compiled_runs": found.compiled_runs,
+        "file": found.file,
         "candidates": [_candidate(one) for one in found.candidates],
         "own": found.own and _candidate(found.own),
         "nearest": found.nearest and _candidate(found.nearest),
@@ -27,33 +36,29 @@ def as_json(found: Sweep, memory: int | None) -> dict[str, Any]:
 def as_table(found: Sweep, memory: int | None) -> Group:
     """The best candidates and the file's own, and what limits the phases of the best."""
     title = f"{len(found.candidates)} meshes and batch sizes by estimated time of an iteration"
-    table = Table(title=title, title_justify="left", caption="peaks: ~ estimated, = of the compiled programs; GiB")
-    names = [phase.name for phase in found.candidates[0].phases]
-    for name in ("", "data x fsdp x seq. x tensor", "rows", "accum.", "microb.", "s"):
-        table.add_column(name, justify="right")
-    for name in (*names, "peak", ""):
+    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left", box=SIMPLE)
+    names = [phase.name for phase in found.candidates[0].phases if phase.name not in _SHORT]
+    for name in ("", "mesh", "rows", "accum.", "s", *names, "peak", *([] if memory is None else [""])):
         table.add_column(name, justify="right")
     shown = found.candidates[:SHOWN]
     shown += [found.own] if found.own and not any(one is found.own for one in shown) else []
     for one in shown:
-        place = next(n for n, other in enumerate(found.candidates, 1) if other.settings == one.settings)
-        own = "*" if found.own and one.settings == found.own.settings else ""
+        place = next(n for n, other in enumerate(found.candidates, 1) if other is one)
         table.add_row(
-            f"{own}{place}",
-            " x ".join(map(str, one.mesh.values())),
+            f"{'*' if one.settings == found.file else ''}{place}",
+            "x".join(map(str, one.mesh.values())),
             str(one.rows),
             str(one.config.algo.grad_accum_steps),
-            str(one.microbatch),
             f"{one.seconds:.3g}",
-            *(f"{phase.seconds:.2g} {phase.limit[:4]}" for phase in one.phases),
+            *(f"{phase.seconds:.2g} {phase.limit[:4]}." for phase in one.phases if phase.name in names),
             f"{'=' if one.exact else '~'}{one.peak / GIB:.2f}",
-            "" if memory is None else "fits" if one.fits else "DOES NOT FIT",
+            *([] if memory is None else ["fits" if one.fits else "DOES NOT FIT"]),
         )
-    return Group(table, _limits(found.nearest or found.candidates[0]), *_notes(found, memory))
+    return Group(table, _limits(found.nearest or found.candidates[0], found), *_notes(found, memory))
 
 
-def _limits(best: Candidate) -> Table:
-    table = Table(title=f"Phases of an iteration: {_words(best)}", title_justify="left")
+def _limits(best: Candidate, found: Sweep) -> Table:
+    table = Table(title=f"Phases of an iteration: {_words(best, found)}", title_justify="left", box=SIMPLE)
     for name in ("", "calls", *(f"{limit}, s" for limit in LIMITS), "limited by"):
         table.add_column(name, justify="left" if name in ("", "limited by") else "right")
     for phase in best.phases:
@@ -72,14 +77,15 @@ def _notes(found: Sweep, memory: int | None) -> list[str]:
             kind = "=" if nearest.exact else "~"
             peak = f"{kind}{nearest.peak / GIB:.2f} of {memory / GIB:.0f} GiB, {nearest.seconds:.3g} s"
             verdict = "" if nearest.fits else "; compiled, IT DOES NOT FIT EITHER"
-            notes.append(f"NOTHING FITS. The nearest that does: {_words(nearest)} ({peak}){verdict}.")
+            notes.append(f"NOTHING FITS. The nearest that does: {_words(nearest, found)} ({peak}){verdict}.")
     notes.append(f"Compiled: {found.compiled_phases} phase programs, {found.compiled_runs} whole runs.")
     return notes
 
 
-def _words(one: Candidate) -> str:
-    """The words that set a candidate's configuration on the command line."""
-    return " ".join(f"--{key} {_value(value)}" for key, value in one.settings.items())
+def _words(one: Candidate, found: Sweep) -> str:
+    """The words that turn the file into a candidate's configuration on the command line."""
+    changed = [f"--{key} {_value(value)}" for key, value in one.settings.items() if value != found.file[key]]
+    return " ".join(changed) or "the settings of the file"
 
 
 def _value(value: Any) -> str:
