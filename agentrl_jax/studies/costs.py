@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -83,7 +83,7 @@ class CostModel:
 
 def measure(phase: Phase, devices: int) -> Cost:
     """The compiler's account of a phase; a kernel that it does not know counts no operations."""
-    compiled = phase.lower(unroll=True).compile()
+    compiled: Any = phase.lower(unroll=True).compile()
     counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
     collectives = hlo.operations(compiled.as_text(), hlo.COLLECTIVES) if devices > 1 else []
     return Cost(

@@ -156,7 +156,7 @@ class PhaseBuilder:
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
 
         def program(state, grads, loss, tokens):
-            rates = {"lr": 1e-6, "critic_lr": 1e-6, "max_grad_norm": 1.0}
+            rates: dict[str, Any] = {"lr": 1e-6, "critic_lr": 1e-6, "max_grad_norm": 1.0}
             return states.apply_gradients(state, self.run.tx, loss, grads, tokens=tokens, **rates)
 
         state, grads = (self._placed(x, self._state_specs(x)) for x in (self.state, self.state.params))
@@ -200,7 +200,7 @@ class PhaseBuilder:
         def plain(x):
             return jax.ShapeDtypeStruct(x.matrix.shape[::-1], x.matrix.dtype) if isinstance(x, Transposed) else x
 
-        def like(spec, x):
+        def like(spec: Any, x: Any) -> Any:
             return Transposed(_reversed(spec)) if isinstance(x, Transposed) else spec
 
         table = {name: x for name, x in prepared.items() if name == "transposed_embedding"}

@@ -190,9 +190,9 @@ class Sweeper:
     def _compiled(self, candidate: Candidate, memory: int | None) -> Candidate:
         """The candidate with the peaks of its compiled programs."""
         plan = make_plan(candidate.config, self.devices, self.model, self.report)
-        fits = memory is None or max(plan.rollout_peak, plan.update_peak) <= memory
-        peaks = {"rollout_peak": plan.rollout_peak, "update_peak": plan.update_peak}
-        return dataclasses.replace(candidate, **peaks, fits=fits, exact=True)
+        rollout, update = plan.rollout_peak, plan.update_peak
+        fits = memory is None or max(rollout, update) <= memory
+        return dataclasses.replace(candidate, rollout_peak=rollout, update_peak=update, fits=fits, exact=True)
 
 
 def named(candidate: Candidate) -> str:

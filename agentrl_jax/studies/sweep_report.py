@@ -15,7 +15,7 @@ SHOWN = 10
 
 _SHORT = (RESHARD, OPTIMIZER)  # of little interest: only among the phases of the best candidate
 _CAPTION = (
-    "mesh: data x fsdp x sequence x tensor; rows: episodes that a replica plays at a time; seconds of phases, with what "
+    "mesh: data x fsdp x sequence x tensor; rows: episodes that a replica plays at a time; seconds of a phase and what "
     "limits it; peak memory in GiB, ~ estimated, = of the compiled programs"
 )
 
