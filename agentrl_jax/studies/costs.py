@@ -15,8 +15,9 @@ from agentrl_jax.studies.plan import AbstractRun
 
 DEPTHS = (1, 2)
 """Layers of the programs that are compiled."""
-ROWS = {PREFILL: (1, 2), DECODE: (16, 32), SCORE: (1, 2), UPDATE: (1, 2), OPTIMIZER: (1,)}
-"""Their rows. An optimizer's step has none."""
+ROWS = {PREFILL: (1, 2), DECODE: (128, 256), SCORE: (1, 2), UPDATE: (1, 2), OPTIMIZER: (1,)}
+"""Their rows; an optimizer's step has none. With fewer rows of a decode step, the compiler would copy the cache of a layer
+to the chip's own memory and count that."""
 
 KERNEL_PASSES = {SCORE: 1.0, UPDATE: 4.5}
 """Attention of a whole row in forward passes: the backward pass of a kernel repeats the forward pass and takes 2.5
@@ -41,7 +42,8 @@ class CostModel:
 
     Every further layer of a stack of equal layers costs the same, and so does every further row, so costs are bilinear
     in both: exactly for operations and collectives, nearly for bytes and temporaries, about which the compiler decides.
-    Layers with different windows count as if they had none.
+    Layers with different windows count as if they had none. The compiler counts a write to the cache as a pass over it,
+    and reads of a chip's own memory like others, so bytes are too many rather than too few.
     """
 
     def __init__(self, run: AbstractRun, devices: list[jax.Device], report: Callable[[str], None]):

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Format, Layout
 from jax.extend import core
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
@@ -47,17 +48,28 @@ class Phase:
         arguments: `jax.ShapeDtypeStruct` trees, to compile it ahead of time; replace them by arrays to run it.
         donated: positions of the arguments whose memory the result takes over.
         tokens: tokens that one call computes, padding included; of an optimizer step 0.
+        carried: position of the argument that the result replaces in a loop; None if it is no step of a loop.
     """
 
     program: Callable[..., Any]
     arguments: tuple[Any, ...]
     donated: tuple[int, ...]
     tokens: int
+    carried: int | None = None
 
     def lower(self, *, unroll: bool = False) -> jax.stages.Lowered:
-        """The program for the placements of its arguments; with `unroll`, loops of known length are written out."""
+        """The program for the placements of its arguments; with `unroll`, loops of known length are written out.
+
+        The memory layout of a step's arguments is then left to the compiler, as that of a loop's state is: otherwise it
+        would copy the whole cache at the start and at the end.
+        """
         program = unrolled(self.program, *self.arguments) if unroll else self.program
-        return jax.jit(program, donate_argnums=self.donated).lower(*self.arguments)
+        if not unroll or self.carried is None:
+            return jax.jit(program, donate_argnums=self.donated).lower(*self.arguments)
+        chosen = jax.tree.map(lambda x: Format(Layout.AUTO, x.sharding), self.arguments)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.arguments)
+        options = {"in_shardings": chosen, "out_shardings": chosen[self.carried]}
+        return jax.jit(program, donate_argnums=self.donated, **options).lower(*shapes)
 
 
 class PhaseBuilder:
@@ -102,7 +114,8 @@ class PhaseBuilder:
 
         placed = (self._placed(prepared, self._prepared_specs(prepared)), *self._replicated(arguments[1:]))
         tokens = rows * (1 if name == DECODE else state.message.tokens.shape[1])
-        return self._phase(program, (*placed, self._placed(state, self._loop_specs(state))), (4,), tokens)
+        arguments = (*placed, self._placed(state, self._loop_specs(state)))
+        return dataclasses.replace(self._phase(program, arguments, (4,), tokens), carried=4)
 
     def engine(self, rows: int) -> tuple[Callable[..., Engine], tuple[Any, ...]]:
         """(params, key, ids, settings) -> the engine of `rows` slots, and the shapes of these arguments.
@@ -201,7 +214,8 @@ class PhaseBuilder:
             return jax.ShapeDtypeStruct(x.matrix.shape[::-1], x.matrix.dtype) if isinstance(x, Transposed) else x
 
         def like(spec: Any, x: Any) -> Any:
-            return Transposed(_reversed(spec)) if isinstance(x, Transposed) else spec
+            turned: Any = _reversed(spec)
+            return Transposed(turned) if isinstance(x, Transposed) else spec
 
         table = {name: x for name, x in prepared.items() if name == "transposed_embedding"}
         rest = {name: x for name, x in prepared.items() if name not in table}
