@@ -88,6 +88,19 @@ def decode(dtype: str, mode: str, batch: int, length: int, cache: int, steps: in
     return seconds(lambda: [step(length + 1 + i) for i in range(steps)])
 
 
+@torch.inference_mode()
+def score(dtype: str, mode: str, rows: int, length: int) -> float:
+    """Seconds of the log-probabilities of all tokens of `rows` rows."""
+    run = compiled(dtype) if mode == "compiled" else model(dtype)
+    tokens = torch.randint(0, 1000, (rows, length))
+
+    def of_tokens() -> torch.Tensor:
+        logits = run(tokens, use_cache=False).logits[:, :-1].float()
+        return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])
+
+    return seconds(of_tokens)
+
+
 def train(dtype: str, mode: str, rows: int, length: int, part: int) -> float:
     """Seconds of the gradient of the mean token loss of `rows` rows, accumulated over microbatches of `part` rows."""
     run = compiled(dtype) if mode == "compiled" else model(dtype)
@@ -108,5 +121,5 @@ def train(dtype: str, mode: str, rows: int, length: int, part: int) -> float:
 
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
-    functions = (start, threads, matmul, read, prefill, decode, train)
+    functions = (start, threads, matmul, read, prefill, decode, score, train)
     serve({function.__name__: function for function in functions})

@@ -1,4 +1,4 @@
-"""The chat-rebuilding agent loop around Tunix's sampler, for `torch_rollout.py`."""
+"""Tunix's sampler: in the chat-rebuilding agent loop for `torch_rollout.py`, and alone for `phases.py`."""
 
 import json
 import time
@@ -72,5 +72,17 @@ def rollout(
     return {"seconds": time.perf_counter() - began, "read": read, "sampled": sampled}
 
 
+def decode(folder: str, batch: int, length: int, steps: int) -> float:
+    """Seconds of one greedy token of `batch` rows, after half of `length` tokens: the cost of `steps` more of them."""
+    sampler, _ = load(folder, length + 2 * GRAIN)
+    padded = -(-(length // 2) // GRAIN) * GRAIN
+    texts, took = ["the " * (length // 4)] * batch, []
+    for tokens in (1, 1 + steps):
+        began = time.perf_counter()
+        sampler(texts, tokens, max_prompt_length=padded, eos_tokens=[-1])
+        took.append(time.perf_counter() - began)
+    return (took[1] - took[0]) / steps
+
+
 if __name__ == "__main__":
-    serve({"rollout": rollout})
+    serve({"rollout": rollout, "decode": decode})

@@ -9,7 +9,11 @@ import tyro
 from rich.console import Console
 
 from agentrl_jax.cli.checks import one_line_errors
-from agentrl_jax.config import load_config
+from agentrl_jax.config import Config, load_config
+from agentrl_jax.errors import UserError, refusals
+
+TABLE_WIDTH = 110
+"""Least width of the table of a sweep in characters, also where the output is no terminal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,10 @@ class Plan:
     """TPU slice such as v5e:4x4 or v5p:4x4x8 (needs the package libtpu), or local for the devices of this machine."""
     shape: str | None = None
     """Published model, e.g. qwen2.5-7b, to use instead of the configuration's; only its shape is needed."""
+    sweep: bool = False
+    """Rank meshes, rollout.slots and algo.grad_accum_steps by the estimated time of an iteration instead."""
+    compile: int | None = None
+    """With --sweep: number of best configurations to compile whole, for their exact memory; default 1."""
     json: bool = False
     """Print one JSON object, in bytes, instead of tables."""
 
@@ -36,16 +44,44 @@ def run(words: list[str]) -> None:
         command, overrides = tyro.cli(
             Plan, prog="agentrl plan", args=words, return_unknown_args=True, use_underscores=True, config=options
         )
+        if command.compile is not None and (not command.sweep or command.compile < 0):
+            given = f"--compile is {command.compile}"
+            raise UserError(f"{given}, expected at least 0" if command.sweep else f"{given}, which needs --sweep")
     config = load_config(command.file, [*overrides, "--devices", "0"])  # the topology sets the devices
-    from agentrl_jax.errors import refusals
+    if command.sweep:
+        _sweep(command, config)
+        return
     from agentrl_jax.parallel.topology import described_devices
     from agentrl_jax.studies.plan import make_plan
     from agentrl_jax.studies.plan_report import as_json, as_table
 
     with refusals():
         devices, memory = described_devices(command.topology)
-        plan = make_plan(config, devices, command.shape, report=lambda line: print(line, file=sys.stderr))
+        plan = make_plan(config, devices, command.shape, report=_report)
     if command.json:
         print(json.dumps(as_json(plan, memory), allow_nan=False))
     else:
         Console().print(as_table(plan, memory))
+
+
+def _sweep(command: Plan, config: Config) -> None:
+    from agentrl_jax.parallel.peaks import PEAKS, chip_name
+    from agentrl_jax.parallel.topology import described_devices
+    from agentrl_jax.studies.sweep import Sweeper
+    from agentrl_jax.studies.sweep_report import as_json, as_table
+
+    with refusals():
+        devices, memory = described_devices(command.topology)
+        peaks = PEAKS[chip_name(devices[0])]
+        compiled = 1 if command.compile is None else command.compile
+        found = Sweeper(config, devices, command.shape, _report).rank(memory, peaks, compiled=compiled)
+    if command.json:
+        print(json.dumps(as_json(found, memory), allow_nan=False))
+    else:
+        console = Console()
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(as_table(found, memory))
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -100,7 +100,7 @@ def _learn(
         tokens, before = masked.count(part.mask), state.bad_updates
         if replay is not None:
             part = part.replace(replayed_logprob=replay(state.merged_params())[part.source])
-        loss, grads, metrics = _gradient(state, part, settings, model, config, shards)
+        loss, grads, metrics = gradient(state, part, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
             tx,
@@ -136,7 +136,7 @@ def _learn(
     return state, metrics
 
 
-def _gradient(
+def gradient(
     state: TrainState, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
 ) -> tuple[Float[Array, ""], Any, dict[str, Float[Array, ""]]]:
     """Loss, gradient and metrics of one minibatch, in `grad_accum_steps` microbatches on each device.

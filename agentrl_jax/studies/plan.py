@@ -1,6 +1,7 @@
 """Estimates memory and collectives of a run on any devices, from its own programs compiled ahead of time."""
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -14,14 +15,20 @@ from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.config import Config, validate
 from agentrl_jax.learner import state
+from agentrl_jax.learner.batch import Batch, make_batch
+from agentrl_jax.learner.state import TrainState
 from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel import hlo
 from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.rollout.envs.batched_env import shared_prefix_len
 from agentrl_jax.rollout.prefill import empty_cache
+from agentrl_jax.rollout.recording import empty_trajectory
+from agentrl_jax.rollout.trajectory import Trajectory
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs
 from agentrl_jax.text.tokenizer import Tokenizer, load_small, padded
@@ -104,7 +111,7 @@ def make_plan(
     mesh = make_mesh(devices, **config.mesh.axes())
     config = config.replace(devices=mesh.size)
     validate(config)
-    run = _AbstractRun(config, mesh, model)
+    run = AbstractRun(config, mesh, model)
     rollout, update = run.compile(report)
     programs, params, shape = run.programs, run.state.merged_params(), run.model.decoder
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, run.model), params)
@@ -119,10 +126,10 @@ def make_plan(
         rows=rows,
         parameters=sum(math.prod(x.shape) for x in jax.tree.leaves(policy)),
         update_parameters=run.bytes_of(params),
-        rollout_parameters=_bytes_each(cast, programs.placement(cast, run.shape, programs.rollout_rules)),
+        rollout_parameters=bytes_each(cast, programs.placement(cast, run.shape, programs.rollout_rules)),
         optimizer=run.bytes_of(run.state.opt_state),
         learner_only=run.bytes_of(run.state) - run.bytes_of(_read_by_rollout(params)),
-        cache=_bytes_each(cache, jax.tree.map(lambda _: NamedSharding(mesh, heads), cache)),
+        cache=bytes_each(cache, jax.tree.map(lambda _: NamedSharding(mesh, heads), cache)),
         rollout=rollout,
         update=update,
     )
@@ -139,7 +146,7 @@ def _model(config: Config, name: str | None) -> tuple[DecoderConfig, Tokenizer, 
     return build.build_model(config, tokenizer, pretrained).decoder, tokenizer, "the model's"
 
 
-class _AbstractRun:
+class AbstractRun:
     """A run's programs with the shapes and placements of their inputs."""
 
     def __init__(self, config: Config, mesh: Mesh, model: str | None):
@@ -155,18 +162,48 @@ class _AbstractRun:
         )
         self.episodes = sum(task.groups for task in config.tasks) * config.rollout.group_size
         self.tx = build.build_optimizer(config)
+        self.state = self.state_of(self.model)
+
+    def state_of(self, model: ActorCritic) -> TrainState:
+        """Shapes of the training state with another decoder."""
+        config = self.config
         frozen = jnp.bfloat16 if config.model.precision == "bfloat16" else jnp.float32
 
         def start(key):
-            pretrained = decoder.init_params(key, self.model.decoder)
+            pretrained = decoder.init_params(key, model.decoder)
             pretrained = jax.tree.map(lambda x: x.astype(frozen), pretrained)
-            return state.init_state(key, self.model, self.tx, build.needs_reference(config), pretrained)
+            return state.init_state(key, model, self.tx, build.needs_reference(config), pretrained)
 
-        self.state = jax.eval_shape(start, jax.random.key(0))
+        return jax.eval_shape(start, jax.random.key(0))
+
+    @functools.cached_property
+    def trajectory(self) -> Trajectory:
+        """Shapes of the episodes of a rollout."""
+        env, engine = self.batched_env, self.engine
+        ids = jax.eval_shape(lambda: build.training_ids(self.config))
+        return jax.eval_shape(lambda ids: empty_trajectory(env, ids, engine.max_turns, engine.max_response_tokens), ids)
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        """Shapes of the rows of an update."""
+        config, group_size = self.config, self.config.rollout.group_size
+        learner, settings = build.learner_config(config), jax.eval_shape(lambda: build.update_settings(config, 1.0))
+        temperature = jax.ShapeDtypeStruct((self.episodes,), jnp.float32)
+        greedy = None
+        if config.algo.advantage.kind == "remax":
+            greedy = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((len(x) // group_size, *x.shape[1:]), x.dtype), self.trajectory
+            )
+
+        def made(state, trajectory, temperature, settings, greedy):
+            arguments = state, trajectory, temperature, settings, self.model, learner, Shards(), None, greedy
+            return make_batch(*arguments)[0]
+
+        return jax.eval_shape(made, self.state, self.trajectory, temperature, settings, greedy)
 
     def bytes_of(self, tree: Any) -> int:
         """Bytes of a part of the state on one device."""
-        return _bytes_each(tree, self.programs.placement(tree, self.model.decoder))
+        return bytes_each(tree, self.programs.placement(tree, self.model.decoder))
 
     def compile(self, report: Callable[[str], None]) -> tuple[ProgramPlan, ProgramPlan]:
         """Rollout and update of one iteration, compiled from the shapes of their inputs."""
@@ -246,8 +283,8 @@ def _compiled(program: Any, *arguments: Any) -> ProgramPlan:
     )
 
 
-def _bytes_each(shapes: Any, placements: Any) -> int:
-    """Bytes of a tree on one device."""
+def bytes_each(shapes: Any, placements: Any) -> int:
+    """Bytes on one device of a tree of shapes with these shardings."""
     sizes = jax.tree.map(
         lambda x, place: math.prod(place.shard_shape(x.shape)) * np.dtype(x.dtype).itemsize, shapes, placements
     )

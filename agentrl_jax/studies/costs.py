@@ -1,0 +1,122 @@
+"""What one call of a phase costs a device, for any depth and number of rows, from a few compiled programs."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from agentrl_jax.models import block_attention
+from agentrl_jax.models.decoder import Remat
+from agentrl_jax.parallel import hlo
+from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, Phase, PhaseBuilder
+from agentrl_jax.studies.plan import AbstractRun
+
+DEPTHS = (1, 2)
+"""Layers of the programs that are compiled."""
+ROWS = {PREFILL: (1, 2), DECODE: (128, 256), SCORE: (1, 2), UPDATE: (1, 2), OPTIMIZER: (1,)}
+"""Their rows; an optimizer's step has none. With fewer rows of a decode step, the compiler would copy the cache of a
+layer to the chip's own memory and count that."""
+
+KERNEL_PASSES = {SCORE: 1.0, UPDATE: 4.5}
+"""Attention of a whole row in forward passes: the backward pass of a kernel repeats the forward pass and takes 2.5
+times as many products (Dao 2023)."""
+
+
+class Cost(NamedTuple):
+    """Of one call on one device; bytes, but `flops`."""
+
+    flops: float
+    accessed: float
+    """Read from and written to memory."""
+    sent: float
+    """Sent to other devices of `tensor` by collectives that are computed as rings."""
+    arguments: float
+    """Inputs and outputs; memory shared by both counts once."""
+    temporaries: float
+
+
+class CostModel:
+    """Compiles the phases with few layers and rows, and extrapolates.
+
+    Every further layer of a stack of equal layers costs the same, and so does every further row, so costs are bilinear
+    in both: exactly for operations and collectives, nearly for bytes and temporaries, about which the compiler decides.
+    Layers with different windows count as if they had none. The compiler counts a write to the cache as a pass over it,
+    and reads of a chip's own memory like others, so bytes are too many rather than too few.
+    """
+
+    def __init__(self, run: AbstractRun, devices: list[jax.Device], report: Callable[[str], None]):
+        self.run, self.devices, self.report = run, devices, report
+        self.compiled = 0
+        """Number of programs compiled so far."""
+        self._builders: dict[tuple[int, int, Remat], PhaseBuilder] = {}
+        self._corners: dict[tuple[str, int, Remat], list[np.ndarray]] = {}
+
+    def cost(self, name: str, rows: float, *, tensor: int = 1, remat: Remat | None = None) -> Cost:
+        """The cost of the phase `name` for `rows` rows on `tensor` devices; 0 rows leave what no row adds to."""
+        remat = self.run.model.remat if remat is None or name != UPDATE else remat
+        key = name, tensor, remat
+        if key not in self._corners:
+            self._corners[key] = [self._at_depth(name, n, tensor, remat) for n in ROWS[name]]
+        corners, points = self._corners[key], ROWS[name]
+        value = corners[0]
+        if len(points) > 1:
+            value = value + (corners[1] - corners[0]) * (rows - points[0]) / (points[1] - points[0])
+        return Cost(*np.maximum(value, 0.0).tolist())
+
+    def _at_depth(self, name: str, rows: int, tensor: int, remat: Remat) -> np.ndarray:
+        """Cost at the run's own depth, from that of two shallow decoders."""
+        first, second = (self._measured(name, rows, tensor, depth, remat) for depth in DEPTHS)
+        layers = self.run.model.decoder.num_layers
+        return first + (second - first) * (layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
+
+    def _measured(self, name: str, rows: int, tensor: int, depth: int, remat: Remat) -> np.ndarray:
+        key = depth, tensor, remat
+        if key not in self._builders:
+            self._builders[key] = PhaseBuilder(self.run, self.devices[:tensor], layers=depth, remat=remat)
+        self.report(f"compiling {name}: {depth} layers, {rows} rows, tensor {tensor}")
+        self.compiled += 1
+        builder = self._builders[key]
+        cost = measure(builder.phase(name, rows), tensor)
+        kernels = kernel_flops(builder, name, rows) / tensor
+        return np.array(cost._replace(flops=cost.flops + kernels))
+
+
+def measure(phase: Phase, devices: int) -> Cost:
+    """The compiler's account of a phase; a kernel that it does not know counts no operations."""
+    compiled: Any = phase.lower(unroll=True).compile()
+    counted, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
+    collectives = hlo.operations(compiled.as_text(), hlo.COLLECTIVES) if devices > 1 else []
+    return Cost(
+        flops=float(counted.get("flops", 0.0)),
+        accessed=float(counted.get("bytes accessed", 0.0)),
+        sent=sum(sent_bytes(one, devices) for one in collectives),
+        arguments=memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+    )
+
+
+def sent_bytes(collective: hlo.Operation, devices: int) -> float:
+    """Bytes that each of so many devices sends if the collective is computed as a ring."""
+    share = (devices - 1) / devices
+    factor = {"all-reduce": 2 * share, "reduce-scatter": devices - 1, "collective-permute": 1.0}
+    return factor.get(collective.kind, share) * collective.size
+
+
+def kernel_flops(builder: PhaseBuilder, name: str, rows: int) -> float:
+    """Operations of attention over whole rows where a kernel computes it, which the compiler does not count."""
+    shape, length = builder.model.decoder, builder.batch.tokens.shape[1]
+    platform = builder.mesh.devices.flat[0].platform
+    kernel = shape.attention in ("splash", "cudnn") or (shape.attention == "auto" and platform == "tpu")
+    if name not in KERNEL_PASSES or not kernel or length <= block_attention.BLOCK:
+        return 0.0
+    # Two products of each pair of a query and a key that is not after it.
+    pairs = rows * shape.num_heads * length**2 / 2
+    return KERNEL_PASSES[name] * shape.num_layers * pairs * 4 * shape.head_dim
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    below = [n for n in itertools.takewhile(lambda n: n * n <= number, itertools.count(1)) if number % n == 0]
+    return sorted({*below, *(number // n for n in below)})

@@ -1,0 +1,335 @@
+"""Ranks meshes and batch sizes of a run for some devices by the estimated time of an iteration.
+
+The time of a phase is that of what limits it: operations, traffic to memory, or traffic between devices, each at the
+chip's peak rate (a roofline), so it is a lower bound, and comparisons are worth more than values. Nothing overlaps
+between phases, episodes play all turns with the longest responses, and the time of environments is not counted.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from agentrl_jax.config import Config, validate
+from agentrl_jax.config.schema import MeshConfig
+from agentrl_jax.errors import UserError
+from agentrl_jax.models import block_attention
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.peaks import Peaks
+from agentrl_jax.studies.costs import Cost, CostModel, divisors
+from agentrl_jax.studies.footprint import Footprint, StateSizes, state_sizes
+from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE
+from agentrl_jax.studies.plan import AbstractRun, make_plan
+
+RESHARD = "reshard"
+"""The parameters of the update, brought into the layout of the rollout."""
+LIMITS = ("compute", "memory", "communication")
+SEARCHED = (
+    *("mesh.fsdp", "mesh.sequence", "mesh.tensor", "mesh.rollout", "rollout.slots", "algo.grad_accum_steps"),
+    *("model.remat", "optim.offload"),
+)
+"""Keys that a sweep changes; the last two and `mesh.rollout` only where nothing fits without."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseTime:
+    """Estimated seconds of all calls of a phase in one iteration."""
+
+    name: str
+    calls: float
+    """Number of calls; the first prefill, of one row per group, is a fraction of one."""
+    compute: float
+    memory: float
+    communication: float
+
+    @property
+    def seconds(self) -> float:
+        """The largest of the three."""
+        return max(self.compute, self.memory, self.communication)
+
+    @property
+    def limit(self) -> str:
+        """What limits it, one of `LIMITS`."""
+        return max(LIMITS, key=lambda name: getattr(self, name))
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A configuration and its estimate; sizes in bytes per device."""
+
+    config: Config
+    mesh: dict[str, int]
+    rows: int
+    """Episodes that a rollout replica plays at a time."""
+    microbatch: int
+    """Rows of a microbatch of each learner."""
+    phases: tuple[PhaseTime, ...]
+    rollout_peak: float
+    update_peak: float
+    fits: bool
+    """True if the memory of a device is not known."""
+    exact: bool = False
+    """The peaks are those of the compiled programs, as in `plan.Plan`, not estimates."""
+
+    @property
+    def seconds(self) -> float:
+        """Estimated time of an iteration."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def peak(self) -> float:
+        """The larger peak."""
+        return max(self.rollout_peak, self.update_peak)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its values of the keys in `SEARCHED`."""
+        return {key: _get(self.config, key) for key in SEARCHED}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """All candidates, best first: those that fit by time, then the others by memory."""
+
+    candidates: list[Candidate]
+    file: dict[str, Any]
+    """Values of the keys in `SEARCHED` in the file."""
+    own: Candidate | None
+    """The candidate with the settings of the file; None if they are not valid on these devices."""
+    nearest: Candidate | None
+    """If no candidate fits: the one that fits after the fewest changes, also of the last keys of `SEARCHED`."""
+    compiled_phases: int
+    compiled_runs: int
+
+
+class Sweeper:
+    """Ranks meshes, `rollout.slots` and `algo.grad_accum_steps` for a configuration whose other settings stay.
+
+    Phases are compiled when a candidate first needs them.
+
+    Raises:
+        UserError: a setting is not supported.
+        ValueError: the model is unknown.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        devices: list[jax.Device],
+        model: str | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ):
+        """Takes the arguments of `plan.make_plan`; all devices are used."""
+        _check(config)
+        self.config, self.devices, self.model, self.report = (
+            config.replace(devices=len(devices)),
+            devices,
+            model,
+            report,
+        )
+        one = self.config.replace(mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
+        self.run = AbstractRun(one, make_mesh(devices[:1]), model)
+        self.costs = CostModel(self.run, devices, report)
+        self._sizes: dict[MeshConfig, StateSizes] = {}
+
+    def rank(self, memory: int | None, peaks: Peaks, *, compiled: int = 1) -> Sweep:
+        """All candidates for chips with these peak rates and so many bytes of memory, None if it is not known.
+
+        Of the best candidates that fit, `compiled` are compiled whole for their exact memory, and ranked again; if none
+        fits, the nearest one.
+
+        Raises:
+            UserError: no mesh is valid for the configuration and these devices.
+        """
+        config, run, report = self.config, self.run, self.report
+        found = [self._candidate(made, memory, peaks) for made in _configs(config, run)]
+        if not found:
+            raise UserError(
+                f"no mesh of {len(self.devices)} devices is valid for {config.groups} groups of "
+                f"{config.rollout.group_size}, {config.algo.minibatches} minibatches and "
+                f"{run.model.decoder.num_kv_heads} key-value heads; change one"
+            )
+        own_values = {key: _get(config, key) for key in SEARCHED}
+        own = next((one for one in found if one.settings == own_values), None)
+        nearest = None
+        if not any(one.fits for one in found):
+            report("nothing fits; searching among model.remat full, optim.offload and mesh.rollout wide")
+            wider = [self._candidate(made, memory, peaks) for made in _wider(config, run)]
+            nearest = min((one for one in wider if one.fits), key=lambda one: _distance(one, own_values), default=None)
+        ranked = sorted(found, key=_rank)
+        exact = [one for one in ranked if one.fits][:compiled] or ([nearest] if nearest and compiled else [])
+        for number, candidate in enumerate(exact, 1):
+            report(f"compiling the whole run of candidate {number} of {len(exact)}: {named(candidate)}")
+            measured = self._compiled(candidate, memory)
+            ranked = [measured if one is candidate else one for one in ranked]
+            own, nearest = (measured if one is candidate else one for one in (own, nearest))
+        report(f"compiled {self.costs.compiled} phase programs of few layers and rows, and {len(exact)} whole runs")
+        return Sweep(sorted(ranked, key=_rank), own_values, own, nearest, self.costs.compiled, len(exact))
+
+    def _candidate(self, config: Config, memory: int | None, peaks: Peaks) -> Candidate:
+        if config.mesh not in self._sizes:
+            self._sizes[config.mesh] = state_sizes(self.run, self.devices, config)
+        rows, microbatch = _rows(config, self.run), _microbatch(config, self.run)
+        footprint = Footprint(config, self.run, self.costs, self._sizes[config.mesh], rows, microbatch)
+        rollout, update = footprint.rollout_peak, footprint.update_peak
+        return Candidate(
+            config=config,
+            mesh={"data": config.devices // math.prod(config.mesh.axes().values()), **config.mesh.axes()},
+            rows=rows,
+            microbatch=microbatch,
+            phases=tuple(_times(config, footprint, peaks)),
+            rollout_peak=rollout,
+            update_peak=update,
+            fits=memory is None or max(rollout, update) <= memory,
+        )
+
+    def _compiled(self, candidate: Candidate, memory: int | None) -> Candidate:
+        """The candidate with the peaks of its compiled programs."""
+        plan = make_plan(candidate.config, self.devices, self.model, self.report)
+        rollout, update = plan.rollout_peak, plan.update_peak
+        fits = memory is None or max(rollout, update) <= memory
+        return dataclasses.replace(candidate, rollout_peak=rollout, update_peak=update, fits=fits, exact=True)
+
+
+def named(candidate: Candidate) -> str:
+    """The mesh and batch of a candidate in words."""
+    mesh = " x ".join(f"{name} {size}" for name, size in candidate.mesh.items())
+    return f"{mesh}, {candidate.rows} rows a replica, microbatches of {candidate.microbatch}"
+
+
+def _check(config: Config) -> None:
+    if config.model.frozen_layers:
+        raise UserError(
+            f"model.frozen_layers is {config.model.frozen_layers}, but a sweep computes costs from equal layers; use "
+            "agentrl plan without --sweep"
+        )
+    if config.algo.mismatch.kind == "replay":
+        raise UserError(
+            "algo.mismatch is replay, whose update replays the rollout, which a sweep does not count; use agentrl plan "
+            "without --sweep, or algo.mismatch tis"
+        )
+
+
+def _configs(config: Config, run: AbstractRun) -> Iterator[Config]:
+    """The valid configurations with other meshes and batch sizes."""
+    shape, devices, length = run.model.decoder, config.devices, run.batch.tokens.shape[1]
+    for tensor, sequence in itertools.product(divisors(devices), repeat=2):
+        # A head is never split; a matrix that does not divide is not sharded, which wastes the devices.
+        if shape.num_kv_heads % tensor or shape.mlp_width % tensor:
+            continue
+        # A piece of a row shorter than a block of queries is not worth its collectives.
+        if devices % (tensor * sequence) or (1 < sequence != config.mesh.sequence and _short(length, sequence)):
+            continue
+        for fsdp in divisors(devices // (tensor * sequence)):
+            if shape.embed_dim % fsdp == 0 and (fsdp > 1 or config.mesh.rollout == "rows"):
+                mesh = config.mesh.replace(fsdp=fsdp, sequence=sequence, tensor=tensor)
+                yield from _batches(config.replace(mesh=mesh), run)
+
+
+def _short(length: int, sequence: int) -> bool:
+    return length < 2 * sequence * block_attention.BLOCK
+
+
+def _batches(config: Config, run: AbstractRun) -> Iterator[Config]:
+    """The valid configurations with other slots and gradient accumulation, the file's own included."""
+    groups, group_size = config.groups, config.rollout.group_size
+    replicas, learners = _replicas(config), _learners(config)
+    minibatch = run.batch.tokens.shape[0] // (config.algo.minibatches * learners)
+    steps = {config.algo.grad_accum_steps} | {n for n in divisors(max(minibatch, 1)) if n & (n - 1) == 0}
+    parts = [parts for parts in (2, 4) if groups % (replicas * parts) == 0]
+    slots = {config.rollout.slots, 0} | {groups // replicas // n * group_size for n in parts}
+    for accumulation, size in itertools.product(sorted(steps), sorted(slots)):
+        algo = config.algo.replace(grad_accum_steps=accumulation)
+        made = config.replace(algo=algo, rollout=config.rollout.replace(slots=size))
+        try:
+            validate(made, files=False)
+        except UserError:
+            continue
+        yield made
+
+
+def _wider(config: Config, run: AbstractRun) -> Iterator[Config]:
+    """As `_configs`, with every way to save memory."""
+    remats, offloads = {config.model.remat, "full"}, {config.optim.offload, True}
+    for remat, offload, rollout in itertools.product(sorted(remats), sorted(offloads), ("rows", "wide")):
+        changed = config.replace(
+            model=config.model.replace(remat=remat),
+            optim=config.optim.replace(offload=offload),
+            mesh=config.mesh.replace(rollout=rollout),
+        )
+        yield from _configs(changed, run)
+
+
+def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[PhaseTime]:
+    """The phases of an iteration."""
+    mesh, algo, sizes, run = config.mesh, config.algo, footprint.sizes, footprint.run
+    rows, part, engine = footprint.rows, footprint.microbatch / mesh.sequence, run.engine
+    waves = run.episodes / _replicas(config) / rows
+    parts = algo.minibatches * algo.grad_accum_steps
+
+    def time(name: str, calls: float, flops: float, accessed: float, sent: float) -> PhaseTime:
+        return PhaseTime(
+            name, calls, calls * flops / peaks.flops, calls * accessed / peaks.bandwidth, calls * sent / peaks.link
+        )
+
+    def of(name: str, calls: float, cost: Cost, sent: float = 0.0, shards: int = 1) -> PhaseTime:
+        return time(name, calls, cost.flops / shards, cost.accessed / shards, cost.sent / shards + sent)
+
+    of_replica = functools.partial(footprint.costs.cost, tensor=footprint.rollout_tensor)
+    of_learner = functools.partial(footprint.costs.cost, tensor=mesh.tensor, remat=config.model.remat)
+    # The first observation of an episode is read once per group where its slots start together.
+    first = waves - 1 + 1 / config.rollout.group_size
+    yield time(RESHARD, 1, 0.0, sizes.decoder + sizes.resharded, footprint.sent_by_reshard)
+    yield of(PREFILL, waves * (engine.max_turns - 1) + first, of_replica(PREFILL, rows))
+    yield of(DECODE, waves * engine.max_turns * engine.max_response_tokens, of_replica(DECODE, rows))
+    if passes := score_passes(run):
+        yield of(SCORE, passes * parts, of_learner(SCORE, part), footprint.sent(gathers=1, scatters=0))
+    yield of(UPDATE, algo.epochs * parts, of_learner(UPDATE, part), footprint.sent(gathers=2, scatters=1))
+    steps = algo.epochs * algo.minibatches
+    yield of(OPTIMIZER, steps, of_learner(OPTIMIZER, 0), footprint.sent_by_step, shards=mesh.fsdp)
+
+
+def score_passes(run: AbstractRun) -> int:
+    """Forward passes over all rows before the update, see `learner.row_scores.score_rows`."""
+    config, before = run.config, run.batch.before
+    reference = config.algo.kl.kind != "none" and config.algo.kl.estimator != "full"
+    learner = before.old_logprob is not None and config.algo.mismatch.ratio_from != "rollout"
+    return int(config.algo.advantage.has_critic) + int(reference) + int(learner)
+
+
+def _replicas(config: Config) -> int:
+    return config.devices // (config.mesh.tensor * (config.mesh.fsdp if config.mesh.rollout == "wide" else 1))
+
+
+def _learners(config: Config) -> int:
+    return config.devices // (config.mesh.sequence * config.mesh.tensor)
+
+
+def _rows(config: Config, run: AbstractRun) -> int:
+    return config.rollout.slots or run.episodes // _replicas(config)
+
+
+def _microbatch(config: Config, run: AbstractRun) -> int:
+    algo = config.algo
+    return run.batch.tokens.shape[0] // (algo.minibatches * algo.grad_accum_steps * _learners(config))
+
+
+def _rank(candidate: Candidate) -> tuple[bool, float, int]:
+    by = candidate.seconds if candidate.fits else candidate.peak
+    return not candidate.fits, by, candidate.config.algo.grad_accum_steps
+
+
+def _distance(candidate: Candidate, own: dict[str, Any]) -> tuple[int, float, float]:
+    """Number of changed keys, how far numbers are changed, in doublings, and the time."""
+    changed = {key: value for key, value in candidate.settings.items() if value != own[key]}
+    numbers = [(value, own[key]) for key, value in changed.items() if isinstance(value, int) and value is not True]
+    doublings = sum(abs(math.log2(max(new, 1) / max(old, 1))) for new, old in numbers)
+    return len(changed), doublings, candidate.seconds
+
+
+def _get(config: Config, key: str) -> Any:
+    return functools.reduce(getattr, key.split("."), config)

@@ -1,0 +1,281 @@
+"""Prefill, decode, score and update of a configuration on one device: tokens/s, turns/s and share of the roofline.
+
+    python benchmarks/phases.py experiments/sokoban_ragen.yaml --rows 16 --microbatch 4
+    python benchmarks/phases.py FILE.yaml --shape qwen2.5-0.5b --model.precision mixed
+    python benchmarks/phases.py FILE.yaml --torch-python VENV/bin/python --tunix-python VENV/bin/python
+
+Runs on the device that JAX finds first, with random parameters. The phases are those of `agentrl_jax.studies.phases`,
+at a cache that is filled by playing half of the turns. The roofline is the larger of operations / peak operations and
+bytes / peak bandwidth, both as the compiler counts them for a full cache. Peaks are in `agentrl_jax.parallel.peaks`; on
+a device without an entry, like a CPU, those of a large matrix product and a large copy in the same run. The compiler
+counts bytes as if no cache of the processor held them, so the share of a small model can exceed 1.
+
+torch, eagerly, computes the same shapes with the same weights; its prefill has no tokens before it, its scores are of
+all tokens, and its update is the gradient of the mean token loss. Tunix, for Llama shapes, has its own
+sampler: the time of one token more. Further words change keys of the configuration.
+"""
+
+import argparse
+import functools
+import json
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from worker import Worker, seconds
+
+from agentrl_jax.config import Config, load_config
+from agentrl_jax.models import actor_critic, decoder
+from agentrl_jax.models.io.hf_config_out import describe
+from agentrl_jax.models.io.load import save_pretrained
+from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
+from agentrl_jax.parallel.topology import TopologyError
+from agentrl_jax.rollout.prefill import prefill_prefixes
+from agentrl_jax.setup import build
+from agentrl_jax.studies.costs import Cost, CostModel
+from agentrl_jax.studies.phases import DECODE, PREFILL, SCORE, UPDATE, PhaseBuilder
+from agentrl_jax.studies.plan import AbstractRun
+from agentrl_jax.studies.sweep import score_passes
+
+MEASURED = (PREFILL, DECODE, SCORE, UPDATE)
+STEPS = 16
+"""Decode steps of one repetition, in one program, so that its start does not count."""
+MATRIX, COPIED = 2048, 2**26
+
+
+class Ours:
+    """The phases of one configuration with arrays; `times` are functions from nothing to seconds of one call."""
+
+    def __init__(self, config: Config, shape: str | None, rows: int, microbatch: int):
+        device = jax.devices()[0]
+        config = config.replace(devices=1, mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
+        self.run = AbstractRun(config, make_mesh([device]), shape)
+        algo = config.algo
+        self.rows = rows or config.rollout.slots or self.run.episodes
+        whole = self.run.batch.tokens.shape[0] // (algo.minibatches * algo.grad_accum_steps)
+        self.microbatch = microbatch or whole
+        self.builder = PhaseBuilder(self.run, [device])
+        self.phases = {
+            name: self.builder.phase(name, self.rows if name in (PREFILL, DECODE) else self.microbatch)
+            for name in MEASURED
+        }
+        self.costs = CostModel(self.run, [device], report=lambda line: None)
+        self.state = jax.jit(self._init)(jax.random.key(0))
+        self.policy = actor_critic.policy_decoder(self.state.merged_params(), self.run.model)
+
+    def _init(self, key: jax.Array) -> Any:
+        """Random numbers for a state, as large as those of initial parameters."""
+        return jax.tree.map(
+            lambda x: (0.02 * jax.random.normal(key, x.shape)).astype(x.dtype), self.run.state.replace(opt_state=None)
+        )
+
+    def times(self) -> dict[str, Callable[[], float]]:
+        """Seconds of one call of each phase."""
+        return {PREFILL: self._rollout(PREFILL), DECODE: self._rollout(DECODE), **self._learner()}
+
+    def cost(self, name: str) -> Cost:
+        """What the compiler counts for a call of a phase."""
+        return self.costs.cost(name, self.rows if name in (PREFILL, DECODE) else self.microbatch)
+
+    def turns(self, name: str) -> float:
+        """Turns that a call of a phase is for."""
+        engine = self.run.engine
+        if name == DECODE:
+            return self.rows / engine.max_response_tokens
+        of_row = engine.max_turns if engine.context == "full" else 1
+        return self.rows if name == PREFILL else self.microbatch * of_row
+
+    def calls(self) -> dict[str, float]:
+        """Calls of an iteration with these rows, if every turn is played with the longest response."""
+        config, engine = self.run.config, self.run.engine
+        waves, rows = self.run.episodes / self.rows, self.run.batch.tokens.shape[0] / self.microbatch
+        return {
+            PREFILL: waves * engine.max_turns,
+            DECODE: waves * engine.max_turns * engine.max_response_tokens,
+            SCORE: rows * score_passes(self.run),
+            UPDATE: rows * config.algo.epochs,
+        }
+
+    def _rollout(self, name: str) -> Callable[[], float]:
+        engine_of, _ = self.builder.engine(self.rows)
+        key, model, turns = jax.random.key(1), self.builder.model.decoder, self.run.engine.max_turns
+        ids = build.evaluation_ids(0, self.rows, task=0)
+        settings = build.rollout_settings(self.run.config, self.run.batched_env, self.rows, 1.0)
+        prepared = jax.jit(decoder.prepare_for_decode, static_argnums=1)(self.policy, model)
+
+        @jax.jit
+        def half_played(prepared, ids, settings):
+            engine = engine_of(None, key, ids, settings)
+            engine.params = prepared
+            engine.prefixes = prefill_prefixes(prepared, model, self.run.batched_env, ids.task)
+
+            def turn(_, state):
+                state = jax.lax.while_loop(engine.may_decode, engine.decode, state)
+                state, pending = engine.step_environments(state)
+                return engine.prefill(state, pending)
+
+            state = jax.lax.fori_loop(0, turns // 2, turn, engine.start())
+            # Episodes that are over go on, so that every row counts.
+            return engine.prefixes, state.replace(
+                active=jnp.ones_like(state.active), waiting=jnp.zeros_like(state.waiting)
+            )
+
+        program, steps = self.phases[name].program, STEPS if name == DECODE else 1
+
+        @jax.jit
+        def several(prepared, prefixes, ids, settings, state):
+            return jax.lax.fori_loop(0, steps, lambda _, s: program(prepared, prefixes, key, ids, settings, s), state)
+
+        prefixes, state = jax.block_until_ready(half_played(prepared, ids, settings))
+        arguments = (prepared, prefixes, ids, settings, state)
+        return lambda: seconds(lambda: jax.block_until_ready(several(*arguments))) / steps
+
+    def _learner(self) -> dict[str, Callable[[], float]]:
+        shapes, vocab = self.phases[UPDATE].arguments[1], self.run.model.decoder.vocab_size
+        batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        length, scored = batch.tokens.shape[1], batch.mask.shape[1]
+        batch = batch.replace(
+            tokens=jax.random.randint(jax.random.key(2), batch.tokens.shape, 0, vocab),
+            position=jnp.broadcast_to(1 + jnp.arange(scored) % (length - 1), batch.position.shape),
+            mask=jnp.ones_like(batch.mask),
+            advantage=jnp.ones_like(batch.advantage),
+            temperature=jnp.ones_like(batch.temperature),
+        )
+        recorded = (batch.tokens, batch.position, batch.temperature, batch.mask)
+        settings = build.update_settings(self.run.config, 1.0)
+        arguments = {SCORE: (self.state.merged_params(), *recorded), UPDATE: (self.state, batch, settings)}
+        programs = {name: jax.jit(self.phases[name].program) for name in arguments}
+
+        def time(name: str) -> float:
+            return seconds(lambda: jax.block_until_ready(programs[name](*arguments[name])))
+
+        return {name: functools.partial(time, name) for name in arguments}
+
+    def save(self, folder: str) -> None:
+        """Saves the weights for transformers."""
+        tokenizer = build.load_tokenizer(self.run.config.model)
+        shape = self.run.model.decoder
+        described = describe(
+            shape,
+            max_positions=self.run.batch.tokens.shape[1],
+            eos_token_id=tokenizer.end_of_turn_id,
+            pad_token_id=tokenizer.pad_id,
+        )
+        files = dict(build.tokenizer_files(self.run.config.model))
+        files["tokenizer_config.json"] = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}).encode()
+        save_pretrained(
+            folder, actor_critic.plain_decoder(self.state.merged_params(), self.run.model), described, files=files
+        )
+
+    def of_torch(self, worker: Worker) -> dict[str, Callable[[], float]]:
+        """Seconds of the same phases in torch."""
+        dtype = self.run.model.decoder.dtype
+        observed, length = self.run.batched_env.observation_tokens, self.run.batch.tokens.shape[1]
+        options, half = {"dtype": dtype, "mode": "eager"}, max(1, length // 2)
+        learner = {"rows": self.microbatch, "length": length}
+
+        def decode() -> float:
+            cache = {"length": half, "cache": half + STEPS, "steps": STEPS}
+            return worker.ask("decode", **options, batch=self.rows, **cache) / STEPS
+
+        return {
+            PREFILL: lambda: worker.ask("prefill", **options, batch=self.rows, length=observed),
+            DECODE: decode,
+            SCORE: lambda: worker.ask("score", **options, **learner),
+            UPDATE: lambda: worker.ask("train", **options, **learner, part=self.microbatch),
+        }
+
+
+def peaks_of(device: jax.Device, dtype: str) -> tuple[Peaks, str]:
+    """The peak rates of a device and where they are from; measured if it has no entry."""
+    try:
+        name = chip_name(device)
+        return PEAKS[name], f"peaks of {name}"
+    except TopologyError:
+        pass
+    a = jnp.ones((MATRIX, MATRIX), dtype)
+    product = jax.jit(functools.partial(jnp.matmul, preferred_element_type=jnp.float32))
+    x = jnp.ones(COPIED, jnp.float32)
+    copy = jax.jit(lambda x: x + 1)
+
+    def least(function: Callable[..., Any], *arrays: jax.Array) -> float:
+        return min(seconds(lambda: jax.block_until_ready(function(*arrays))) for _ in range(5))
+
+    peaks = Peaks(flops=2 * MATRIX**3 / least(product, a, a), bandwidth=2 * x.nbytes / least(copy, x), link=1.0)
+    return peaks, f"peaks measured: {peaks.flops / 1e9:.0f} GFLOP/s, {peaks.bandwidth / 1e9:.1f} GB/s"
+
+
+def measure(ours: Ours, sides: dict[str, dict[str, Callable[[], float]]], peaks: Peaks, repeats: int) -> None:
+    """Times the phases of all sides alternately, and prints a line for each."""
+    print(
+        f"{'':9s}{'side':7s}{'ms':>10s}{'tokens/s':>12s}{'turns/s':>10s}{'roofline':>10s}  {'limited by':13s}"
+        "here is faster by"
+    )
+    best: dict[str, float] = {}
+    for name in MEASURED:
+        runs = {side: times[name] for side, times in sides.items() if name in times}
+        took = dict.fromkeys(runs, float("inf"))
+        for repeat in range(repeats + 1):
+            for side, run in runs.items():
+                last = run()
+                took[side] = min(took[side], last) if repeat else took[side]  # the first one compiles
+        best[name], cost = took["here"], ours.cost(name)
+        compute, memory = cost.flops / peaks.flops, cost.accessed / peaks.bandwidth
+        for side, least in took.items():
+            line = f"{name:9s}{side:7s}{least * 1e3:10.2f}{ours.phases[name].tokens / least:12.0f}"
+            line += f"{ours.turns(name) / least:10.1f}"
+            if side == "here":
+                line += f"{max(compute, memory) / least:10.2f}  {'compute' if compute > memory else 'memory'}"
+            else:
+                line += f"{'':10s}  {'':13s}{least / took['here']:.2f}"
+            print(line, flush=True)
+    calls = ours.calls()
+    whole = sum(calls[name] * best[name] for name in MEASURED)
+    turns = ours.run.episodes * ours.run.engine.max_turns
+    print(
+        f"these phases of an iteration: {whole:.2f} s, {turns / whole:.1f} turns/s, without environments and optimizer"
+    )
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="YAML file with the configuration")
+    parser.add_argument("--shape", help="published model to use instead of the configuration's, with random parameters")
+    parser.add_argument("--rows", type=int, default=0, help="slots; by default those of the configuration")
+    parser.add_argument("--microbatch", type=int, default=0, help="rows of a microbatch; by default as configured")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--torch-python", help="interpreter that has torch and transformers")
+    parser.add_argument("--tunix-python", help="interpreter that has google-tunix")
+    options, overrides = parser.parse_known_args(words)
+    config = load_config(options.file, [*overrides, "--devices", "1"])
+    ours, device = Ours(config, options.shape, options.rows, options.microbatch), jax.devices()[0]
+    shape = ours.run.model.decoder
+    peaks, where = peaks_of(device, shape.dtype)
+    print(f"jax {jax.__version__}, {device.device_kind}, {shape.dtype}; {where}")
+    print(
+        f"{ours.rows} rows of {ours.run.engine.max_turns} turns, microbatches of {ours.microbatch} rows of "
+        f"{ours.run.batch.tokens.shape[1]} tokens"
+    )
+    sides, workers = {"here": ours.times()}, []
+    with tempfile.TemporaryDirectory() as folder:
+        if options.torch_python or options.tunix_python:
+            ours.save(folder)
+        if options.torch_python:
+            workers.append(Worker(options.torch_python, "torch_side.py"))
+            versions = workers[-1].ask("start", folder=folder)
+            print(f"torch {versions['torch']}, {versions['threads']} threads")
+            sides["torch"] = ours.of_torch(workers[-1])
+        if options.tunix_python:
+            workers.append(Worker(options.tunix_python, "tunix_agent.py"))
+            half_filled = {"batch": ours.rows, "length": ours.run.batch.tokens.shape[1], "steps": STEPS}
+            sides["tunix"] = {DECODE: lambda: workers[-1].ask("decode", folder=folder, **half_filled)}
+        measure(ours, sides, peaks, options.repeats)
+    for worker in workers:
+        worker.close()
+
+
+if __name__ == "__main__":
+    main()

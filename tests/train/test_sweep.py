@@ -1,0 +1,206 @@
+"""Phases and sweeps of a small decoder on simulated devices, and one sweep for an abstract TPU."""
+
+import dataclasses
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_run
+
+from agentrl_jax.config import decode
+from agentrl_jax.errors import UserError
+from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.peaks import PEAKS, Peaks, chip_name
+from agentrl_jax.parallel.topology import GIB, HBM, TopologyError, described_devices
+from agentrl_jax.rollout.engine_config import cache_length
+from agentrl_jax.setup import build
+from agentrl_jax.studies import phases
+from agentrl_jax.studies.costs import measure, sent_bytes
+from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, PhaseBuilder
+from agentrl_jax.studies.sweep import SEARCHED, Sweeper
+from agentrl_jax.studies.sweep_report import as_json, as_table
+
+LAYERS, EMBED, MLP, HEADS, KV_HEADS = 4, 64, 128, 4, 2
+MATRICES = 2 * EMBED * EMBED + 2 * EMBED * EMBED * KV_HEADS // HEADS + 3 * EMBED * MLP
+CONFIG = decode(
+    {
+        "tasks": [{"env": "Bandit", "groups": 8}],
+        "prompt": {"max_turns": 2, "max_response_tokens": 8},
+        "rollout": {"group_size": 2},
+        "model": {"layers": LAYERS, "embed_dim": EMBED, "heads": HEADS, "kv_heads": KV_HEADS, "mlp_width": MLP},
+        "algo": {
+            "preset": "grpo",
+            "filter": {"kind": "none"},
+            "kl": {"kind": "none"},
+            "minibatches": 1,
+            "grad_accum_steps": 2,
+        },
+    }
+)
+MACHINE = Peaks(flops=1e11, bandwidth=1e10, link=1e9)
+
+
+@pytest.fixture(scope="module")
+def sweeper():
+    return Sweeper(CONFIG, jax.devices()[:4])
+
+
+@pytest.fixture(scope="module")
+def run(sweeper):
+    return sweeper.run
+
+
+@pytest.fixture(scope="module")
+def costs(sweeper):
+    return sweeper.costs
+
+
+@pytest.fixture(scope="module")
+def found(sweeper):
+    return sweeper.rank(GIB, MACHINE)
+
+
+def test_loops_of_known_length_are_written_out():
+    def program(x):
+        return jax.lax.scan(lambda y, w: (jnp.tanh(y @ w), y[0]), x, jnp.ones((3, 8, 8)))
+
+    x = jnp.ones((2, 8))
+    np.testing.assert_array_equal(phases.unrolled(program, x)(x)[1], program(x)[1])
+    of_loop, of_unrolled = (
+        jax.jit(f).lower(x).compile().cost_analysis()["flops"] for f in (program, phases.unrolled(program, x))
+    )
+    assert of_unrolled > 2.5 * of_loop  # the compiler counts the body of a loop once
+
+
+@pytest.mark.parametrize("name", [DECODE, UPDATE])
+def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(run, costs, name):
+    rows = 24 if name == DECODE else 3
+    measured = measure(PhaseBuilder(run, jax.devices()[:1]).phase(name, rows), 1)
+    extrapolated = costs.cost(name, rows)
+    assert extrapolated.flops == pytest.approx(measured.flops, rel=0.02)
+    assert extrapolated.accessed == pytest.approx(measured.accessed, rel=0.15)
+    assert extrapolated.arguments == pytest.approx(measured.arguments, rel=0.02)
+
+
+def test_operations_are_those_of_the_matrices(run, costs):
+    """Two for each number of a matrix and token, and those of attention; elementwise operations come on top."""
+    length, vocab = run.batch.tokens.shape[1], run.model.decoder.vocab_size
+    at_least = 2 * MATRICES * LAYERS
+    of_cache = 4 * EMBED * LAYERS * cache_length(run.batched_env, run.engine)
+    assert 1.0 < costs.cost(DECODE, 16).flops / (16 * (at_least + of_cache + 2 * EMBED * vocab)) < 1.5
+    assert 1.0 < costs.cost(SCORE, 2).flops / (2 * length * at_least) < 2.0
+    assert 2.5 < costs.cost(UPDATE, 2).flops / costs.cost(SCORE, 2).flops < 4.5
+
+
+def test_two_devices_share_the_matrices_and_add_up_activations(costs):
+    alone, shared = (costs.cost(SCORE, 2, tensor=tensor) for tensor in (1, 2))
+    assert shared.flops == pytest.approx(alone.flops / 2, rel=0.2)
+    assert (alone.sent, shared.sent > 0) == (0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [("all-reduce", 150.0), ("all-gather", 75.0), ("reduce-scatter", 300.0), ("collective-permute", 100.0)],
+)
+def test_bytes_that_collectives_of_four_devices_send(kind, sent):
+    assert sent_bytes(hlo.Operation(kind, 100, 0), 4) == sent
+
+
+def test_phases_run(run):
+    """With arrays instead of shapes, a decode step continues an episode."""
+    builder = PhaseBuilder(run, jax.devices()[:1])
+    phase = builder.phase(DECODE, 4)
+    engine_of, shapes = builder.engine(4)
+    params, prepared = (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), x) for x in (shapes[0], phase.arguments[0]))
+    key, ids = jax.random.key(0), build.evaluation_ids(0, 4, task=0)
+    settings = build.rollout_settings(CONFIG, run.batched_env, 4, 1.0)
+
+    @jax.jit
+    def start(params):
+        engine = engine_of(params, key, ids, settings)
+        return engine.prefixes, engine.start()
+
+    prefixes, state = start(params)
+    after = jax.jit(phase.program)(prepared, prefixes, key, ids, settings, state)
+    np.testing.assert_array_equal(after.position, state.position + 1)
+    assert int(after.decode_steps) == 1
+
+
+def test_candidates_are_valid_and_ranked(found):
+    assert [one.seconds for one in found.candidates] == sorted(one.seconds for one in found.candidates)
+    meshes = {tuple(one.mesh.values()) for one in found.candidates}
+    assert (1, 4, 1, 1) in meshes
+    assert (2, 1, 1, 2) in meshes
+    assert not [mesh for mesh in meshes if mesh[3] > KV_HEADS]  # a head is never split
+    assert all(np.prod(list(one.mesh.values())) == 4 for one in found.candidates)
+    assert found.own is not None
+    assert found.own.settings["algo.grad_accum_steps"] == 2
+    assert found.nearest is None
+    assert (found.compiled_runs, found.candidates[0].exact) == (1, True)
+    names = [phase.name for phase in found.candidates[0].phases]
+    assert names == ["reshard", PREFILL, DECODE, UPDATE, OPTIMIZER]  # one step without a critic scores nothing
+
+
+def test_more_accumulation_gathers_more_and_stores_less(found):
+    sharded = [one for one in found.candidates if one.mesh["fsdp"] == 4 and one.config.rollout.slots == 0]
+    by_steps = {one.config.algo.grad_accum_steps: one for one in sharded if not one.exact}
+    assert len(by_steps) > 1
+    few, many = by_steps[min(by_steps)], by_steps[max(by_steps)]
+    sent = [next(x for x in one.phases if x.name == UPDATE).communication for one in (few, many)]
+    assert sent[0] < sent[1]
+    assert many.update_peak < few.update_peak
+
+
+def test_what_limits_a_phase_depends_on_the_machine(sweeper):
+    slow = {"flops": "compute", "bandwidth": "memory", "link": "communication"}
+    for field, limit in slow.items():
+        machine = dataclasses.replace(Peaks(flops=1e30, bandwidth=1e30, link=1e30), **{field: 1.0})
+        fixed = sweeper.rank(None, machine, compiled=0)
+        assert {x.limit for one in fixed.candidates for x in one.phases if x.seconds > 1} == {limit}
+
+
+def test_the_nearest_that_fits_is_named(sweeper, found):
+    least = min(one.peak for one in found.candidates)
+    tight = sweeper.rank(int(0.97 * least), MACHINE, compiled=0)
+    assert not any(one.fits for one in tight.candidates)
+    assert tight.nearest is not None
+    assert tight.nearest.peak <= 0.97 * least
+    changed = {key for key in SEARCHED if tight.nearest.settings[key] != tight.own.settings[key]}
+    assert changed & {"model.remat", "optim.offload", "mesh.rollout"}
+    assert "NOTHING FITS. The nearest that does: --m" in str(as_table(tight, 1).renderables[-2])
+    hopeless = sweeper.rank(1, MACHINE, compiled=0)
+    assert hopeless.nearest is None
+    assert json.loads(json.dumps(as_json(hopeless, 1), allow_nan=False))["candidates"][0]["fits"] is False
+
+
+def test_what_a_sweep_cannot_count_is_refused():
+    frozen = CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1))
+    with pytest.raises(UserError, match=r"model.frozen_layers is 1"):
+        Sweeper(frozen, jax.devices()[:1])
+
+
+def test_devices_without_peak_rates_are_refused(tmp_path):
+    assert HBM.keys() <= PEAKS.keys()
+    with pytest.raises(TopologyError, match=r"device kind 'cpu' are not known; expected one of v4, v5e"):
+        chip_name(jax.devices()[0])
+    file = tiny_run.write_config(tmp_path)
+    code, _, err = tiny_run.command("plan", file, "--sweep")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "device kind 'cpu'" in err
+    code, _, err = tiny_run.command("plan", file, "--compile", "2")
+    assert code == 2
+    assert "--compile is 2, which needs --sweep" in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
+def test_a_sweep_for_described_tpus():
+    config = CONFIG.replace(model=CONFIG.model.replace(precision="mixed", remat="full"))
+    devices, memory = described_devices("v5e:2x2")
+    best = Sweeper(config, devices, "qwen2.5-0.5b").rank(memory, PEAKS[chip_name(devices[0])], compiled=0)
+    assert any(one.fits for one in best.candidates)
+    decode_step = next(x for x in best.candidates[0].phases if x.name == DECODE)
+    assert decode_step.limit == "memory"  # few rows: every step reads all parameters
