@@ -1,6 +1,6 @@
 """Prefill, decode, score and update of a configuration on one device: tokens/s, turns/s and share of the roofline.
 
-    python benchmarks/phases.py experiments/sokoban_ragen.yaml --rows 16 --microbatch 4
+    python benchmarks/phases.py experiments/ragen_sokoban.yaml --rows 16 --microbatch 4
     python benchmarks/phases.py FILE.yaml --shape qwen2.5-0.5b --model.precision mixed
     python benchmarks/phases.py FILE.yaml --torch-python VENV/bin/python --tunix-python VENV/bin/python
 
