@@ -25,6 +25,7 @@ def script(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_every_phase_is_measured(script, tmp_path, capsys):
     file = tmp_path / "tiny.yaml"
     file.write_text(CONFIG)

@@ -162,6 +162,7 @@ def test_what_limits_a_phase_depends_on_the_machine(sweeper):
         assert {x.limit for one in fixed.candidates for x in one.phases if x.seconds > 1} == {limit}
 
 
+@pytest.mark.slow
 def test_the_nearest_that_fits_is_named(sweeper, found):
     least = min(one.peak for one in found.candidates)
     tight = sweeper.rank(int(0.97 * least), MACHINE, compiled=0)
