@@ -112,19 +112,13 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
 def attend_filled(
     query: Query, blocks: Sequence[Segment], filled: Int[Array, ""], others: Sequence[Segment] = ()
 ) -> Query:
-    """Like `attend_cached`, over the first `filled` blocks (at least one) and all other segments.
-
-    A chunk reads the next power of two of blocks, because every number of them is compiled separately.
-    """
+    """Like `attend_cached`, over the first `filled` blocks (at least one) and all other segments."""
 
     def over(number):
         return lambda query, blocks, others: attend_cached(query, [*blocks[:number], *others])
 
-    numbers = range(1, len(blocks) + 1)
-    if query.shape[1] > 1:
-        numbers = [*(n for n in numbers if n & (n - 1) == 0 and n < len(blocks)), len(blocks)]
-    chosen = jnp.sum(filled > jnp.asarray(numbers[:-1], jnp.int32))
-    return jax.lax.switch(chosen, [over(number) for number in numbers], query, list(blocks), list(others))
+    counts = [over(number) for number in range(1, len(blocks) + 1)]
+    return jax.lax.switch(filled - 1, counts, query, list(blocks), list(others))
 
 
 def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any) -> jax.Array:
