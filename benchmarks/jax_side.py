@@ -44,7 +44,7 @@ class Ours:
         @functools.partial(jax.jit, static_argnums=1)
         def run(params, config, tokens):
             batch, length = tokens.shape
-            cache = init_cache(config, batch, CACHE)
+            cache = init_cache(config, batch, PROMPT, response=CACHE - PROMPT)
             zeros = jnp.zeros(batch, jnp.int32)
             hidden, cache = decoder.forward_with_cache(params, config, cache, tokens, zeros, zeros + length)
             return decoder.logits(params, hidden[:, -1]), cache
@@ -61,11 +61,11 @@ class Ours:
 
             def step(i, carry):
                 token, cache = carry
-                start = jnp.full(batch, PROMPT, jnp.int32) + i
-                hidden, cache = decoder.forward_with_cache(
-                    params, config, cache, token[:, None], start, jnp.ones(batch, jnp.int32)
+                length = jnp.full(batch, i, jnp.int32)
+                hidden, cache = decoder.decode_with_cache(
+                    params, config, cache, token, PROMPT + length, length, jnp.ones(batch, bool)
                 )
-                return jnp.argmax(decoder.logits(params, hidden[:, 0]), axis=-1).astype(jnp.int32), cache
+                return jnp.argmax(decoder.logits(params, hidden), axis=-1).astype(jnp.int32), cache
 
             return jax.lax.fori_loop(0, steps, step, (token, cache))
 

@@ -164,15 +164,14 @@ class Engine:
         cache = empty_cache(self.model, self.batched_env, config, task.shape[0])
         prefilled = self._read(cache, task, tokens, self._prefix_length(task), length)
         logits, cache = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
-        episode, sample_keys = jnp.arange(slots), rng.sample_key(self.key, ids)
-        turn = jnp.zeros(slots, jnp.int32)
-        token, logprob = self._next_token(logits, episode, sample_keys, turn, turn)
+        episode, sample_keys, zeros = jnp.arange(slots), rng.sample_key(self.key, ids), jnp.zeros(slots, jnp.int32)
+        token, logprob = self._next_token(logits, episode, sample_keys, turn=zeros, number=zeros)
         return LoopState(
             episode=episode,
             ids=ids,
             batched_env=batched_env,
             sample_keys=sample_keys,
-            turn=turn,
+            turn=zeros,
             position=self._prefix_length(ids.task) + message.length,
             active=jnp.broadcast_to(self.settings.horizon > 0, slots),
             waiting=jnp.zeros(slots, bool),

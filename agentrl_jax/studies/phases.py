@@ -1,4 +1,4 @@
-"""The phases of a run as separate programs of the run's own sizes, which are compiled from shapes or run.
+"""The phases of a run as separate programs with its sizes, which are compiled from shapes or run.
 
 A rollout and an update are loops around four steps: a prefill of observations, one decode step, a forward pass over
 recorded rows, and the gradient of one microbatch, with the optimizer's step. Here each is a program without a loop of
@@ -125,7 +125,7 @@ class PhaseBuilder:
     def engine(self, rows: int) -> tuple[Callable[..., Engine], tuple[Any, ...]]:
         """(params, key, ids, settings) -> the engine of `rows` slots, and the shapes of these arguments.
 
-        Every episode is a group of its own, so that any number of rows will do. Without parameters (None) the engine
+        Groups have one episode each, so that any number of rows is possible. Without parameters (None) the engine
         has placeholders; what it computes from them is dropped if nothing reads it.
         """
         run, shape = self.run, self.model.decoder

@@ -37,7 +37,7 @@ def as_table(plan: Plan, memory: int | None) -> Group:
         (f"parameters, in the layout of the update ({plan.parameters:,} in all)", plan.update_parameters),
         ("parameters, in the layout of the rollout", plan.rollout_parameters),
         ("optimizer", plan.optimizer),
-        (f"keys and values ({plan.rows} rows of {plan.context} positions)", plan.cache),
+        (f"keys and values ({plan.rows} rows, contexts of up to {plan.context} positions)", plan.cache),
         ("rollout: temporaries, cache and its parameters among them", plan.rollout.temporaries),
         ("update: temporaries, activations among them", plan.update.temporaries),
         ("rollout: all", plan.rollout_peak),

@@ -125,12 +125,8 @@ class Sweeper:
     ):
         """Takes the arguments of `plan.make_plan`; all devices are used."""
         _check(config)
-        self.config, self.devices, self.model, self.report = (
-            config.replace(devices=len(devices)),
-            devices,
-            model,
-            report,
-        )
+        self.config = config.replace(devices=len(devices))
+        self.devices, self.model, self.report = devices, model, report
         one = self.config.replace(mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
         self.run = AbstractRun(one, make_mesh(devices[:1]), model)
         self.costs = CostModel(self.run, devices, report)

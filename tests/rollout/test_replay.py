@@ -10,9 +10,10 @@ import toy_agent
 import xla_settings
 from toy_agent import GROUP_SIZE
 
-from agentrl_jax.models import actor_critic, attention
+from agentrl_jax.models import actor_critic, kv_cache
 from agentrl_jax.rollout.engine import rollout
 from agentrl_jax.rollout.packing import pack_trajectories
+from agentrl_jax.rollout.prefill import empty_cache
 from agentrl_jax.rollout.replay import replay_logprobs
 
 KEY = jax.random.key(7)
@@ -76,9 +77,11 @@ def test_other_parameters_give_their_own_log_probabilities(compiled, policy, rep
 
 
 @pytest.mark.slow
-def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
-    """A rollout reads only as many quarters of the cache as its longest row fills."""
-    monkeypatch.setattr(attention, "LARGE_CACHE", 0)
+def test_a_cache_of_several_blocks_is_replayed_with_the_same_bits(compiled, policy, monkeypatch):
+    """A rollout reads only as many blocks of the cache as its longest row fills; the tokens are those of one block."""
+    ids = toy_agent.mixed_ids(16, GROUP_SIZE)
+    plain, _ = compiled(toy_agent.engine_config(**REFILLED), same_bits=True)(policy, KEY, ids, toy_agent.settings(64))
+    monkeypatch.setattr(kv_cache, "SMALLEST_BLOCK", 4)
     config, shape = toy_agent.engine_config(**REFILLED), toy_agent.MODEL.decoder
 
     @functools.partial(jax.jit, compiler_options=xla_settings.SAME_BITS)
@@ -89,7 +92,9 @@ def test_a_large_cache_is_replayed_with_the_same_bits(policy, monkeypatch):
     def replay(policy, record, temperature):
         return replay_logprobs(policy, shape, config, record, temperature, tasks=2)
 
-    trajectory = play(policy, toy_agent.mixed_ids(16, GROUP_SIZE), toy_agent.settings(64))
+    assert len(empty_cache(shape, toy_agent.BATCHED_ENV, config, 1).blocks[0]) > 2
+    trajectory = play(policy, ids, toy_agent.settings(64))
+    np.testing.assert_array_equal(trajectory.response.tokens, plain.response.tokens)
     replayed = replay(policy, trajectory, jnp.ones(64))
     np.testing.assert_array_equal(bits(replayed), bits(trajectory.response.logprob))
 
