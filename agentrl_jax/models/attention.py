@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from agentrl_jax.models.manual_axes import as_varying, varying
 from agentrl_jax.models.matmul import attention_scores, float32_product
 
 SCORES_AT_ONCE = 2**22
@@ -19,6 +20,9 @@ SCORES_AT_ONCE = 2**22
 
 More might not fit in memory, and scores that do not fit in a CPU's cache take three times as long.
 """
+
+HIDDEN = float(jnp.finfo(jnp.float32).min / 2)
+"""Added to the scores of positions that a query does not see."""
 
 Query = Float[Array, "B C H Dh"]
 Keys = Float[Array, "B K S Dh"]
@@ -34,6 +38,8 @@ class Segment(NamedTuple):
     value: Keys | SharedKeys
     visible: Visible
     """The positions that each query sees; at least one of all segments."""
+    used: Bool[Array, ""] | None = None
+    """Whether some row sees a position; if not, nothing is read. None if that is always so."""
 
 
 def attend(query: Query, key: Keys, value: Keys, visible: Visible) -> Query:
@@ -50,7 +56,8 @@ def attend_segments(query: Query, segments: Sequence[Segment]) -> Query:
     rows = (query * head_dim**-0.5).reshape(batch, chunk, kv_heads, shared, head_dim).transpose(0, 2, 3, 1, 4)
     rows = rows.reshape(batch, kv_heads, -1, head_dim)
 
-    parts = [_attend_part(rows, segment, few=chunk == 1 and shared > 1) for segment in segments]
+    few = chunk == 1 and shared > 1
+    parts = [_attend_used(rows, segment, few=few) for segment in segments]
     values, _, total = parts[0]
     if len(parts) > 1:
         # Partial softmaxes are merged by their maximums. A segment that is hidden from a row adds exact zeros, so that
@@ -67,10 +74,26 @@ Partial = tuple[Float[Array, "B K M Dh"], Float[Array, "B K M 1"], Float[Array, 
 """Values weighted by powers of scores, the largest score, and the sum of the weights."""
 
 
+def _attend_used(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
+    """Like `_attend_part`, but reads the segment only if it is used."""
+
+    def part(rows, key, value, visible):
+        return _attend_part(rows, Segment(key, value, visible), few=few)
+
+    def nothing(rows, *_):
+        zeros = as_varying(jnp.zeros(rows.shape, jnp.float32), varying(rows))
+        return zeros, zeros[..., :1] + HIDDEN, zeros[..., :1]
+
+    *arrays, used = segment
+    if used is None:
+        return part(rows, *arrays)
+    return jax.lax.cond(used, part, nothing, rows, *arrays)
+
+
 def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
     """Attention of scaled queries over one segment, before division by the sum of the weights."""
     # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
-    bias = jnp.where(segment.visible, 0.0, jnp.finfo(jnp.float32).min / 2)
+    bias = jnp.where(segment.visible, 0.0, HIDDEN)
     bias = jnp.tile(bias, (1, rows.shape[2] // bias.shape[1], 1))
     if segment.key.ndim == 3:
         # One product for the queries of all rows; only what is as small as the queries is split into rows again.
@@ -99,32 +122,19 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
     shared = [segment for segment in segments if segment.key.ndim == 3]
     own = [segment for segment in segments if segment.key.ndim == 4]
 
-    def of_some(query, seen, *own):
-        # One long product of a chunk is faster than several short ones, even though keys and values are copied.
-        joined = Segment(*(jnp.concatenate(x, axis=2) for x in zip(*own))) if own else None
+    def of_some(query, seen, arrays):
         parts = [segment._replace(visible=visible) for segment, visible in zip(shared, seen)]
-        return attend_segments(query, [*parts, *([joined] if joined else [])])
+        parts += [Segment(*some, segment.used) for segment, some in zip(own, arrays)]
+        return attend_segments(query, parts)
 
     most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
-    return by_rows(most, of_some, query, [segment.visible for segment in shared], *own)
-
-
-def attend_filled(
-    query: Query, blocks: Sequence[Segment], filled: Int[Array, ""], others: Sequence[Segment] = ()
-) -> Query:
-    """Like `attend_cached`, over the first `filled` blocks (at least one) and all other segments."""
-
-    def over(number):
-        return lambda query, blocks, others: attend_cached(query, [*blocks[:number], *others])
-
-    counts = [over(number) for number in range(1, len(blocks) + 1)]
-    return jax.lax.switch(filled - 1, counts, query, list(blocks), list(others))
+    return by_rows(most, of_some, query, [segment.visible for segment in shared], [segment[:3] for segment in own])
 
 
 def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any) -> jax.Array:
     """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast."""
     batch = len(query)
-    at_once = max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
+    at_once = max(n for n in range(1, min(max(most, 1), batch) + 1) if batch % n == 0)
 
     def split(x):
         return jnp.broadcast_to(x, (batch, *x.shape[1:])).reshape(-1, at_once, *x.shape[1:])

@@ -301,17 +301,16 @@ def _read(
     """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`."""
     first = _prefix_length(prefix, stored)
     longest = jnp.max(jnp.where(active, stored - first, 0))
-    filled = jnp.clip(-(-longest // cache.block), 1, len(cache.blocks[0]))
     angles = layers.rotary_angles(positions, config)
     x = params["embedding"][tokens]
     for index, weights in enumerate(params["layers"]):
         window = config.windows[index] if config.windows else 0
         query, key, value = layers.project(weights, config, x, angles)
         cache = write(cache, index, key, value)
-        blocks = cache.block_segments(index, positions, first, stored, window)
-        others = [prefix.segment(index, positions, window)] if prefix else []
-        others += [cache.response_segment(index, positions, stored, window)] if decoding else []
-        x = layers.finish(weights, config, x, attention.attend_filled(query, blocks, filled, others))
+        segments = cache.block_segments(index, positions, first, stored, longest, window)
+        segments += [prefix.segment(index, positions, window)] if prefix else []
+        segments += [cache.response_segment(index, positions, stored, window)] if decoding else []
+        x = layers.finish(weights, config, x, attention.attend_cached(query, segments))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), cache
 
 

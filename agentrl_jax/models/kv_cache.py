@@ -17,7 +17,7 @@ from agentrl_jax.models.attention import Keys, Segment, SharedKeys, visible
 from agentrl_jax.models.shape import DecoderConfig
 
 MAX_BLOCKS = 8
-"""Largest number of blocks: attention is compiled once for each number of filled blocks."""
+"""Largest number of blocks: attention over each is compiled for itself."""
 SMALLEST_BLOCK = 96
 """Fewest positions of a block where there are several: the lanes of a TPU."""
 
@@ -54,6 +54,16 @@ class KVCache(struct.PyTreeNode):
     def block(self) -> int:
         """Positions W of a block."""
         return self.blocks[0][0][0].shape[2]
+
+    def first(self, rows: int, length: int) -> "KVCache":
+        """The first rows, with only the blocks of the first `length` positions."""
+        number = -(-length // self.block)
+        return jax.tree.map(lambda x: x[:rows], self.replace(blocks=tuple(layer[:number] for layer in self.blocks)))
+
+    def with_first(self, first: "KVCache") -> "KVCache":
+        """This cache with its first blocks replaced by those of another one."""
+        number = len(first.blocks[0])
+        return self.replace(blocks=tuple(new + old[number:] for new, old in zip(first.blocks, self.blocks)))
 
     def write(self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"]) -> "KVCache":
         """Writes a chunk to the blocks of a layer, each token to its offset; tokens with a negative one are dropped."""
@@ -107,14 +117,19 @@ class KVCache(struct.PyTreeNode):
         positions: Int[Array, "B C"],
         first: Int[Array, " B"],
         stored: Int[Array, " B"],
+        longest: Int[Array, ""],
         window: int,
     ) -> list[Segment]:
-        """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them."""
+        """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them.
+
+        Blocks beyond the first `longest` positions are not used.
+        """
         found = []
         for number, (key, value) in enumerate(self.blocks[layer]):
             position = first[:, None] + number * self.block + jnp.arange(self.block)
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
-            found.append(Segment(key, value, seen))
+            used = number * self.block < longest if number else None
+            found.append(Segment(key, value, seen, used))
         return found
 
     def response_segment(

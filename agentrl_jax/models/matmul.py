@@ -63,11 +63,19 @@ def attention_scores(
     queries: Float[Array, "B K M Dh"], keys: Float[Array, "B K S Dh"], *, few: bool
 ) -> Float[Array, "B K M S"]:
     """Products, f32, of M queries with S keys; set `few` if M is small."""
-    if not few:
+
+    def queries_first(queries, keys):
         return float32_product(queries, keys.swapaxes(2, 3))
-    # The keys come first, for the same reason as `Transposed`; without the barrier XLA would swap the operands back.
-    scores = float32_product(keys, queries.swapaxes(2, 3))
-    return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
+
+    if not few:
+        return queries_first(queries, keys)
+
+    def keys_first(queries, keys):
+        # For the same reason as `Transposed`; without the barrier XLA would swap the operands back.
+        scores = float32_product(keys, queries.swapaxes(2, 3))
+        return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
+
+    return jax.lax.platform_dependent(queries, keys, cpu=keys_first, default=queries_first)
 
 
 def rotate_half(x: jax.Array) -> jax.Array:

@@ -161,9 +161,12 @@ class Engine:
         ids = jax.tree.map(lambda x: x[:slots], self.ids)
         batched_env, message = self.batched_env.reset(self.key, self.settings, ids)
         task, tokens, length = (x[:: config.group_size] for x in (ids.task, message.tokens, message.length))
-        cache = empty_cache(self.model, self.batched_env, config, task.shape[0])
-        prefilled = self._read(cache, task, tokens, self._prefix_length(task), length)
-        logits, cache = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
+        cache = empty_cache(self.model, self.batched_env, config, slots)
+        # The other blocks stay empty, and need not be compiled.
+        first = cache.first(task.shape[0], tokens.shape[1])
+        prefilled = self._read(first, task, tokens, self._prefix_length(task), length)
+        logits, first = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
+        cache = cache.with_first(first)
         episode, sample_keys, zeros = jnp.arange(slots), rng.sample_key(self.key, ids), jnp.zeros(slots, jnp.int32)
         token, logprob = self._next_token(logits, episode, sample_keys, turn=zeros, number=zeros)
         return LoopState(

@@ -34,8 +34,8 @@ def test_attention_by_rows_is_attention(scores, monkeypatch):
 
 @pytest.mark.parametrize("chunk", [1, 5])
 @pytest.mark.parametrize("filled", [1, 2, 4])
-def test_only_filled_blocks_are_read(chunk, filled, monkeypatch):
-    """Six rows, a part of their keys shared by all and the rest in four blocks; unfilled ones are NaN."""
+def test_only_used_blocks_are_read(chunk, filled, monkeypatch):
+    """Six rows, a part of their keys shared by all and the rest in four blocks; unused ones are NaN."""
     monkeypatch.setattr(attention, "SCORES_AT_ONCE", 2 * 5 * 4 * 47)
     query = jax.random.normal(jax.random.key(0), (6, chunk, 4, 8))
     shared = [jax.random.normal(jax.random.key(i), (2, 7, 8)) for i in (1, 2)]
@@ -46,12 +46,12 @@ def test_only_filled_blocks_are_read(chunk, filled, monkeypatch):
     of_shared = jnp.broadcast_to(of_shared, (6, chunk, 7))
     whole = attention.attend(query, key, value, jnp.concatenate([of_shared, seen], axis=2))
     parts = zip(*(jnp.split(x, 4, axis=axis) for x, axis in ((own[0], 2), (own[1], 2), (seen, 2))))
-    blocks = [
-        attention.Segment(k if number < filled else k * jnp.nan, v if number < filled else v * jnp.nan, mask)
-        for number, (k, v, mask) in enumerate(parts)
-    ]
     segments = [attention.Segment(*shared, of_shared)]
-    mixed = jax.jit(attention.attend_filled)(query, blocks, jnp.int32(filled), segments)
+    for number, (key, value, mask) in enumerate(parts):
+        used = jnp.bool(number < filled)
+        key, value = (jnp.where(used, x, jnp.nan) for x in (key, value))
+        segments.append(attention.Segment(key, value, mask, used if number else None))
+    mixed = jax.jit(attention.attend_cached)(query, segments)
     np.testing.assert_allclose(mixed, whole, atol=1e-6)
 
 

@@ -18,8 +18,8 @@ from agentrl_jax.parallel.topology import GIB, HBM, TopologyError, described_dev
 from agentrl_jax.rollout.engine_config import cache_length
 from agentrl_jax.setup import build
 from agentrl_jax.studies import phases
-from agentrl_jax.studies.costs import measure, sent_bytes
-from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PREFILL, SCORE, UPDATE, PhaseBuilder
+from agentrl_jax.studies.costs import Cost, measure, sent_bytes
+from agentrl_jax.studies.phases import DECODE, OPTIMIZER, PHASES, PREFILL, SCORE, UPDATE, PhaseBuilder
 from agentrl_jax.studies.sweep import SEARCHED, Sweeper
 from agentrl_jax.studies.sweep_report import as_json, as_table
 
@@ -43,24 +43,39 @@ CONFIG = decode(
 MACHINE = Peaks(flops=1e11, bandwidth=1e10, link=1e9)
 
 
-@pytest.fixture(scope="module")
-def sweeper():
-    return Sweeper(CONFIG, jax.devices()[:4])
+class GivenCosts:
+    """Costs that grow with rows and are shared by devices, in place of a compiler's."""
+
+    compiled = 0
+
+    def cost(self, name, rows, *, tensor=1, remat=None):
+        of_phase, share = 1 + PHASES.index(name), (1 + rows) / tensor
+        kept = {"none": 4, "dots": 2, "full": 1, None: 4}[remat]
+        sent = 1e3 * rows * (tensor - 1)
+        return Cost(1e9 * of_phase * share, 1e8 * of_phase * share, sent, 1e5 * share, 1e5 * kept * share)
+
+
+@pytest.fixture(scope="module", params=["given", pytest.param("compiled", marks=pytest.mark.slow)])
+def sweeper(request):
+    made = Sweeper(CONFIG, jax.devices()[:4])
+    if request.param == "given":
+        made.costs = GivenCosts()
+    return made
 
 
 @pytest.fixture(scope="module")
-def run(sweeper):
-    return sweeper.run
+def costs():
+    return Sweeper(CONFIG, jax.devices()[:2]).costs
 
 
 @pytest.fixture(scope="module")
-def costs(sweeper):
-    return sweeper.costs
+def run(costs):
+    return costs.run
 
 
 @pytest.fixture(scope="module")
 def found(sweeper):
-    return sweeper.rank(GIB, MACHINE)
+    return sweeper.rank(GIB, MACHINE, compiled=0 if isinstance(sweeper.costs, GivenCosts) else 1)
 
 
 def test_loops_of_known_length_are_written_out():
@@ -75,7 +90,7 @@ def test_loops_of_known_length_are_written_out():
     assert of_unrolled > 2.5 * of_loop  # the compiler counts the body of a loop once
 
 
-@pytest.mark.parametrize("name", [DECODE, UPDATE])
+@pytest.mark.parametrize("name", [DECODE, pytest.param(UPDATE, marks=pytest.mark.slow)])
 def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(run, costs, name):
     rows = 24 if name == DECODE else 3
     measured = measure(PhaseBuilder(run, jax.devices()[:1]).phase(name, rows), 1)
@@ -85,6 +100,7 @@ def test_costs_of_a_deeper_decoder_follow_from_two_shallow_ones(run, costs, name
     assert extrapolated.arguments == pytest.approx(measured.arguments, rel=0.02)
 
 
+@pytest.mark.slow
 def test_operations_are_those_of_the_matrices(run, costs):
     """Two for each number of a matrix and token, and those of attention; elementwise operations come on top."""
     length, vocab = run.batch.tokens.shape[1], run.model.decoder.vocab_size
@@ -129,7 +145,7 @@ def test_phases_run(run):
     assert int(after.decode_steps) == 1
 
 
-def test_candidates_are_valid_and_ranked(found):
+def test_candidates_are_valid_and_ranked(sweeper, found):
     assert [one.seconds for one in found.candidates] == sorted(one.seconds for one in found.candidates)
     meshes = {tuple(one.mesh.values()) for one in found.candidates}
     assert (1, 4, 1, 1) in meshes
@@ -139,7 +155,8 @@ def test_candidates_are_valid_and_ranked(found):
     assert found.own is not None
     assert found.own.settings["algo.grad_accum_steps"] == 2
     assert found.nearest is None
-    assert (found.compiled_runs, found.candidates[0].exact) == (1, True)
+    whole = sweeper.costs.compiled > 0
+    assert (found.compiled_runs, found.candidates[0].exact) == (int(whole), whole)
     names = [phase.name for phase in found.candidates[0].phases]
     assert names == ["reshard", PREFILL, DECODE, UPDATE, OPTIMIZER]  # one step without a critic scores nothing
 
@@ -162,7 +179,6 @@ def test_what_limits_a_phase_depends_on_the_machine(sweeper):
         assert {x.limit for one in fixed.candidates for x in one.phases if x.seconds > 1} == {limit}
 
 
-@pytest.mark.slow
 def test_the_nearest_that_fits_is_named(sweeper, found):
     least = min(one.peak for one in found.candidates)
     tight = sweeper.rank(int(0.97 * least), MACHINE, compiled=0)
