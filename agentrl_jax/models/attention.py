@@ -124,7 +124,7 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
 
     def of_some(query, seen, arrays):
         parts = [segment._replace(visible=visible) for segment, visible in zip(shared, seen)]
-        parts += [Segment(*some, segment.used) for segment, some in zip(own, arrays)]
+        parts += [Segment(*some)._replace(used=segment.used) for segment, some in zip(own, arrays)]
         return attend_segments(query, parts)
 
     most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
