@@ -65,7 +65,7 @@ def finished(tmp_path_factory):
     return tiny_run.Finished(file, home / "run", out)
 
 
-MOST_MAPPINGS = 25_000
+MOST_MAPPINGS = 40_000
 """Mappings of memory from which on compiled programs are given back; Linux gives a process 65,530."""
 
 

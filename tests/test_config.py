@@ -273,6 +273,15 @@ def test_a_missing_file_is_refused(tmp_path):
             ["--algo.dynamic_sampling", "2", "--algo.mismatch", "replay"],
             ["algo.dynamic_sampling is 2", "replay replays one"],
         ),
+        (
+            ["--rollout.quantization", "weights", "--algo.mismatch", "replay"],
+            ["rollout.quantization is weights", "use algo.mismatch tis"],
+        ),
+        (
+            ["--rollout.quantization", "weights_and_cache", "--model.precision", "mixed", "--model.cache", "float32"],
+            ["model.cache is float32", "leave model.cache out"],
+        ),
+        (["--rollout.quantization", "cache"], ['rollout.quantization is "cache"', "weights_and_cache"]),
         (["--algo.filter_group_size", "17"], ["algo.filter_group_size is 17", "rollout.group_size = 16"]),
         (["--algo.preset", "grpo", "--algo.filter_group_size", "1"], ["expected at least 2"]),
         (["--algo.preset", "scaling_inter"], ["algo.horizon.turns is [5, 8, 10]", "prompt.max_turns = 5"]),

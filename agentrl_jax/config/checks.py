@@ -152,6 +152,13 @@ def _rollout(config: Config) -> Iterator[str]:
         yield f"rollout.slots is {slots}, expected a multiple of rollout.group_size = {rollout.group_size}, or 0"
     if every and config.groups == 1:
         yield f"train.mutual_information_every is {every}, which compares groups, but there is one; use more, or 0"
+    if rollout.quantization != "none" and config.algo.mismatch.kind == "replay":
+        yield (
+            f"rollout.quantization is {rollout.quantization}, whose policy is not the learner's, but algo.mismatch is "
+            "replay, which takes them for equal; use algo.mismatch tis"
+        )
+    if rollout.quantization == "weights_and_cache" and config.model.cache != "activations":
+        yield f"model.cache is {config.model.cache}, but rollout.quantization stores integers; leave model.cache out"
     if rollout.context != "full" and config.prompt.max_turns == 1:
         yield f"rollout.context is {rollout.context}, but prompt.max_turns is 1, so nothing changes; use full"
 

@@ -197,6 +197,11 @@ class RolloutConfig(Section):
     """Maximum tokens of a context; an episode whose next turn might need more is truncated. 0: no limit."""
     shared_noise: bool = False
     """Members of a group also get the same random environment transitions."""
+    quantization: Literal["none", "weights", "weights_and_cache"] = "none"
+    """Play training episodes with 8-bit integers, which take a half or a quarter of the memory. weights: matrices and
+    embedding, one scale for each output; weights_and_cache: keys and values too, one scale for each position and head.
+    The rollout's policy then differs a little from the learner's; `algo.mismatch` tis or icepop weigh it. Validation
+    and evaluation are not quantized."""
 
 
 class OptimConfig(Section):

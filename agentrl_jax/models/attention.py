@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from agentrl_jax.models.manual_axes import as_varying, varying
-from agentrl_jax.models.matmul import attention_scores, float32_product
+from agentrl_jax.models.matmul import attention_scores, weighted_values
+from agentrl_jax.models.quantized import Quantized
 
 SCORES_AT_ONCE = 2**22
 """Largest number of attention scores of a chunk that are computed at a time: 16 MiB.
@@ -26,7 +27,9 @@ HIDDEN = float(jnp.finfo(jnp.float32).min / 2)
 
 Query = Float[Array, "B C H Dh"]
 Keys = Float[Array, "B K S Dh"]
-SharedKeys = Float[Array, "K S Dh"]
+CachedKeys = Keys | Quantized
+"""Keys or values of a cache; integers have a scale for each position and head."""
+SharedKeys = Float[Array, "K S Dh"] | Quantized
 """Keys or values that all rows read."""
 Visible = Bool[Array, "#B C S"]
 
@@ -34,8 +37,8 @@ Visible = Bool[Array, "#B C S"]
 class Segment(NamedTuple):
     """A part of the positions that queries read: of each row, or, with shared keys and values, of all rows."""
 
-    key: Keys | SharedKeys
-    value: Keys | SharedKeys
+    key: CachedKeys | SharedKeys
+    value: CachedKeys | SharedKeys
     visible: Visible
     """The positions that each query sees; at least one of all segments."""
     used: Bool[Array, ""] | None = None
@@ -99,19 +102,22 @@ def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool)
         # One product for the queries of all rows; only what is as small as the queries is split into rows again.
         batch, kv_heads = rows.shape[:2]
         joined = rows.swapaxes(0, 1).reshape(kv_heads, -1, rows.shape[3])
-        scores = float32_product(joined, segment.key.swapaxes(1, 2))
+        scores = attention_scores(joined, segment.key)
         bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).reshape(1, -1, bias.shape[2])
         values, highest, total = (
-            x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1) for x in _weighted(scores + bias, segment.value)
+            x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1)
+            for x in _weighted(scores + bias, segment.value, rows.dtype)
         )
         return values, highest, total
-    return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value)
+    return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value, rows.dtype)
 
 
-def _weighted(scores: Float[Array, "*B M S"], value: Float[Array, "*B S Dh"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _weighted(
+    scores: Float[Array, "*B M S"], value: CachedKeys | SharedKeys, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     highest = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
     weights = jnp.exp(scores - highest)
-    return float32_product(weights.astype(value.dtype), value), highest, jnp.sum(weights, axis=-1, keepdims=True)
+    return weighted_values(weights, value, dtype), highest, jnp.sum(weights, axis=-1, keepdims=True)
 
 
 def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:

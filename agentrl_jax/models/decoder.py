@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from agentrl_jax.models import attention, layers, matmul, row_attention, sequence_attention
 from agentrl_jax.models.kv_cache import KVCache, SharedPrefix
+from agentrl_jax.models.quantized import quantize
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.models.vocabulary import Vocabulary
 
@@ -130,18 +131,24 @@ def as_activations(params: Any, config: DecoderConfig) -> Any:
 
 
 def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
-    """Parameters for `forward_with_cache`: in the activations' dtype, one tree per layer, matrices for few rows.
+    """Parameters for `forward_with_cache`: in the activations' dtype or integers, one tree per layer, for few rows.
 
     Call it once before a loop of steps; a step that sliced its layers out of a stack would copy them.
     """
-    outer, stacks = split_stacks(as_activations(params, config))
+    stored, stacks = split_stacks(as_activations(params, config))
+    outer: dict[str, Any] = dict(stored)
     matrices = [name for name, shape in config.layer_shapes().items() if len(shape) == 2]
+    integers = config.decode_dtype == "int8"
+    prepared = functools.partial(quantize, axis=0) if integers else matmul.for_few_rows
     per_layer = [
-        {name: matmul.for_few_rows(leaf[i]) if name in matrices else leaf[i] for name, leaf in stack.items()}
+        {name: prepared(leaf[i]) if name in matrices else leaf[i] for name, leaf in stack.items()}
         for stack in stacks
         for i in range(stack["attention_norm"].shape[0])
     ]
-    if "lm_head" not in outer and (table := matmul.transposed_table(outer["embedding"])) is not None:
+    if integers:
+        outer["embedding"] = quantize(outer["embedding"], axis=1)
+        outer |= {name: quantize(outer[name], axis=0) for name in ("lm_head",) if name in outer}
+    elif "lm_head" not in outer and (table := matmul.transposed_table(outer["embedding"])) is not None:
         outer["transposed_embedding"] = table
     return {**outer, "layers": tuple(per_layer)}
 
@@ -302,7 +309,7 @@ def _read(
     first = _prefix_length(prefix, stored)
     longest = jnp.max(jnp.where(active, stored - first, 0))
     angles = layers.rotary_angles(positions, config)
-    x = params["embedding"][tokens]
+    x = matmul.lookup(params["embedding"], tokens, config.dtype)
     for index, weights in enumerate(params["layers"]):
         window = config.windows[index] if config.windows else 0
         query, key, value = layers.project(weights, config, x, angles)
@@ -321,7 +328,7 @@ def _prefix_length(prefix: SharedPrefix | None, like: Int[Array, " B"]) -> Int[A
 def logits(params: Params, hidden: Float[Array, "... D"]) -> Float[Array, "... V"]:
     """Vocabulary logits, f32, of hidden states."""
     if "lm_head" in params:
-        return matmul.float32_product(hidden, params["lm_head"].astype(hidden.dtype))
+        return matmul.project_out(hidden, params["lm_head"])
     return matmul.unembed(hidden, params["embedding"], params.get("transposed_embedding"))
 
 

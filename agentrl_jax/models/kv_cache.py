@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from agentrl_jax.models.attention import Keys, Segment, SharedKeys, visible
+from agentrl_jax.models.attention import CachedKeys, Segment, SharedKeys, visible
+from agentrl_jax.models.quantized import Quantized, quantize
 from agentrl_jax.models.shape import DecoderConfig
 
 MAX_BLOCKS = 8
@@ -21,7 +22,7 @@ MAX_BLOCKS = 8
 SMALLEST_BLOCK = 96
 """Fewest positions of a block where there are several: the lanes of a TPU."""
 
-Chunk = Float[Array, "B C K Dh"]
+Chunk = Float[Array, "B C K Dh"] | Quantized
 
 
 class SharedPrefix(struct.PyTreeNode):
@@ -43,11 +44,11 @@ class SharedPrefix(struct.PyTreeNode):
 
 
 class KVCache(struct.PyTreeNode):
-    """Keys and values that rows store themselves; each leaf has the shape [B, K, positions, Dh]."""
+    """Keys and values that rows store; leaves have the shape [B, K, positions, Dh], scales of integers 1 for Dh."""
 
-    blocks: tuple[tuple[tuple[Keys, Keys], ...], ...]
+    blocks: tuple[tuple[tuple[CachedKeys, CachedKeys], ...], ...]
     """Keys and values by layer and block."""
-    response: tuple[tuple[Keys, Keys], ...]
+    response: tuple[tuple[CachedKeys, CachedKeys], ...]
     """By layer; L positions, which may be 0."""
 
     @property
@@ -68,16 +69,14 @@ class KVCache(struct.PyTreeNode):
     def write(self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"]) -> "KVCache":
         """Writes a chunk to the blocks of a layer, each token to its offset; tokens with a negative one are dropped."""
         rows, size = jnp.arange(len(offsets))[:, None], self.block
+        chunk = _as_stored(self.blocks[layer][0], (key, value))
         written = []
         for number, pair in enumerate(self.blocks[layer]):
             # An offset outside of the block is given one past its end, where writes are dropped.
             inside = offsets // size == number
             local = jnp.where(inside, offsets - number * size, size)
             written.append(
-                tuple(
-                    buffer.at[rows, :, local].set(new.astype(buffer.dtype), mode="drop")
-                    for buffer, new in zip(pair, (key, value))
-                )
+                jax.tree.map(lambda buffer, new, to=local: buffer.at[rows, :, to].set(new, mode="drop"), pair, chunk)
             )
         return self.replace(blocks=(*self.blocks[:layer], tuple(written), *self.blocks[layer + 1 :]))
 
@@ -96,9 +95,10 @@ class KVCache(struct.PyTreeNode):
             return jnp.where(here[:, None, :, None], new[:, 0, :, None], buffer)
 
         # A CPU writes the rows one by one, without reading the buffer; other platforms write all at once.
-        written = tuple(
-            jax.lax.platform_dependent(buffer, new.astype(buffer.dtype), cpu=scatter, default=select)
-            for buffer, new in zip(self.response[layer], (key, value))
+        written = jax.tree.map(
+            lambda buffer, new: jax.lax.platform_dependent(buffer, new, cpu=scatter, default=select),
+            self.response[layer],
+            _as_stored(self.response[layer], (key, value)),
         )
         return self.replace(response=(*self.response[:layer], written, *self.response[layer + 1 :]))
 
@@ -107,8 +107,9 @@ class KVCache(struct.PyTreeNode):
         columns = jnp.arange(self.response[0][0].shape[2])
         offsets = jnp.where(columns < length[:, None], offset[:, None] + columns, -1)
         cache = self
-        for layer, (key, value) in enumerate(self.response):
-            cache = cache.write(layer, key.swapaxes(1, 2), value.swapaxes(1, 2), offsets)
+        for layer, pair in enumerate(self.response):
+            key, value = jax.tree.map(lambda x: x.swapaxes(1, 2), pair)
+            cache = cache.write(layer, key, value, offsets)
         return cache
 
     def block_segments(
@@ -140,6 +141,17 @@ class KVCache(struct.PyTreeNode):
         return Segment(key, value, visible(stored[:, None] + jnp.arange(key.shape[2]), positions, window))
 
 
+def _as_stored(pair: tuple[CachedKeys, CachedKeys], chunks: tuple[Chunk, Chunk]) -> tuple[Chunk, ...]:
+    """New keys and values in the form of the buffers that they are written to."""
+
+    def stored(buffer: CachedKeys, new: Chunk) -> Chunk:
+        if isinstance(new, Quantized):
+            return new
+        return quantize(new, axis=-1) if isinstance(buffer, Quantized) else new.astype(buffer.dtype)
+
+    return tuple(stored(buffer, new) for buffer, new in zip(pair, chunks))
+
+
 def init_cache(
     config: DecoderConfig, batch: int, length: int, *, response: int = 0, blocks: int | None = None
 ) -> KVCache:
@@ -150,9 +162,12 @@ def init_cache(
     number = blocks or max(1, min(MAX_BLOCKS, length // SMALLEST_BLOCK))
     dtype = config.cache_dtype or config.dtype
 
-    def pair(size: int) -> tuple[jax.Array, jax.Array]:
-        shape = (batch, config.num_kv_heads, size, config.head_dim)
-        return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
+    def empty(size: int) -> CachedKeys:
+        zeros = jnp.zeros((batch, config.num_kv_heads, size, config.head_dim), dtype)
+        return Quantized(zeros, jnp.zeros((*zeros.shape[:-1], 1), jnp.float32)) if dtype == "int8" else zeros
+
+    def pair(size: int) -> tuple[CachedKeys, CachedKeys]:
+        return empty(size), empty(size)
 
     size, layers = -(-length // number), range(config.num_layers)
     return KVCache(
@@ -163,7 +178,7 @@ def init_cache(
 def shared_prefix(cache: KVCache, length: Int[Array, " R"], row: Int[Array, " B"]) -> SharedPrefix:
     """The R rows of a cache of one block as prefixes of other rows; they have `length` tokens."""
 
-    def flat(x: Keys) -> SharedKeys:
+    def flat(x: jax.Array) -> jax.Array:
         return x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[3])
 
-    return SharedPrefix(tuple((flat(key), flat(value)) for ((key, value),) in cache.blocks), length, row)
+    return SharedPrefix(tuple(jax.tree.map(flat, pair) for (pair,) in cache.blocks), length, row)

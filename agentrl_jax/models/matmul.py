@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from agentrl_jax.models.quantized import Quantized
 
 FEW_ROWS = 8
 """Below this number of rows, a bfloat16 product with a transposed matrix is faster without a transposed copy of it."""
@@ -25,7 +27,11 @@ class Transposed(struct.PyTreeNode):
         return x @ self.matrix.T if many else (self.matrix @ x.T).T
 
 
-Matrix = Float[Array, "In Out"] | Transposed
+Matrix = Float[Array, "In Out"] | Transposed | Quantized
+"""A matrix of a layer; integers have a scale for each output."""
+
+Table = Float[Array, "V D"] | Quantized
+"""An embedding; integers have a scale for each token."""
 
 
 def for_few_rows(matrix: Float[Array, "In Out"]) -> Matrix:
@@ -42,14 +48,32 @@ def matmul(x: Float[Array, "... In"], matrix: Matrix) -> Float[Array, "... Out"]
     """`x` times `matrix`, both of the same dtype."""
     # Flatten to one matrix: in a gradient that contracts two axes a CPU would copy the operands.
     rows = x.reshape(-1, x.shape[-1])
-    product = _bfloat16_product(rows, matrix) if x.dtype == jnp.bfloat16 else rows @ matrix
+    if isinstance(matrix, Quantized):
+        product = project_out(rows, matrix).astype(x.dtype)
+    else:
+        product = _bfloat16_product(rows, matrix) if x.dtype == jnp.bfloat16 else rows @ matrix
     return product.reshape(*x.shape[:-1], -1)
 
 
+def project_out(x: Float[Array, "... In"], matrix: Float[Array, "In Out"] | Quantized) -> Float[Array, "... Out"]:
+    """`x` times an output matrix, f32."""
+    if isinstance(matrix, Quantized):
+        return float32_product(x, matrix.values.astype(x.dtype)) * matrix.scale
+    return float32_product(x, matrix.astype(x.dtype))
+
+
+def lookup(embedding: Table, tokens: Int[Array, "..."], dtype: str) -> Float[Array, "... D"]:
+    """The rows of an embedding for tokens."""
+    found = embedding[tokens]
+    return found.dequantized(jnp.dtype(dtype)) if isinstance(found, Quantized) else found
+
+
 def unembed(
-    x: Float[Array, "... D"], embedding: Float[Array, "V D"], transposed: Float[Array, "D V"] | None = None
+    x: Float[Array, "... D"], embedding: Table, transposed: Float[Array, "D V"] | None = None
 ) -> Float[Array, "... V"]:
     """`x` times the transpose of `embedding`, f32; `transposed` as from `transposed_table`."""
+    if isinstance(embedding, Quantized):
+        return float32_product(x, embedding.values.T.astype(x.dtype)) * embedding.scale[:, 0]
     table = embedding.T if transposed is None or x.size < FEW_ROWS * x.shape[-1] else transposed
     return float32_product(x, table.astype(x.dtype))
 
@@ -60,22 +84,34 @@ def float32_product(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def attention_scores(
-    queries: Float[Array, "B K M Dh"], keys: Float[Array, "B K S Dh"], *, few: bool
-) -> Float[Array, "B K M S"]:
-    """Products, f32, of M queries with S keys; set `few` if M is small."""
+    queries: Float[Array, "*B M Dh"], keys: Float[Array, "*B S Dh"] | Quantized, *, few: bool = False
+) -> Float[Array, "*B M S"]:
+    """Products, f32, of M queries with S keys; set `few` if M is small. Integers have a scale for each key."""
+    if isinstance(keys, Quantized):
+        scores = attention_scores(queries, keys.values.astype(queries.dtype), few=few)
+        return scores * keys.scale.swapaxes(-1, -2)
 
     def queries_first(queries, keys):
-        return float32_product(queries, keys.swapaxes(2, 3))
+        return float32_product(queries, keys.swapaxes(-1, -2))
 
     if not few:
         return queries_first(queries, keys)
 
     def keys_first(queries, keys):
         # For the same reason as `Transposed`; without the barrier XLA would swap the operands back.
-        scores = float32_product(keys, queries.swapaxes(2, 3))
-        return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
+        scores = float32_product(keys, queries.swapaxes(-1, -2))
+        return jax.lax.optimization_barrier(scores).swapaxes(-1, -2)
 
     return jax.lax.platform_dependent(queries, keys, cpu=keys_first, default=queries_first)
+
+
+def weighted_values(
+    weights: Float[Array, "*B M S"], values: Float[Array, "*B S Dh"] | Quantized, dtype: jnp.dtype
+) -> Float[Array, "*B M Dh"]:
+    """Sums, f32, of S values with f32 weights. Integers have a scale for each value, and are multiplied in `dtype`."""
+    if isinstance(values, Quantized):
+        weights, values = weights * values.scale.swapaxes(-1, -2), values.values.astype(dtype)
+    return float32_product(weights.astype(values.dtype), values)
 
 
 def rotate_half(x: jax.Array) -> jax.Array:

@@ -42,7 +42,9 @@ class DecoderConfig:
         windows: size of the sliding attention window of each layer, in positions, including the query's own; 0: no
             window. Empty: no window in any layer.
         dtype: dtype of activations and products; norms, rotary angles, softmax and logits are always f32.
-        cache_dtype: dtype of cached keys and values; empty: `dtype`.
+        cache_dtype: dtype of cached keys and values; empty: `dtype`; int8: `quantized.Quantized`.
+        decode_dtype: dtype of the matrices and the embedding of `decoder.prepare_for_decode`; empty: `dtype`; int8:
+            `quantized.Quantized`.
         attention: implementation of attention over whole rows; no part of the mathematics.
     """
 
@@ -64,6 +66,7 @@ class DecoderConfig:
     windows: tuple[int, ...] = ()
     dtype: str = "float32"
     cache_dtype: str = ""
+    decode_dtype: str = ""
     attention: Attention = "auto"
 
     def __post_init__(self):

@@ -133,6 +133,13 @@ def build_model(
     )
 
 
+def rollout_model(config: Config, model: ActorCritic) -> ActorCritic:
+    """The model as it plays training episodes, quantized if `rollout.quantization` says so."""
+    integers = {"none": (), "weights": ("decode_dtype",), "weights_and_cache": ("decode_dtype", "cache_dtype")}
+    changed: dict[str, Any] = dict.fromkeys(integers[config.rollout.quantization], "int8")
+    return dataclasses.replace(model, decoder=dataclasses.replace(model.decoder, **changed))
+
+
 def _fresh_shape(c: ModelConfig, vocab_size: int) -> DecoderConfig:
     return DecoderConfig(
         vocab_size=vocab_size,

@@ -28,6 +28,7 @@ from agentrl_jax.learner.update import gradient
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Remat
 from agentrl_jax.models.matmul import Transposed
+from agentrl_jax.models.quantized import Quantized
 from agentrl_jax.parallel.mesh import DATA, FSDP, MESH_AXES, SEQUENCE, TENSOR
 from agentrl_jax.parallel.shards import Shards, maybe_shard_map
 from agentrl_jax.rollout.engine import Engine, LoopState
@@ -88,6 +89,7 @@ class PhaseBuilder:
         if layers is not None:
             shape = dataclasses.replace(shape, num_layers=layers, windows=())
         self.model = dataclasses.replace(run.model, decoder=shape, remat=remat or run.model.remat)
+        self.player = build.rollout_model(run.config, self.model).decoder
         self.batch = run.batch
         self.mesh = simple_mesh(devices, tensor=len(devices))
         self.programs = Programs(self.mesh)
@@ -104,7 +106,7 @@ class PhaseBuilder:
         engine_of, arguments = self.engine(rows)
         state = jax.eval_shape(lambda *x: engine_of(*x).start(), *arguments)
         prefixes = jax.eval_shape(lambda *x: engine_of(*x).prefixes, *arguments)
-        prepared = jax.eval_shape(lambda p: decoder.prepare_for_decode(p, self.model.decoder), self.policy)
+        prepared = jax.eval_shape(lambda p: decoder.prepare_for_decode(p, self.player), self.policy)
 
         def program(prepared, prefixes, key, ids, settings, state):
             engine = engine_of(None, key, ids, settings)
@@ -128,7 +130,7 @@ class PhaseBuilder:
         Groups have one episode each, so that any number of rows is possible. Without parameters (None) the engine
         has placeholders; what it computes from them is dropped if nothing reads it.
         """
-        run, shape = self.run, self.model.decoder
+        run, shape = self.run, self.player
         config = dataclasses.replace(run.engine, slots=rows, group_size=1, chunk=0)
         ids = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((rows,), x.dtype), jax.eval_shape(lambda: build.training_ids(run.config))
@@ -216,17 +218,22 @@ class PhaseBuilder:
             return None
 
         def plain(x):
+            if isinstance(x, Quantized):
+                return x.values
             return jax.ShapeDtypeStruct(x.matrix.shape[::-1], x.matrix.dtype) if isinstance(x, Transposed) else x
 
         def like(spec: Any, x: Any) -> Any:
+            if isinstance(x, Quantized):
+                of_scale = (axis if size > 1 else None for axis, size in zip((*spec, None, None), x.scale.shape))
+                return x.replace(values=spec, scale=Spec(*of_scale))
             turned: Any = _reversed(spec)
             return Transposed(turned) if isinstance(x, Transposed) else spec
 
         table = {name: x for name, x in prepared.items() if name == "transposed_embedding"}
         rest = {name: x for name, x in prepared.items() if name not in table}
-        plains = jax.tree.map(plain, rest, is_leaf=_is_transposed)
+        plains = jax.tree.map(plain, rest, is_leaf=_is_stored)
         placed = self.programs.placement(plains, self.model.decoder, self.programs.rollout_rules)
-        specs = jax.tree.map(lambda sharding, x: like(sharding.spec, x), placed, rest, is_leaf=_is_transposed)
+        specs = jax.tree.map(lambda sharding, x: like(sharding.spec, x), placed, rest, is_leaf=_is_stored)
         return specs | {name: _reversed(specs["embedding"]) for name in table}
 
     def _prefix_specs(self, prefixes: Any) -> Any:
@@ -269,8 +276,8 @@ def _parameters(equation: core.JaxprEqn) -> dict[str, Any]:
     return inner | ({"unroll": inner["length"]} if equation.primitive.name == "scan" else {})
 
 
-def _is_transposed(x: Any) -> bool:
-    return isinstance(x, Transposed)
+def _is_stored(x: Any) -> bool:
+    return isinstance(x, Transposed | Quantized)
 
 
 def _reversed(spec: Spec) -> Spec:

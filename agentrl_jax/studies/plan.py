@@ -117,7 +117,8 @@ def make_plan(
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, run.model), params)
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, shape), policy)
     rows = run.engine.slots or run.episodes // programs.replicas
-    cache = jax.eval_shape(lambda: empty_cache(shape, run.batched_env, run.engine, rows))
+    player = build.rollout_model(config, run.model).decoder
+    cache = jax.eval_shape(lambda: empty_cache(player, run.batched_env, run.engine, rows))
     heads = programs.cache_spec(shape)
     return Plan(
         mesh={str(name): size for name, size in mesh.shape.items()},
@@ -209,7 +210,7 @@ class AbstractRun:
         """Rollout and update of one iteration, compiled from the shapes of their inputs."""
         config, group_size = self.config, self.config.rollout.group_size
         rows = Spec(self.programs.rollout_rules.row_axes)
-        play = self.programs.rollout("rollout", self.model, self.batched_env, self.engine)
+        play = self.programs.rollout("rollout", build.rollout_model(config, self.model), self.batched_env, self.engine)
         learn = self.programs.update(self.model, build.learner_config(config), self.tx, self.engine)
         plans: list[ProgramPlan] = []
         trajectories: list[Any] = []

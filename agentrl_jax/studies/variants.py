@@ -91,7 +91,12 @@ class Variants:
     def _rollout(self, engine: EngineConfig, rounds: int = 1) -> Any:
         names = tuple(task.label for task in self.config.tasks)
         program = self.programs.rollout(
-            f"rollout {rounds}", self.model, self.batched_env, engine, rounds=rounds, task_names=names
+            f"rollout {rounds}",
+            build.rollout_model(self.config, self.model),
+            self.batched_env,
+            engine,
+            rounds=rounds,
+            task_names=names,
         )
 
         return self.seeds.rollout(program)

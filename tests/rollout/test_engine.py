@@ -21,6 +21,8 @@ from agentrl_jax.setup.programs import Programs, total_stats
 
 KEY = jax.random.key(7)
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
 
 def differing(a, b) -> list[str]:
     """Returns the paths of the leaves that are not equal bit for bit."""
@@ -51,7 +53,7 @@ def test_the_toy_agent_is_worth_testing(batch):
     assert total_stats(stats)["slot_steps"] == 64 * total_stats(stats)["decode_steps"]
 
 
-@pytest.mark.parametrize("episodes", [[37], [9, 22], [63, 0, 36], [5, 4, 7, 6, 60, 1, 2, 3]], ids=len)
+@pytest.mark.parametrize("episodes", [[37], slow([9, 22]), slow([63, 0, 36]), [5, 4, 7, 6, 60, 1, 2, 3]], ids=len)
 def test_trajectory_does_not_depend_on_the_batch(compiled, policy, batch, episodes):
     """Batches of 1, 2, 3 and 8, at any position and with a separate prefill, against the 64."""
     ids, trajectory, _ = batch
@@ -158,7 +160,7 @@ def test_a_chunk_is_as_long_as_it_is_set(policy, batch, monkeypatch):
     assert widths[3] - widths[0] == {3}
 
 
-@pytest.mark.parametrize("options", [{}, {"slots": 4}, {"context": "single_turn"}], ids=str)
+@pytest.mark.parametrize("options", [slow({}), {"slots": 4}, slow({"context": "single_turn"})], ids=str)
 def test_observations_read_in_chunks_give_the_same_trajectories(compiled, policy, batch, options):
     ids = toy_agent.rows(batch[0], np.arange(16))
     whole, chunks = (
@@ -212,7 +214,7 @@ def test_a_context_that_holds_no_turn_is_refused(policy):
         )
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [slow(2), 8])
 def test_trajectory_does_not_depend_on_devices(policy, batch, devices):
     ids, trajectory, _ = batch
     programs = Programs(make_mesh(devices))

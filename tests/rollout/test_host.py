@@ -231,7 +231,7 @@ def test_the_same_rollout_again_is_equal_in_every_bit(stage, program, played):
     chex.assert_trees_all_equal(again, played[0])
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_devices_do_not_matter(stage, played, devices):
     trajectory, calls = stage.run(stage.program(make_mesh(devices)))
     assert calls["reset"] == devices

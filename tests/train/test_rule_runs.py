@@ -25,10 +25,20 @@ def file(tmp_path_factory):
     return tiny_run.write_config(tmp_path_factory.mktemp("rule"), text)
 
 
-def test_horizon_temperature_and_coefficient_move_and_survive_a_restart(file, tmp_path):
-    code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "whole"))
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    code, _, err = tiny_run.command("train", file, "--run_dir", str(run))
     assert code == 0, err
-    rows = [row for row in tiny_run.metrics(tmp_path / "whole") if row["stage"] == "rl"]
+    return run
+
+
+def rl_rows(run):
+    return [row for row in tiny_run.metrics(run) if row["stage"] == "rl"]
+
+
+def test_horizon_temperature_and_coefficient_move(whole):
+    rows = rl_rows(whole)
     # No success rate rises by 2, so the horizon grows once two windows of one iteration have been seen.
     assert [row["rollout/horizon"] for row in rows] == [1, 1, 2, 2]
     assert [row["rollout/temperature"] for row in rows] == [1.0, 0.75, 0.5, 0.5]
@@ -36,24 +46,26 @@ def test_horizon_temperature_and_coefficient_move_and_survive_a_restart(file, tm
     assert coefficients[0] == pytest.approx(0.1)
     assert len(set(coefficients)) == 4
     # Four groups of four, and a greedy episode per group.
-    summary = tiny_run.summary(tmp_path / "whole")
-    assert summary["episodes"] == 4 * (16 + 4)
-    compiled = json.loads((tmp_path / "whole" / "summary.json").read_text())["programs"]
+    assert tiny_run.summary(whole)["episodes"] == 4 * (16 + 4)
+    compiled = json.loads((whole / "summary.json").read_text())["programs"]
     assert compiled == ["baseline", "evaluation", "imitation", "mutual_information", "rollout", "update"]
+    # Measured in iterations 1 and 3, and smoothed over both.
+    measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
+    assert measured == [True, False, True, False]
 
-    # As if it had been killed before the last checkpoint, after iteration 2 of 4.
+
+@pytest.mark.slow
+def test_a_restart_changes_none_of_it(file, whole, tmp_path):
+    """As if it had been killed before the last checkpoint, after iteration 2 of 4."""
     again = tmp_path / "again"
-    shutil.copytree(tmp_path / "whole", again)
+    shutil.copytree(whole, again)
     (again / "summary.json").unlink()
     shutil.rmtree(again / "checkpoints" / str(tiny_run.checkpoints(again)[-1]))
     code, shown, err = tiny_run.command("train", file, "--run_dir", str(again))
     assert code == 0, err
     assert "going on from the checkpoint of step 5" in shown
-    # Measured in iterations 1 and 3, and smoothed over both.
-    measured = [any("marginal_std_smoothed" in name for name in row) for row in rows]
-    assert measured == [True, False, True, False]
-    assert tiny_run.metrics(again) == tiny_run.metrics(tmp_path / "whole")
-    assert summary == tiny_run.summary(again)
+    assert tiny_run.metrics(again) == tiny_run.metrics(whole)
+    assert tiny_run.summary(again) == tiny_run.summary(whole)
 
 
 @pytest.mark.slow
@@ -63,7 +75,7 @@ def test_presets_run_from_the_command_line(preset, tmp_path):
     file = tiny_run.write_config(tmp_path, text)
     code, _, err = tiny_run.command("train", file, "--run_dir", str(tmp_path / "run"), "--train.iterations", "2")
     assert code == 0, err
-    rows = [row for row in tiny_run.metrics(tmp_path / "run") if row["stage"] == "rl"]
+    rows = rl_rows(tmp_path / "run")
     assert len(rows) == 2
 
 

@@ -1,0 +1,89 @@
+"""Decoders and caches of 8-bit integers compute what they would with the numbers that the integers stand for."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agentrl_jax.models import attention, decoder
+from agentrl_jax.models.kv_cache import init_cache
+from agentrl_jax.models.quantized import Quantized, quantize
+from agentrl_jax.models.shape import DecoderConfig
+
+CONFIG = DecoderConfig(
+    vocab_size=31, num_layers=2, embed_dim=16, num_heads=4, num_kv_heads=2, mlp_width=24, head_dim=4, qkv_bias=True
+)
+ROWS, READ, LENGTH = 3, 7, 9
+
+
+def test_the_nearest_integers_are_taken():
+    x = jax.random.normal(jax.random.key(0), (5, 8)).at[2].set(0.0)
+    kept = quantize(x, axis=1)
+    assert (kept.values.dtype, kept.scale.shape) == (jnp.int8, (5, 1))
+    np.testing.assert_allclose(kept.scale[:, 0] * 127, jnp.where(jnp.arange(5) == 2, 1.0, jnp.max(jnp.abs(x), axis=1)))
+    assert np.all(np.abs(kept.dequantized(jnp.float32) - x) <= 0.5001 * kept.scale)
+    np.testing.assert_array_equal(quantize(kept.dequantized(jnp.float32), axis=1).values, kept.values)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def logits_after(params, config, tokens):
+    """Of rows that read a prompt and decode the rest."""
+    params = decoder.prepare_for_decode(params, config)
+    zeros = jnp.zeros(ROWS, jnp.int32)
+    cache = init_cache(config, ROWS, READ, response=LENGTH - READ, blocks=2)
+    hidden, cache = decoder.forward_with_cache(params, config, cache, tokens[:, :READ], zeros, zeros + READ)
+    found = [decoder.logits(params, hidden)]
+    for number in range(LENGTH - READ):
+        at = zeros + READ + number
+        token, active = tokens[:, READ + number], jnp.ones(ROWS, bool)
+        hidden, cache = decoder.decode_with_cache(params, config, cache, token, at, zeros + number, active)
+        found.append(decoder.logits(params, hidden[:, None]))
+    return jnp.concatenate(found, axis=1)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_integer_weights_are_those_numbers(tied):
+    config = dataclasses.replace(CONFIG, tied_embeddings=tied)
+    params = decoder.init_params(jax.random.key(1), config)
+    tokens = jax.random.randint(jax.random.key(2), (ROWS, LENGTH), 0, config.vocab_size)
+
+    def rounded(path, leaf):
+        """Matrices of layers have a scale for each output, the embedding for each token."""
+        name = path[-1].key
+        if name.endswith(("_norm", "_bias")):
+            return leaf
+        return quantize(leaf, axis=1 if name == "embedding" else -2).dequantized(jnp.float32)
+
+    wanted = logits_after(jax.tree_util.tree_map_with_path(rounded, params), config, tokens)
+    found = logits_after(params, dataclasses.replace(config, decode_dtype="int8"), tokens)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert np.max(np.abs(found - logits_after(params, config, tokens))) > 1e-3
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_attention_over_integers_is_that_over_those_numbers(chunk):
+    """A segment of each row and one that all rows share."""
+    query = jax.random.normal(jax.random.key(0), (2, chunk, 4, 8))
+    own, shared = (
+        [quantize(jax.random.normal(jax.random.key(i), shape), axis=-1) for i in (first, first + 1)]
+        for first, shape in ((1, (2, 2, 6, 8)), (3, (2, 5, 8)))
+    )
+    seen = [jnp.ones((2, chunk, size), bool) for size in (6, 5)]
+    plain = [[x.dequantized(jnp.float32) for x in pair] for pair in (own, shared)]
+    found, wanted = (
+        attention.attend_cached(query, [attention.Segment(*pair, mask) for pair, mask in zip(pairs, seen)])
+        for pairs in ((own, shared), plain)
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_an_integer_cache_changes_little():
+    params = decoder.init_params(jax.random.key(1), CONFIG)
+    tokens = jax.random.randint(jax.random.key(2), (ROWS, LENGTH), 0, CONFIG.vocab_size)
+    config = dataclasses.replace(CONFIG, cache_dtype="int8")
+    assert isinstance(init_cache(config, 1, 4).blocks[0][0][0], Quantized)
+    wanted, found = (logits_after(params, one, tokens) for one in (CONFIG, config))
+    assert 1e-4 < np.max(np.abs(found - wanted)) < 0.1
