@@ -11,8 +11,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
 
-# Two processes; tests/conftest.py tells which tests stay in one of them, because they share compiled programs.
-PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three processes for two cores, because some wait; tests/conftest.py tells which tests stay in one of them, because they
+# share compiled programs.
+PYTEST := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Compiled programs are kept between runs; tests that start processes of their own share them.
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2

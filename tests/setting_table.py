@@ -125,7 +125,6 @@ TRIED: tuple[Setting, ...] = (
     Setting("rollout.group_size", 1),
     Setting("rollout.temperature", 0.5),
     Setting("rollout.context", "single_turn"),
-    Setting("rollout.quantization", "weights_and_cache"),
     Setting("prompt.max_turns", 1),
     Setting("prompt.format_penalty", -1.0),
     Setting("model.critic", "separate"),
@@ -224,6 +223,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "draws of a rollout, where the environment has any",
         "rollout/test_packing.py::test_shared_noise_makes_equal_actions_equal",
     ),
+    "rollout.quantization": (
+        "who plays the episodes",
+        "train/test_loop.py::test_training_episodes_alone_are_quantized",
+    ),
     "prompt.style": ("text of a prompt", "text/test_prompt.py::test_compact_words"),
     "prompt.encoder": (
         "tokens of a prompt",
@@ -313,6 +316,8 @@ BUILT: tuple[Setting, ...] = (
     Setting("rollout.prefill_chunk", 3),
     Setting("rollout.context_tokens", 300),
     Setting("rollout.shared_noise", True),
+    Setting("rollout.quantization", "weights"),
+    Setting("rollout.quantization", "weights_and_cache"),
     Setting("prompt.style", "ragen"),
     Setting("prompt.encoder", "canonical"),
     Setting("prompt.think", True),

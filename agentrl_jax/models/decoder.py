@@ -275,15 +275,17 @@ def decode_with_cache(
     length: Int[Array, " B"],
     active: Bool[Array, " B"],
     prefix: SharedPrefix | None = None,
+    *,
+    lockstep: bool = False,
 ) -> tuple[Float[Array, "B D"], KVCache]:
     """Appends a token at `position` to the response of each active row, which has `length` tokens so far.
 
-    Other arguments are as in `forward_with_cache`; the cache of other rows is unchanged. Returns the hidden states and
-    the cache.
+    `lockstep` says that `length` is the same in all active rows, which is then faster. Other arguments are as in
+    `forward_with_cache`; the cache of other rows is unchanged. Returns the hidden states and the cache.
     """
 
     def write(cache, layer, key, value):
-        return cache.append(layer, key, value, length, active)
+        return cache.append(layer, key, value, length, active, lockstep=lockstep)
 
     stored = position - length
     hidden, cache = _read(

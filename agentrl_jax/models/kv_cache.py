@@ -81,9 +81,19 @@ class KVCache(struct.PyTreeNode):
         return self.replace(blocks=(*self.blocks[:layer], tuple(written), *self.blocks[layer + 1 :]))
 
     def append(
-        self, layer: int, key: Chunk, value: Chunk, length: Int[Array, " B"], active: Bool[Array, " B"]
+        self,
+        layer: int,
+        key: Chunk,
+        value: Chunk,
+        length: Int[Array, " B"],
+        active: Bool[Array, " B"],
+        *,
+        lockstep: bool,
     ) -> "KVCache":
-        """Writes a token to the responses of the active rows, which have `length` tokens so far."""
+        """Writes a token to the responses of the active rows, which have `length` tokens so far.
+
+        With `lockstep` these are equally many, so that one column of all rows is written in place.
+        """
         size = self.response[layer][0].shape[2]
         column = jnp.where(active, length, size)
 
@@ -94,12 +104,18 @@ class KVCache(struct.PyTreeNode):
             here = jnp.arange(size) == column[:, None]
             return jnp.where(here[:, None, :, None], new[:, 0, :, None], buffer)
 
-        # A CPU writes the rows one by one, without reading the buffer; other platforms write all at once.
-        written = jax.tree.map(
-            lambda buffer, new: jax.lax.platform_dependent(buffer, new, cpu=scatter, default=select),
-            self.response[layer],
-            _as_stored(self.response[layer], (key, value)),
-        )
+        def put(buffer, new):
+            # A CPU writes the rows one by one, without reading the buffer; other platforms write all at once.
+            return jax.lax.platform_dependent(buffer, new, cpu=scatter, default=select)
+
+        def put_together(buffer, new):
+            at = jnp.max(jnp.where(active, length, 0))
+            old = jax.lax.dynamic_slice_in_dim(buffer, at, 1, axis=2)
+            new = jnp.where(active[:, None, None, None], new.swapaxes(1, 2), old)
+            return jax.lax.dynamic_update_slice_in_dim(buffer, new, at, axis=2)
+
+        pair = self.response[layer]
+        written = jax.tree.map(put_together if lockstep else put, pair, _as_stored(pair, (key, value)))
         return self.replace(response=(*self.response[:layer], written, *self.response[layer + 1 :]))
 
     def store_responses(self, offset: Int[Array, " B"], length: Int[Array, " B"]) -> "KVCache":

@@ -217,6 +217,8 @@ class Engine:
         hidden, cache = decoder.decode_with_cache(
             *(self.params, self.model, state.cache, token, state.position, state.response.length, decoding),
             self._prefix_of(task),
+            # After a barrier, all rows start their responses at once.
+            lockstep=config.prefill_threshold == 1.0,
         )
         logits = decoder.logits(self.params, hidden)
         following = self._next_token(logits, state.episode, state.sample_keys, state.turn, response.length)

@@ -26,5 +26,8 @@ def score(logits: Float[Array, "B V"], temperature: Float[Array, " B"], token: I
     """Log-probability of tokens under softmax(logits / temperature); 0 where greedy, as the token is certain."""
     greedy = temperature <= 0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
-    logprob = at_token(jax.nn.log_softmax(scaled), token)
+    highest = jnp.max(scaled, axis=-1)
+    # As `jax.nn.log_softmax` computes it, but of one token, so that the vocabulary is passed over once less.
+    total = jnp.sum(jnp.exp(scaled - highest[:, None]), axis=-1)
+    logprob = at_token(scaled, token) - highest - jnp.log(total)
     return jnp.where(greedy, 0.0, logprob)

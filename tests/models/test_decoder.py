@@ -173,12 +173,13 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
     )
     check(hidden, chunk)
     position = position + chunk
-    for active in (np.array([True, True, True]), np.array([True, False, True])):
+    for active, lockstep in ((np.array([True, True, True]), False), (np.array([True, False, True]), True)):
         length = np.zeros(ROWS, int)
         for _ in range(2):
             hidden, cache = decoder.decode_with_cache(
                 *(laid, config, cache, following(1)[:, 0], jnp.asarray(position), jnp.asarray(length)),
                 *(jnp.asarray(active), prefix),
+                lockstep=lockstep,
             )
             check(hidden[:, None], active.astype(int))
             position, length = position + active, length + active

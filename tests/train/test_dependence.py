@@ -113,7 +113,9 @@ def samples(trajectory, config):
     )
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize(
+    "context", [pytest.param(one, marks=pytest.mark.slow if one == "full" else ()) for one in CONTEXTS]
+)
 def test_scores_are_those_of_a_forward_pass_for_each_pair(play, context):
     trajectory, config = play(context), dataclasses.replace(BASE, context=context)
     found = measured(trajectory, config)
@@ -157,6 +159,7 @@ def test_samples_are_balanced_and_uniform(play):
     np.testing.assert_allclose(turns, turns.sum() / toy_agent.TURNS, atol=25)
 
 
+@pytest.mark.slow
 def test_a_mesh_measures_the_same(play):
     """Six and nine prompts for four replicas, whose matrices are sharded over two devices each."""
     trajectory = play("full")

@@ -93,6 +93,18 @@ def test_metrics_hold_every_task(finished):
     assert {step for _, step in shown} == set(range(1, 8))
 
 
+@pytest.mark.slow
+def test_training_episodes_alone_are_quantized(finished, tmp_path):
+    """Their policy is a little off the learner's; evaluations before learning are those of the plain run."""
+    words = ("--rollout.quantization", "weights_and_cache", "--train.iterations", "1")
+    code, _, err = train(tmp_path / "run", finished.file, *words)
+    assert code == 0, err
+    plain, off = (tiny_run.metrics(run)[3] for run in (finished.folder, tmp_path / "run"))
+    assert plain["rollout/logprob_gap_mean"] < 1e-5 < 1e-4 < off["rollout/logprob_gap_mean"] < 0.05
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (finished.folder, tmp_path / "run")]
+    assert summaries[0]["success"]["imitation"] == summaries[1]["success"]["imitation"]
+
+
 def test_the_summary_counts_the_run(finished):
     summary = json.loads((finished.folder / "summary.json").read_text())
     rows = tiny_run.metrics(finished.folder)

@@ -84,6 +84,7 @@ def built(config: Config) -> list:
     return [
         build.engine_config(config, tokenizer, group_size=config.rollout.group_size, slots=slots),
         build.learner_config(config),
+        build.rollout_model(config, build.build_model(config, tokenizer)),
         [(np.shape(leaf), np.asarray(leaf).tolist()) for leaf in jax.tree.leaves(arrays)],
         jax.tree.structure(texts),
         batched_env.shared_noise,
