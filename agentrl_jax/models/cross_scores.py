@@ -30,12 +30,12 @@ def logprobs_after(
     0 is treated as 1.
     """
     rows, size = responses.shape
-    cache = init_cache(config, 1, context.shape[0], blocks=1)
+    cache = init_cache(config, 1, context.shape[0], block=context.shape[0])
     start = jnp.zeros(1, jnp.int32)
     hidden, cache = decoder.forward_with_cache(params, config, cache, context[None], start, context_length[None])
     last = jax.lax.dynamic_index_in_dim(hidden, context_length - 1, axis=1)
     prefix = shared_prefix(cache, context_length[None], jnp.zeros(rows, jnp.int32))
-    cache = init_cache(config, rows, size, blocks=1)
+    cache = init_cache(config, rows, size, block=size)
     start = jnp.full(rows, context_length)
     hidden, _ = decoder.forward_with_cache(params, config, cache, responses, start, length, prefix)
     before = jnp.concatenate([jnp.repeat(last, rows, axis=0), hidden[:, :-1]], axis=1)

@@ -1,8 +1,8 @@
 """Keys and values of the tokens that a model has read, in segments that are read and written where they are needed.
 
 A row's context is a prefix, which many rows share and no row stores; what it has read and written since, in blocks of
-equal size, of which only the filled ones are read; and the response that is being decoded, in a buffer that is small
-enough to be rewritten at every token.
+equal size (the last may be smaller), of which only the filled ones are read; and the response that is being decoded, in
+a buffer that is small enough to be rewritten at every token.
 
 Shapes: `B` rows, `C` tokens of a chunk, `R` prefixes of at most `P` tokens, `W` positions of a block, `L` tokens of a
 response; `K` key-value heads and `Dh` as in `layers`.
@@ -143,7 +143,7 @@ class KVCache(struct.PyTreeNode):
         """
         found = []
         for number, (key, value) in enumerate(self.blocks[layer]):
-            position = first[:, None] + number * self.block + jnp.arange(self.block)
+            position = first[:, None] + number * self.block + jnp.arange(key.shape[2])
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
             used = number * self.block < longest if number else None
             found.append(Segment(key, value, seen, used))
@@ -168,14 +168,18 @@ def _as_stored(pair: tuple[CachedKeys, CachedKeys], chunks: tuple[Chunk, Chunk])
     return tuple(stored(buffer, new) for buffer, new in zip(pair, chunks))
 
 
-def init_cache(
-    config: DecoderConfig, batch: int, length: int, *, response: int = 0, blocks: int | None = None
-) -> KVCache:
-    """An all-zero cache of `batch` rows: `length` positions in `blocks` blocks, and responses of `response` tokens.
+def blocks_allowed(length: int) -> int:
+    """Largest number of blocks of so many positions."""
+    return max(1, min(MAX_BLOCKS, length // SMALLEST_BLOCK))
 
-    By default there are as many blocks as `MAX_BLOCKS` and `SMALLEST_BLOCK` allow.
+
+def init_cache(config: DecoderConfig, batch: int, length: int, *, response: int = 0, block: int = 0) -> KVCache:
+    """An all-zero cache of `batch` rows: `length` positions in blocks of `block`, and responses of `response` tokens.
+
+    With 0 there are as many blocks as allowed, of equal size.
     """
-    number = blocks or max(1, min(MAX_BLOCKS, length // SMALLEST_BLOCK))
+    block = block or -(-length // blocks_allowed(length))
+    sizes = [min(block, length - start) for start in range(0, length, block)]
     dtype = config.cache_dtype or config.dtype
 
     def empty(size: int) -> CachedKeys:
@@ -185,10 +189,8 @@ def init_cache(
     def pair(size: int) -> tuple[CachedKeys, CachedKeys]:
         return empty(size), empty(size)
 
-    size, layers = -(-length // number), range(config.num_layers)
-    return KVCache(
-        tuple(tuple(pair(size) for _ in range(number)) for _ in layers), tuple(pair(response) for _ in layers)
-    )
+    layers = range(config.num_layers)
+    return KVCache(tuple(tuple(map(pair, sizes)) for _ in layers), tuple(pair(response) for _ in layers))
 
 
 def shared_prefix(cache: KVCache, length: Int[Array, " R"], row: Int[Array, " B"]) -> SharedPrefix:

@@ -9,15 +9,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models import decoder
-from agentrl_jax.models.kv_cache import KVCache, SharedPrefix, init_cache, shared_prefix
+from agentrl_jax.models.kv_cache import KVCache, SharedPrefix, blocks_allowed, init_cache, shared_prefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine_config import EngineConfig, stored_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 
 def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineConfig, rows: int) -> KVCache:
-    """The cache with which rows start a rollout."""
-    return init_cache(model, rows, stored_length(batched_env, config), response=config.max_response_tokens)
+    """The cache with which rows start a rollout; conversations have a block for each turn, if so many are allowed."""
+    length, response = stored_length(batched_env, config), config.max_response_tokens
+    several = config.context == "full" and 1 < config.max_turns <= blocks_allowed(length)
+    block = batched_env.observation_tokens + response if several else 0
+    return init_cache(model, rows, length, response=response, block=block)
 
 
 def prefill_prefixes(
@@ -31,7 +34,7 @@ def prefill_prefixes(
     if not length:
         return None
     prefix, count = jnp.asarray(batched_env.prefix), jnp.asarray(batched_env.prefix_length)
-    cache = init_cache(model, tasks, length, blocks=1)
+    cache = init_cache(model, tasks, length, block=length)
     _, cache = decoder.forward_with_cache(params, model, cache, prefix, jnp.zeros_like(count), count)
     return shared_prefix(cache, count, task)
 

@@ -93,11 +93,11 @@ def test_what_comes_later_changes_nothing_before(params, tokens):
     assert not np.allclose(before[:, 7:], after[:, 7:])
 
 
-@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("block", [LENGTH + 3, 4])
 @pytest.mark.parametrize("chunks", [[11], [4, 7], [1] * 11, [3, 1, 1, 5, 1]], ids=str)
-def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, blocks):
+def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, block):
     """Prefill in chunks of any length, and token by token."""
-    cache = init_cache(CONFIG, ROWS, LENGTH + 3, blocks=blocks)
+    cache = init_cache(CONFIG, ROWS, LENGTH + 3, block=block)
     seen, parts = 0, []
     for size in chunks:
         start, count = jnp.full(ROWS, seen), jnp.full(ROWS, size)
@@ -109,7 +109,7 @@ def test_chunks_equal_the_parallel_pass(params, tokens, extend, chunks, blocks):
 
 def test_ragged_rows_equal_the_parallel_pass(params, tokens, extend):
     """Rows at different positions with different counts, padding filled with other tokens."""
-    cache = init_cache(CONFIG, ROWS, LENGTH + 3, blocks=3)
+    cache = init_cache(CONFIG, ROWS, LENGTH + 3, block=5)
     filled = np.zeros(ROWS, int)
     expected = forward(params, CONFIG, tokens)
     for counts in ([5, 2, 0], [0, 4, 1], [4, 0, 4], [2, 5, 4], [0, 0, 2]):
@@ -129,7 +129,7 @@ def test_rows_and_positions_that_are_not_written_keep_every_bit(params, tokens, 
     def noise(x):
         return jax.random.normal(jax.random.key(4), x.shape)
 
-    cache = jax.tree.map(noise, init_cache(CONFIG, ROWS, LENGTH, response=3, blocks=1))
+    cache = jax.tree.map(noise, init_cache(CONFIG, ROWS, LENGTH, response=3, block=LENGTH))
     start, count = jnp.array([2, 9, 0]), jnp.array([3, 0, 1])
     _, after = extend(params, CONFIG, cache, tokens[:, :4], start, count)
     written = np.zeros((ROWS, LENGTH), bool)
@@ -149,7 +149,7 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
     laid = decoder.prepare_for_decode(params, config)
     own, of_prefix = np.array([1, 0, 1]), np.array([3, 2])
     firsts = jnp.stack([tokens[1, :3], tokens[0, :3]])
-    cache = init_cache(config, 2, 3, blocks=1)
+    cache = init_cache(config, 2, 3, block=3)
     _, cache = decoder.forward_with_cache(laid, config, cache, firsts, jnp.zeros(2, jnp.int32), jnp.asarray(of_prefix))
     prefix = shared_prefix(cache, jnp.asarray(of_prefix), jnp.asarray(own))
     rows = np.asarray(tokens).copy()
@@ -166,7 +166,7 @@ def test_responses_and_shared_prefixes_equal_the_parallel_pass(params, tokens):
             at = position[row]
             np.testing.assert_allclose(hidden[row, :count], expected[row, at : at + count], atol=2e-5, rtol=2e-5)
 
-    cache = init_cache(config, ROWS, LENGTH, response=3, blocks=2)
+    cache = init_cache(config, ROWS, LENGTH, response=3, block=6)
     chunk = np.array([2, 3, 1])
     hidden, cache = decoder.forward_with_cache(
         laid, config, cache, following(3), jnp.asarray(position), jnp.asarray(chunk), prefix

@@ -33,7 +33,7 @@ def logits_after(params, config, tokens):
     """Of rows that read a prompt and decode the rest."""
     params = decoder.prepare_for_decode(params, config)
     zeros = jnp.zeros(ROWS, jnp.int32)
-    cache = init_cache(config, ROWS, READ, response=LENGTH - READ, blocks=2)
+    cache = init_cache(config, ROWS, READ, response=LENGTH - READ, block=4)
     hidden, cache = decoder.forward_with_cache(params, config, cache, tokens[:, :READ], zeros, zeros + READ)
     found = [decoder.logits(params, hidden)]
     for number in range(LENGTH - READ):
