@@ -6,7 +6,7 @@ In all of them, `kept` returns which checkpoint is left, for the message.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentrl_jax.config import AlgoConfig
+from agentrl_jax.config import Config
 from agentrl_jax.errors import UserError
 
 
@@ -29,16 +29,20 @@ def check_services(failed: float, limit: float, where: str, last: str, kept: Cal
         )
 
 
-def check_logprobs(algo: AlgoConfig, metrics: Mapping[str, Any], kept: Callable[[], str]) -> None:
+def check_logprobs(config: Config, metrics: Mapping[str, Any], kept: Callable[[], str]) -> None:
     """Stops a run in which the log-probabilities of learner and rollout differ too much.
 
     That is by more than `algo.logprob_gap_limit` on average, or by a single bit if `algo.mismatch` is replay.
     """
+    algo, quantization = config.algo, config.rollout.quantization
     gap, limit = metrics["rollout/logprob_gap_mean"], algo.logprob_gap_limit
     if limit is not None and gap > limit:
+        exact = "model.precision float32, algo.mismatch replay"
+        if quantization != "none":
+            exact = f"rollout.quantization none instead of {quantization}"
         raise UserError(
             f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
-            f"algo.logprob_gap_limit is {limit:g}; {kept()}; use model.precision float32, algo.mismatch replay, "
+            f"algo.logprob_gap_limit is {limit:g}; {kept()}; use {exact}, "
             "or a higher limit (none for no limit), and a new run folder"
         )
     equal = metrics["rollout/logprob_bit_equal"]

@@ -259,7 +259,7 @@ class _Run:
         config, progress = self.config.train, self.progress
         skipped = int(metrics["update/skipped_in_a_row"])
         guards.check_skipped(skipped, config.max_bad_updates, "optim.lr", progress.kept)
-        guards.check_logprobs(self.config.algo, metrics, progress.kept)
+        guards.check_logprobs(self.config, metrics, progress.kept)
         # While updates are skipped, older checkpoints are not replaced: they may be the last good ones.
         collapsed = bool(progress.monitor.stopped_by)
         last = iteration + 1 == config.iterations or collapsed

@@ -12,10 +12,12 @@ import tiny_run
 import xla_settings
 
 from agentrl_jax.config import EvalConfig, TrainConfig, load_config
+from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.runs.run_folder import RunFolder
 from agentrl_jax.setup.programs import Programs
+from agentrl_jax.train.guards import check_logprobs
 
 OTHER = """
 devices: 2
@@ -247,6 +249,12 @@ def test_log_probabilities_that_are_not_those_of_the_rollout_stop_the_run(finish
     rows = tiny_run.metrics(run)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert 1e-12 < rows[3]["rollout/logprob_gap_mean"] <= rows[3]["rollout/logprob_gap_max"]
+
+
+def test_a_quantized_policy_that_is_too_far_off_is_named(finished):
+    config = load_config(finished.file, ["--rollout.quantization", "weights"])
+    with pytest.raises(UserError, match=r"use rollout.quantization none instead of weights, or a higher limit"):
+        check_logprobs(config, {"rollout/logprob_gap_mean": 0.1}, lambda: "nothing is kept")
 
 
 def test_rates_that_are_much_too_high(finished, tmp_path, shared_programs):
