@@ -113,9 +113,7 @@ def samples(trajectory, config):
     )
 
 
-@pytest.mark.parametrize(
-    "context", [pytest.param(one, marks=pytest.mark.slow if one == "full" else ()) for one in CONTEXTS]
-)
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_scores_are_those_of_a_forward_pass_for_each_pair(play, context):
     trajectory, config = play(context), dataclasses.replace(BASE, context=context)
     found = measured(trajectory, config)
