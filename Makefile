@@ -1,5 +1,5 @@
 # make demo        train and evaluate the small agent; needs only Python 3.11+ and make
-# make test        the test suite (a quarter of an hour on 2 cores)
+# make test        the test suite (13 minutes on 2 cores)
 # make test-all    hours: the slow checks too, with coverage; then the suite as users compile it (make test-optimized),
 #                  and on the newest Python and JAX (make test-newest)
 # make lint        format, style and types
@@ -11,9 +11,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
 
-# Three processes for two cores, because some wait; tests/conftest.py tells which tests stay in one of them, because they
-# share compiled programs.
-PYTEST := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Two processes (three compile more, and take longer on two cores); tests/conftest.py tells which tests stay in one of
+# them, because they share compiled programs.
+PYTEST := -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Compiled programs are kept between runs; tests that start processes of their own share them.
 CACHE := JAX_PLATFORMS=cpu JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
