@@ -147,7 +147,8 @@ def prepare_for_decode(params: Params, config: DecoderConfig) -> Params:
     ]
     if integers:
         outer["embedding"] = quantize(outer["embedding"], axis=1)
-        outer |= {name: quantize(outer[name], axis=0) for name in ("lm_head",) if name in outer}
+        if "lm_head" in outer:
+            outer["lm_head"] = quantize(outer["lm_head"], axis=0)
     elif "lm_head" not in outer and (table := matmul.transposed_table(outer["embedding"])) is not None:
         outer["transposed_embedding"] = table
     return {**outer, "layers": tuple(per_layer)}

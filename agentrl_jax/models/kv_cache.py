@@ -94,7 +94,8 @@ class KVCache(struct.PyTreeNode):
 
         With `lockstep` these are equally many, so that one column of all rows is written in place.
         """
-        size = self.response[layer][0].shape[2]
+        pair = self.response[layer]
+        size = pair[0].shape[2]
         column = jnp.where(active, length, size)
 
         def scatter(buffer, new):
@@ -114,7 +115,6 @@ class KVCache(struct.PyTreeNode):
             new = jnp.where(active[:, None, None, None], new.swapaxes(1, 2), old)
             return jax.lax.dynamic_update_slice_in_dim(buffer, new, at, axis=2)
 
-        pair = self.response[layer]
         written = jax.tree.map(put_together if lockstep else put, pair, _as_stored(pair, (key, value)))
         return self.replace(response=(*self.response[:layer], written, *self.response[layer + 1 :]))
 

@@ -36,7 +36,10 @@ class Quantized(struct.PyTreeNode):
 
 
 def quantize(x: jax.Array, axis: int) -> Quantized:
-    """The nearest integers, with the smallest scales that hold the largest number along `axis`."""
+    """The nearest integers, with the smallest scales that hold the largest number along `axis`.
+
+    `x` has any floating dtype; the scales have size 1 along `axis`, and are 1 / 127 where everything is 0.
+    """
     x = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
     scale = jnp.where(largest > 0, largest, 1.0) / LARGEST

@@ -63,13 +63,13 @@ class RunParts:
         )
         single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         names = tuple(task.label for task in config.tasks)
-        player = build.rollout_model(config, self.model)
+        rollout_model = build.rollout_model(config, self.model)
         self.rollout = self.programs.rollout(
-            "rollout", player, self.train_env, engine, rounds=config.algo.dynamic_sampling, task_names=names
+            "rollout", rollout_model, self.train_env, engine, rounds=config.algo.dynamic_sampling, task_names=names
         )
         self.update = self.programs.update(self.model, build.learner_config(config), self.tx, engine)
         remax = config.algo.advantage.kind == "remax"
-        self.greedy = self.programs.rollout("baseline", player, self.train_env, single) if remax else None
+        self.greedy = self.programs.rollout("baseline", rollout_model, self.train_env, single) if remax else None
         self.evaluation = self.programs.rollout("evaluation", self.model, self.eval_env, single)
         self.prompt_information = None
         if config.train.mutual_information_every:

@@ -89,7 +89,7 @@ class PhaseBuilder:
         if layers is not None:
             shape = dataclasses.replace(shape, num_layers=layers, windows=())
         self.model = dataclasses.replace(run.model, decoder=shape, remat=remat or run.model.remat)
-        self.player = build.rollout_model(run.config, self.model).decoder
+        self.rollout_shape = build.rollout_model(run.config, self.model).decoder
         self.batch = run.batch
         self.mesh = simple_mesh(devices, tensor=len(devices))
         self.programs = Programs(self.mesh)
@@ -106,7 +106,7 @@ class PhaseBuilder:
         engine_of, arguments = self.engine(rows)
         state = jax.eval_shape(lambda *x: engine_of(*x).start(), *arguments)
         prefixes = jax.eval_shape(lambda *x: engine_of(*x).prefixes, *arguments)
-        prepared = jax.eval_shape(lambda p: decoder.prepare_for_decode(p, self.player), self.policy)
+        prepared = jax.eval_shape(lambda p: decoder.prepare_for_decode(p, self.rollout_shape), self.policy)
 
         def program(prepared, prefixes, key, ids, settings, state):
             engine = engine_of(None, key, ids, settings)
@@ -130,7 +130,7 @@ class PhaseBuilder:
         Groups have one episode each, so that any number of rows is possible. Without parameters (None) the engine
         has placeholders; what it computes from them is dropped if nothing reads it.
         """
-        run, shape = self.run, self.player
+        run, shape = self.run, self.rollout_shape
         config = dataclasses.replace(run.engine, slots=rows, group_size=1, chunk=0)
         ids = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((rows,), x.dtype), jax.eval_shape(lambda: build.training_ids(run.config))
@@ -231,9 +231,9 @@ class PhaseBuilder:
 
         table = {name: x for name, x in prepared.items() if name == "transposed_embedding"}
         rest = {name: x for name, x in prepared.items() if name not in table}
-        plains = jax.tree.map(plain, rest, is_leaf=_is_stored)
+        plains = jax.tree.map(plain, rest, is_leaf=_is_matrix)
         placed = self.programs.placement(plains, self.model.decoder, self.programs.rollout_rules)
-        specs = jax.tree.map(lambda sharding, x: like(sharding.spec, x), placed, rest, is_leaf=_is_stored)
+        specs = jax.tree.map(lambda sharding, x: like(sharding.spec, x), placed, rest, is_leaf=_is_matrix)
         return specs | {name: _reversed(specs["embedding"]) for name in table}
 
     def _prefix_specs(self, prefixes: Any) -> Any:
@@ -276,7 +276,7 @@ def _parameters(equation: core.JaxprEqn) -> dict[str, Any]:
     return inner | ({"unroll": inner["length"]} if equation.primitive.name == "scan" else {})
 
 
-def _is_stored(x: Any) -> bool:
+def _is_matrix(x: Any) -> bool:
     return isinstance(x, Transposed | Quantized)
 
 

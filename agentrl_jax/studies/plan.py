@@ -117,8 +117,8 @@ def make_plan(
     policy = jax.eval_shape(lambda p: actor_critic.policy_decoder(p, run.model), params)
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, shape), policy)
     rows = run.engine.slots or run.episodes // programs.replicas
-    player = build.rollout_model(config, run.model).decoder
-    cache = jax.eval_shape(lambda: empty_cache(player, run.batched_env, run.engine, rows))
+    rollout_shape = build.rollout_model(config, run.model).decoder
+    cache = jax.eval_shape(lambda: empty_cache(rollout_shape, run.batched_env, run.engine, rows))
     heads = programs.cache_spec(shape)
     return Plan(
         mesh={str(name): size for name, size in mesh.shape.items()},

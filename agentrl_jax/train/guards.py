@@ -37,12 +37,12 @@ def check_logprobs(config: Config, metrics: Mapping[str, Any], kept: Callable[[]
     algo, quantization = config.algo, config.rollout.quantization
     gap, limit = metrics["rollout/logprob_gap_mean"], algo.logprob_gap_limit
     if limit is not None and gap > limit:
-        exact = "model.precision float32, algo.mismatch replay"
+        remedy = "model.precision float32, algo.mismatch replay"
         if quantization != "none":
-            exact = f"rollout.quantization none instead of {quantization}"
+            remedy = f"rollout.quantization none instead of {quantization}"
         raise UserError(
             f"log-probabilities by the learner and by the rollout differ by {gap:.3g} nats in the mean, and "
-            f"algo.logprob_gap_limit is {limit:g}; {kept()}; use {exact}, "
+            f"algo.logprob_gap_limit is {limit:g}; {kept()}; use {remedy}, "
             "or a higher limit (none for no limit), and a new run folder"
         )
     equal = metrics["rollout/logprob_bit_equal"]
