@@ -217,13 +217,14 @@ def _making(now, trajectory, temperature, settings, model, config, shards, repla
     return MAKING(function, config, (now, trajectory, temperature, settings, greedy), model)
 
 
-def _learning(now, batch, key, settings, model, config, numbers, shards, replay):
+def _learning(now, batch, trained, key, settings, model, config, numbers, shards, replay):
     decay, numbers = numbers
 
-    def function(config, now, batch, key, settings, numbers):
-        return _learn(now, batch, key, settings, model, config, state.optimizer(*numbers, decay), shards, replay)
+    def function(config, now, batch, trained, key, settings, numbers):
+        tx = state.optimizer(*numbers, decay)
+        return _learn(now, batch, trained, key, settings, model, config, tx, shards, replay)
 
-    return LEARNING(function, config, (now, batch, key, settings, numbers), (model, decay))
+    return LEARNING(function, config, (now, batch, trained, key, settings, numbers), (model, decay))
 
 
 @functools.cache

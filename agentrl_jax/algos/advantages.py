@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from agentrl_jax.algos import masked
+from agentrl_jax.algos.masked import Devices
 
 _WHITEN_EPS = 1e-8
 
@@ -137,12 +138,12 @@ def _on_mask(advantages: jax.Array, values: jax.Array, mask: jax.Array) -> tuple
     return jnp.where(mask, advantages, 0.0), jnp.where(mask, advantages + values, 0.0)
 
 
-def whiten(x: Float[Array, "N S"], mask: Bool[Array, "N S"]) -> Float[Array, "N S"]:
+def whiten(x: Float[Array, "N S"], mask: Bool[Array, "N S"], devices: Devices | None = None) -> Float[Array, "N S"]:
     """Shifts and scales `x` to mean 0 and variance 1 over the positions in `mask`, with Bessel's correction.
 
     (x - mean) * rsqrt(variance + 1e-8), as in verl's masked whitening. Constant inputs and single positions give
     exactly 0.
     The result is 0 where `mask` is false.
     """
-    mean, variance = masked.moments(x, mask)
+    mean, variance = masked.moments(x, mask, devices)
     return jnp.where(mask, (x - mean) * jax.lax.rsqrt(variance + _WHITEN_EPS), 0.0)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, UInt
 
 from agentrl_jax.algos import masked
 from agentrl_jax.algos.groups import STD_FLOOR, center_and_std, group_mean
-from agentrl_jax.algos.masked import Mean
+from agentrl_jax.algos.masked import Devices, Mean
 
 _VARIANCE_EPS = 1e-5
 
@@ -50,23 +50,28 @@ def repeated(response_hash: UInt[Array, "Gr M 2"], valid: Bool[Array, "Gr M"]) -
     return masked.mean(jnp.any(equal, axis=2).astype(jnp.float32), valid)
 
 
-def masked_stats(x: Float[Array, "*shape"], mask: Bool[Array, "*shape"]) -> dict[str, Float[Array, ""]]:
+def masked_stats(
+    x: Float[Array, "*shape"], mask: Bool[Array, "*shape"], devices: Devices | None = None
+) -> dict[str, Float[Array, ""]]:
     """Mean, max and min of `x` where `mask` is true."""
     return {
-        "mean": masked.moments(x, mask)[0],
-        "max": masked.largest(x, mask),
-        "min": masked.smallest(x, mask),
+        "mean": masked.moments(x, mask, devices)[0],
+        "max": masked.largest(x, mask, devices),
+        "min": masked.smallest(x, mask, devices),
     }
 
 
 def explained_variance(
-    values: Float[Array, "N S"], returns: Float[Array, "N S"], mask: Bool[Array, "N S"]
+    values: Float[Array, "N S"],
+    returns: Float[Array, "N S"],
+    mask: Bool[Array, "N S"],
+    devices: Devices | None = None,
 ) -> Float[Array, ""]:
     """1 - var(returns - values) / (var(returns) + 1e-5) over the mask; 0 for fewer than two positions.
 
     1 is a perfect critic, 0 one that predicts the mean only, below 0 one that is worse than that.
     """
-    _, residual = masked.moments(returns - values, mask)
-    _, variance = masked.moments(returns, mask)
-    enough = masked.count(mask) >= 2
+    _, residual = masked.moments(returns - values, mask, devices)
+    _, variance = masked.moments(returns, mask, devices)
+    enough = masked.count(mask, devices) >= 2
     return jnp.where(enough, 1.0 - residual / (variance + _VARIANCE_EPS), 0.0)

@@ -11,6 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from agentrl_jax.algos import advantages, gigpo, groups
+from agentrl_jax.algos.masked import Devices
 
 
 class AdvantageInputs(struct.PyTreeNode):
@@ -41,12 +42,15 @@ class AdvantageInputs(struct.PyTreeNode):
     """The critic's value where an episode was truncated, see `advantages`; 0 where it terminated."""
 
 
-def estimate(inputs: AdvantageInputs, rule: Any, numbers: Any) -> tuple[Float[Array, "E S"], Float[Array, "E S"]]:
+def estimate(
+    inputs: AdvantageInputs, rule: Any, numbers: Any, devices: Devices | None = None
+) -> tuple[Float[Array, "E S"], Float[Array, "E S"]]:
     """The advantage of every token, not whitened, and the critic's target (0 without a critic); 0 outside the mask.
 
     `rule` is a member of the union `config.algo.Advantage`. grpo, rloo, remax: see `groups`. gigpo: the episode's group
     advantage plus `step_weight` times the turn's advantage, see `gigpo`. The others: see `advantages`. `numbers` holds
-    the traced settings: `rule` itself, or `learner.settings.UpdateSettings`.
+    the traced settings: `rule` itself, or `learner.settings.UpdateSettings`. `devices` are those that the groups are
+    divided among, see `masked`.
 
     Raises ValueError if there is no estimator of that kind, or if remax was given no greedy episodes.
     """
@@ -65,10 +69,10 @@ def estimate(inputs: AdvantageInputs, rule: Any, numbers: Any) -> tuple[Float[Ar
     else:
         advantage = jnp.take_along_axis(_of_turns(e, rule, numbers), e.turn, axis=1)
     if rule.spread_weighted:
-        weights = groups.spread_weights(e.scores, e.valid)
+        weights = groups.spread_weights(e.scores, e.valid, devices)
         advantage *= jnp.repeat(weights, e.scores.shape[1])[:, None]
     if rule.length_weighted:
-        advantage *= groups.length_weights(jnp.sum(e.mask, axis=1))[:, None]
+        advantage *= groups.length_weights(jnp.sum(e.mask, axis=1), devices)[:, None]
     return jnp.where(e.mask, advantage, 0.0), target
 
 

@@ -31,7 +31,7 @@ def hash_tokens(tokens: Int[Array, "*rows O"], mask: Bool[Array, "*rows O"]) -> 
         token, counts = now
         return jnp.where(counts[..., None], _mix(code, jnp.stack([token, token], axis=-1)), code), None
 
-    start = jnp.full((*tokens.shape[:-1], 2), _SALT, jnp.uint32)
+    start = jnp.full_like(tokens, _SALT, jnp.uint32, (*tokens.shape[:-1], 2))
     inputs = (jnp.moveaxis(tokens.astype(jnp.uint32), -1, 0), jnp.moveaxis(mask, -1, 0))
     return jax.lax.scan(step, start, inputs)[0]
 

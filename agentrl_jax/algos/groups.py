@@ -7,6 +7,8 @@ its sampled tokens. Episodes that are not `valid` (their environment failed) get
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from agentrl_jax.algos.masked import Devices
+
 STD_FLOOR = 1e-6
 """A group whose returns have a standard deviation of at most this gives no signal; also added to the divisor."""
 
@@ -65,18 +67,23 @@ def over_baseline(
     return jnp.where(known, scores - jnp.where(known, baseline[:, None], 0.0), 0.0)
 
 
-def spread_weights(scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"]) -> Float[Array, " Gr"]:
+def spread_weights(
+    scores: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"], devices: Devices | None = None
+) -> Float[Array, " Gr"]:
     """Soft reweighting of RAGEN v2: group std / (largest std + 1e-6), in [0, 1)."""
     std = center_and_std(scores, valid)[1]
-    return std / (jnp.max(std, initial=0.0) + STD_FLOOR)
+    largest = jnp.max(std, initial=0.0)
+    return std / ((largest if devices is None else devices.largest(largest)) + STD_FLOOR)
 
 
-def length_weights(lengths: Int[Array, " E"]) -> Float[Array, " E"]:
+def length_weights(lengths: Int[Array, " E"], devices: Devices | None = None) -> Float[Array, " E"]:
     """Length weighting of RAGEN (`grpo_advantage_length_weight`): factors of the episodes' advantages.
 
     `lengths` are numbers of trained tokens. The factor is the mean length of the episodes that have any, divided by the
     episode's length; 0 for episodes without. With `token_mean` every episode then has about the same weight.
     """
     some = lengths > 0
-    mean = jnp.sum(lengths) / jnp.maximum(jnp.sum(some), 1)
+    both = jnp.sum(lengths), jnp.sum(some)
+    tokens, number = both if devices is None else devices.sum(both)
+    mean = tokens / jnp.maximum(number, 1)
     return jnp.where(some, mean / jnp.maximum(lengths, 1), 0.0)

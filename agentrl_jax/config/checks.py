@@ -285,6 +285,8 @@ def _devices(config: Config) -> Iterator[str]:
     replicas = max(config.devices // (mesh.tensor * (mesh.fsdp if mesh.rollout == "wide" else 1)), 1)
     if config.groups % replicas:
         yield f"{this}, with {replicas} replicas, but a batch has {config.groups} groups; make these a multiple"
+    elif config.groups % learners:
+        yield f"{this}, with {learners} learners, but a batch has {config.groups} groups; make these a multiple"
     microbatches = algo.minibatches * algo.grad_accum_steps
     if rows % (microbatches * learners):
         keys = (

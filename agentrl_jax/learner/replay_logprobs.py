@@ -3,7 +3,7 @@
 If ratios start at 1 only up to rounding, training is slightly off-policy from its first step. Here the values are those
 of the rollout, so with unchanged parameters every ratio is 1 and every divergence 0, bit for bit.
 
-Shapes: `E` episodes of the whole rollout, `N` rows with `K` response positions as in `rollout.packing.Sequences`.
+Shapes: `E` episodes of a device, `N` rows with `K` response positions as in `rollout.packing.Sequences`.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Replayer:
     """Replays one rollout batch under any parameters."""
 
     trajectory: Trajectory
-    """All E episodes, replicated over the devices."""
+    """The E episodes that this device rolled out."""
     temperature: Float[Array, " E"]
     model: ActorCritic
     engine: EngineConfig
@@ -33,19 +33,23 @@ class Replayer:
     tasks: int
     """Number of tasks of the run."""
     shards: Shards
-    """Each device replays the block of episodes that it rolled out."""
 
     def __call__(self, params: dict[str, Any]) -> Float[Array, "N K"]:
         """Log-probabilities under the policy in `params`, for every row that `pack_trajectories` makes of the episodes.
 
         No gradient flows through them.
         """
-        local, temperature = self.shards.shard_rows((self.trajectory, self.temperature), contiguous=True)
         policy = self.model.gather(policy_decoder(params, self.model))
         replayed = replay_logprobs(
-            policy, self.model.decoder, self.engine, local, temperature, self.tasks, self.shards.varying
+            policy,
+            self.model.decoder,
+            self.engine,
+            self.trajectory,
+            self.temperature,
+            self.tasks,
+            self.shards.varying,
         )
-        replayed = jax.lax.stop_gradient(self.shards.all_gather_rows(replayed, contiguous=True))
+        replayed = jax.lax.stop_gradient(replayed)
         episodes, turns, _ = replayed.shape
         return replayed.reshape(episodes if self.engine.context == "full" else episodes * turns, -1)
 

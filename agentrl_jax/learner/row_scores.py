@@ -1,6 +1,7 @@
 """Forward passes over all rows before the update: values, log-probabilities and importance weights.
 
-Shapes: `E` episodes, `N` rows of `S` tokens with `K` response positions (see `rollout.packing.Sequences`).
+Shapes: `E` episodes of this device, `N` rows of `S` tokens with `K` response positions (see
+`rollout.packing.Sequences`).
 """
 
 from typing import Any
@@ -8,13 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from agentrl_jax.algos import losses, masked
 from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.replay_logprobs import Replayer
 from agentrl_jax.learner.settings import LearnerConfig
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.trained_rows import TrainedRows
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
@@ -38,7 +40,7 @@ class RowScores(struct.PyTreeNode):
 def score_rows(
     state: TrainState,
     rows: Sequences,
-    source: Int[Array, " N"],
+    trained: TrainedRows,
     temperature: Float[Array, " N"],
     final: FinalStates | None,
     model: ActorCritic,
@@ -46,66 +48,97 @@ def score_rows(
     shards: Shards,
     replay: Replayer | None,
 ) -> tuple[RowScores, Float[Array, "*E"], dict[str, Float[Array, ""]]]:
-    """Scores all rows, and the final states of truncated episodes if given.
+    """Scores the rows to train on, and the final states of truncated episodes if given.
 
-    `source` are the indices of the rows among those that `replay` scores. Returns the scores, the critic's values of
-    the final states (0 where an episode was not truncated), and metrics.
+    A microbatch is fetched from the devices that hold its rows, and its scores are sent back. Returns the scores of
+    this device's rows (0 for rows that are not trained on), the critic's values of the final states (0 where an episode
+    was not truncated), and metrics.
     """
-    mask = rows.response_mask
-    whole: Any = (rows.tokens, rows.position), mask, temperature
-    if config.packing:
-        bins = binning.assign(jnp.max(jnp.where(mask, rows.position + 1, 0), axis=1), rows.tokens.shape[1])
-        packed = binning.fill(bins, rows.tokens, rows.position, mask, temperature)
-        whole = (packed.tokens, packed.position, packed.segment), packed.mask, packed.temperature
-    local, local_mask, local_temperature = shards.shard_rows(whole)
-    microbatches = config.minibatches * config.grad_accum_steps
+    mask, order = rows.response_mask, trained.order
     params, reference = shards.varying((state.merged_params(), state.reference))
-    metrics: dict[str, jax.Array] = {}
+    zeros = shards.varying_rows(jnp.zeros(mask.shape, jnp.float32))
+    arrays: Any = mask, (rows.tokens, rows.position), temperature
+    if config.packing:
+        row_mask, (tokens, position), of_row = shards.gather_rows(arrays, order)
+        bins = binning.assign(trained.length[order], tokens.shape[1])
+        packed = binning.fill(bins, tokens, position, row_mask, of_row)
+        arrays = packed.mask, (packed.tokens, packed.position, packed.segment), packed.temperature
 
-    def over_rows(function, mask, rows):
-        """The results of all devices for a function of mask and rows; 0 where a microbatch has no sampled tokens."""
+    def over_parts(function, found, number, some, fetch, put):
+        """`found` with the scores of a function of `fetch(part)`, for each part of these numbers that has `some`."""
 
-        def of_part(part):
-            mask, *rows = part
-            zeros = jnp.zeros_like(mask, jnp.float32)
-            return jax.lax.cond(shards.any(mask), lambda: function(mask, *rows), lambda: zeros)
+        def of_part(found, part):
+            def scored(found):
+                return put(found, shards.all_gather_rows(function(*fetch(part))), part)
 
-        split = jax.tree.map(lambda x: x.reshape(microbatches, -1, *x.shape[1:]), (mask, *rows))
-        return shards.all_gather_rows(jax.lax.map(of_part, split).reshape(mask.shape))
+            return jax.lax.cond(jnp.any(some[part]), scored, lambda x: x, found), None
 
-    def by_row(scores):
-        return binning.unpack(bins, packed, scores, rows.position) if config.packing else scores
+        parts = number.reshape(config.minibatches * config.grad_accum_steps, -1)
+        return jax.lax.scan(of_part, found, parts)[0]
 
-    def values(mask, rows):
-        return over_rows(lambda _, *row: actor_critic.values(params, model, *row), mask, rows)
+    def over_rows(function):
+        """Scores [N, K] of this device's rows by a function of mask, rows and temperature."""
+        if not config.packing:
+            some = trained.tokens > 0
+            return over_parts(
+                function, zeros, order, some, lambda part: shards.fetch_rows(arrays, part), shards.put_rows
+            )
+        found = over_parts(
+            function,
+            jnp.zeros(packed.mask.shape, jnp.float32),
+            packed.number,
+            jnp.any(packed.mask, axis=1),
+            lambda part: shards.shard_rows(jax.tree.map(lambda x: x[part], arrays)),
+            lambda found, scores, part: found.at[part].set(scores),
+        )
+        return shards.put_rows(zeros, binning.unpack(bins, packed, found, position), order)
 
     def logprobs(policy):
         with_policy = {**params, "policy": policy}
 
-        def of_rows(mask, temperature, tokens, position, *segment):
+        def of_rows(mask, row, temperature):
+            tokens, position, *segment = row
             return actor_critic.logprobs(with_policy, model, tokens, position, temperature, mask, *segment)
 
-        return by_row(over_rows(of_rows, local_mask, (local_temperature, *local)))
+        return over_rows(of_rows)
 
-    value = ref_logprob = jnp.zeros(mask.shape, jnp.float32)
+    value = ref_logprob = zeros
+    final_value = shards.varying_rows(jnp.float32(0.0))
     if config.advantage.has_critic:
-        value = by_row(values(local_mask, local))
-        params, reference = shards.after(value, (params, reference))
-    final_value = jnp.float32(0.0)
+        value = over_rows(lambda _, row, __: actor_critic.values(params, model, *row))
+        params, reference, arrays, final = shards.after(value, (params, reference, arrays, final))
     if final is not None:
-        tokens, position, known = shards.shard_rows(_pad_rows(final, microbatches * shards.count))
-        of_final = values(known, (tokens, position))[: len(final.known), 0]
-        final_value = jnp.where(final.known[:, 0], of_final, 0.0)
-        params, reference = shards.after(final_value, (params, reference))
-        metrics["critic/final_value_mean"] = masked.mean(final_value, final.known[:, 0]).value
+        known = shards.all_gather_blocks(final.known[:, 0])
+        # As many as there are rows in the parts, by repeating the last one.
+        number = jnp.minimum(
+            jnp.arange(len(known) + -len(known) % (config.minibatches * config.grad_accum_steps * shards.count)),
+            len(known) - 1,
+        )
+        of_final = over_parts(
+            lambda _, row: actor_critic.values(params, model, *row),
+            shards.varying_rows(jnp.zeros(final.known.shape, jnp.float32)),
+            number,
+            known,
+            lambda part: shards.fetch_rows((final.known, (final.tokens, final.position)), part),
+            shards.put_rows,
+        )
+        final_value = jnp.where(final.known[:, 0], of_final[:, 0], 0.0)
+        params, reference, arrays = shards.after(final_value, (params, reference, arrays))
     # The divergence over the whole vocabulary needs the logits of both policies; the loss computes it.
     if config.kl.kind != "none" and config.kl.estimator != "full":
-        ref_logprob = logprobs(reference) if replay is None else replay({**params, "policy": reference})[source]
-        params = shards.after(ref_logprob, params)
-        metrics["rollout/ref_logprob_mean"] = masked.moments(ref_logprob, mask)[0]
-    old_logprob, importance = None if config.old_logprobs == "same_pass" else rows.logprob, None
+        ref_logprob = logprobs(reference) if replay is None else replay({**params, "policy": reference})
+        params, arrays = shards.after(ref_logprob, (params, arrays))
+    old_logprob = None if config.old_logprobs == "same_pass" else rows.logprob
     if config.old_logprobs == "learner":
         old_logprob = logprobs(params["policy"])
+    metrics: dict[str, jax.Array] = {}
+    mask = shards.after((value, final_value, ref_logprob, old_logprob), mask)
+    if final is not None:
+        known = shards.after(mask, final.known[:, 0])
+        metrics["critic/final_value_mean"] = shards.sum(masked.mean(final_value, known)).value
+    if config.kl.kind != "none" and config.kl.estimator != "full":
+        metrics["rollout/ref_logprob_mean"] = masked.moments(ref_logprob, mask, shards)[0]
+    importance = None
     if config.mismatch.kind == "tis" or config.mismatch.kind == "icepop":
         assert old_logprob is not None
         importance, changed = losses.importance_weights(
@@ -116,13 +149,6 @@ def score_rows(
             correction="truncated" if config.mismatch.kind == "tis" else "masked",
             level=config.mismatch.level,
         )
-        metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask)[0]
-        metrics["rollout/importance_truncated"] = masked.moments(changed.astype(jnp.float32), mask)[0]
+        metrics["rollout/importance_weight_mean"] = masked.moments(importance, mask, shards)[0]
+        metrics["rollout/importance_truncated"] = masked.moments(changed.astype(jnp.float32), mask, shards)[0]
     return RowScores(value, ref_logprob, old_logprob, importance), final_value, metrics
-
-
-def _pad_rows(final: FinalStates, multiple: int) -> FinalStates:
-    """Pads the rows to a multiple of a number, which one row per episode need not be."""
-    more = -len(final.known) % multiple
-    padded = FinalStates(*(jnp.pad(x, ((0, more), (0, 0))) for x in final))
-    return padded._replace(position=jnp.maximum(padded.position, 1))

@@ -13,10 +13,10 @@ from jaxtyping import Array, Float, Int, Key
 from agentrl_jax.algos import kl, losses, masked
 from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.batch import Batch, make_batch
-from agentrl_jax.learner.bins import BinTokens
 from agentrl_jax.learner.replay_logprobs import Replayer, replayer, with_gradient_of
 from agentrl_jax.learner.settings import LearnerConfig, UpdateSettings
 from agentrl_jax.learner.state import TrainState, apply_gradients
+from agentrl_jax.learner.trained_rows import TrainedRows
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic, TokenScores
 from agentrl_jax.parallel.shards import Shards
@@ -42,26 +42,32 @@ def update(
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One iteration of learning from E episodes. Pure; meant to be compiled as a whole.
 
-    With `shards.count` > 1 it runs inside `jax.shard_map`: state, trajectory and settings are replicated, each device
-    computes its share of the rows, and the returned state is replicated again.
+    With `shards.count` > 1 it runs inside `jax.shard_map`: each device has a contiguous block of the episodes and of
+    their temperatures, and computes its share of every microbatch. The other arguments are replicated, and so is what
+    is returned, but for parameters that are sharded.
 
     The episodes of a group are contiguous. `temperature` is that of sampling, `key` orders the minibatches. `greedy` is
-    one greedy episode per group, in the order of the groups; only remax reads it. `engine` is the configuration of the
-    rollout on each device, and is read only if `mismatch` is replay; a ValueError is raised if it is not the rollout's.
+    one greedy episode per group, in the order of all groups; only remax reads it. `engine` is the configuration of the
+    rollout on each device, and is read only if `mismatch` is replay.
 
     Returns the state after the update, and metrics: scalars, and "grad_norm" of the policy for each step.
+
+    Raises:
+        ValueError: the groups cannot be divided among the devices, or `engine` is not that of the rollout.
     """
     replay = replayer(trajectory, temperature, model, config, engine, shards)
     settings = settings.replace(kl_coef=settings.kl_coef * state.kl.coef)
-    batch, metrics = make_batch(state, trajectory, temperature, settings, model, config, shards, replay, greedy)
-    state, of_steps = _learn(state, batch, key, settings, model, config, tx, shards, replay)
+    batch, trained, metrics = make_batch(
+        state, trajectory, temperature, settings, model, config, shards, replay, greedy
+    )
+    state, of_steps = _learn(state, batch, trained, key, settings, model, config, tx, shards, replay)
     metrics |= of_steps
     if config.kl.kind != "none":
         metrics["actor/kl_coef"] = settings.kl_coef
     if config.kl.kind == "adaptive":
         seen = metrics["actor/kl" if config.kl.apply_to == "loss" else "actor/reward_kl_penalty"]
         seen = jnp.where(metrics["update/trained_tokens"] > 0, seen, jnp.nan)  # NaN leaves the coefficient unchanged
-        episodes = trajectory.num_turns.shape[0]
+        episodes = len(temperature) * shards.count
         state = state.replace(kl=kl.update(state.kl, seen, episodes, settings.kl_target, settings.kl_horizon))
     return state.replace(iteration=state.iteration + 1), metrics
 
@@ -69,6 +75,7 @@ def update(
 def _learn(
     state: TrainState,
     batch: Batch,
+    trained: TrainedRows,
     key: Key[Array, ""],
     settings: UpdateSettings,
     model: ActorCritic,
@@ -78,29 +85,27 @@ def _learn(
     replay: Replayer | None,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """Runs the epochs; each minibatch is one optimizer step."""
-    rows = batch.tokens.shape[0]
-    has_tokens = jnp.any(batch.mask, axis=1)
 
     def epoch_order(epoch):
         # A single minibatch keeps the order of the groups; shuffling it would only change rounding.
-        order = jnp.arange(rows)
+        order = trained.order
         if config.minibatches > 1:
             order = jax.random.permutation(jax.random.fold_in(key, epoch), order)
         # Rows without sampled tokens go last again, evenly over the minibatches.
-        order = order[jnp.argsort(~has_tokens[order], stable=True)]
+        order = order[jnp.argsort(trained.tokens[order] == 0, stable=True)]
         return order.reshape(-1, config.minibatches).T
 
-    order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(-1, rows // config.minibatches)
+    order = jax.vmap(epoch_order)(jnp.arange(config.epochs)).reshape(config.epochs * config.minibatches, -1)
     if config.length_buckets > 1:  # so that microbatches have rows of similar length
-        order = jax.vmap(lambda chosen: chosen[jnp.argsort(-_lengths(batch)[chosen], stable=True)])(order)
+        order = jax.vmap(lambda chosen: chosen[jnp.argsort(-trained.length[chosen], stable=True)])(order)
 
     def step(state, numbered):
         number, chosen = numbered
-        part = jax.tree.map(lambda x: x[chosen], batch)
-        tokens, before = masked.count(part.mask), state.bad_updates
+        tokens, before = _denominators(trained, chosen).tokens, state.bad_updates
+        current = batch
         if replay is not None:
-            part = part.replace(replayed_logprob=replay(state.merged_params())[part.source])
-        loss, grads, metrics = gradient(state, part, settings, model, config, shards)
+            current = batch.replace(replayed_logprob=replay(state.merged_params()))
+        loss, grads, metrics = gradient(state, current, trained, chosen, settings, model, config, shards)
         state, norms, good = apply_gradients(
             state,
             tx,
@@ -137,22 +142,36 @@ def _learn(
 
 
 def gradient(
-    state: TrainState, batch: Batch, settings: UpdateSettings, model: ActorCritic, config: LearnerConfig, shards: Shards
+    state: TrainState,
+    batch: Batch,
+    trained: TrainedRows,
+    chosen: Int[Array, " n"],
+    settings: UpdateSettings,
+    model: ActorCritic,
+    config: LearnerConfig,
+    shards: Shards,
 ) -> tuple[Float[Array, ""], Any, dict[str, Float[Array, ""]]]:
-    """Loss, gradient and metrics of one minibatch, in `grad_accum_steps` microbatches on each device.
+    """Loss, gradient and metrics of the minibatch of the chosen rows, in `grad_accum_steps` microbatches.
 
-    The denominators are those of the whole minibatch, so neither microbatches nor devices change the result. Each
-    microbatch is cut to the shortest of `length_buckets` lengths that fits its rows, and skipped if it has no sampled
-    tokens. With `packing`, microbatches have bins instead of rows.
+    Each microbatch is fetched from the devices that hold its rows. The denominators are those of the whole minibatch,
+    so neither microbatches nor devices change the result. A microbatch is cut to the shortest of `length_buckets`
+    lengths that fits its rows on all devices, and skipped if it has no sampled tokens. With `packing`, microbatches
+    have bins instead of rows, and every device gathers the rows of the minibatch.
     """
-    denominators = losses.count(batch.mask)
-    size, bins = batch.tokens.shape[1], None
-    whole: Any = batch
+    denominators, size = _denominators(trained, chosen), batch.tokens.shape[1]
+    number, lengths = chosen, trained.length[chosen]
+    rows = packed = None
     if config.packing:
-        bins = binning.assign(_lengths(batch), size)
-        whole = binning.fill(bins, batch.tokens, batch.position, batch.mask, batch.temperature)
-    local = shards.shard_rows(whole)
-    microbatches = jax.tree.map(lambda x: x.reshape(config.grad_accum_steps, -1, *x.shape[1:]), local)
+        rows = shards.gather_rows(batch, chosen)
+        bins = binning.assign(lengths, size)
+        packed = binning.fill(bins, rows.tokens, rows.position, rows.mask, rows.temperature)
+        number, lengths = packed.number, jnp.where(jnp.any(packed.mask, axis=1), size, 0)
+
+    def fetch(part):
+        if packed is None:
+            return shards.fetch_rows(batch, part)
+        return shards.shard_rows(jax.tree.map(lambda x: x[part], packed))
+
     varying, frozen_params, reference = shards.varying((state.params, state.frozen_params, state.reference))
     frozen = state.replace(frozen_params=frozen_params)
 
@@ -162,10 +181,10 @@ def gradient(
 
     def loss_of(params, part):
         params, compared = frozen.merged_params(params), (reference, kl.full) if config.kl.estimator == "full" else None
-        if bins is None:
+        if rows is None:
             return _loss(score(params, part, compared), part, denominators, settings, config)
-        scores = binning.unpack(bins, part, score(params, part, compared, part.segment), batch.position)
-        here = batch.replace(mask=batch.mask & binning.are_in(bins, part)[:, None])
+        scores = binning.unpack(bins, part, score(params, part, compared, part.segment), rows.position)
+        here = rows.replace(mask=rows.mask & binning.are_in(bins, part)[:, None])
         return _loss(scores, here, denominators, settings, config)
 
     def gradient_of(part):
@@ -173,23 +192,29 @@ def gradient(
         return (loss, grads, sums), peaks
 
     def up_to(length):
-        return lambda part: gradient_of(part.replace(tokens=part.tokens[:, :length]))
+        def cut(number):
+            part = fetch(number)
+            return gradient_of(part.replace(tokens=part.tokens[:, :length]))
 
-    shapes = jax.eval_shape(gradient_of, jax.tree.map(lambda x: x[0], microbatches))
+        return cut
+
+    microbatches = number.reshape(config.grad_accum_steps, -1)
+    shapes = jax.eval_shape(up_to(size), microbatches[0])
     (loss, grads, sums), peaks = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     loss, sums, peaks = shards.varying_rows((loss, sums, peaks))
     zeros = (loss, shards.varying(grads), sums), peaks
 
     buckets = config.length_buckets
-    lengths = [max(-(-size * step // buckets), model.shared_prefix_len + 1) for step in range(1, buckets + 1)]
-    branches = [lambda _: zeros, *map(up_to, lengths)]
+    cuts = [max(-(-size * step // buckets), model.shared_prefix_len + 1) for step in range(1, buckets + 1)]
+    branches = [lambda _: zeros, *map(up_to, cuts)]
 
-    def accumulate(total, part):
-        longest = shards.fsdp_max(jnp.max(_lengths(part)))
-        sums, peaks = jax.lax.switch(jnp.sum(longest > jnp.array([0, *lengths[:-1]])), branches, part)
+    def accumulate(total, microbatch):
+        part, longest = microbatch
+        sums, peaks = jax.lax.switch(jnp.sum(longest > jnp.array([0, *cuts[:-1]])), branches, part)
         return (jax.tree.map(jnp.add, total[0], sums), jax.tree.map(jnp.maximum, total[1], peaks)), None
 
-    (added, peaks), _ = jax.lax.scan(accumulate, zeros, microbatches)
+    longest = jnp.max(lengths.reshape(config.grad_accum_steps, -1), axis=1)
+    (added, peaks), _ = jax.lax.scan(accumulate, zeros, (microbatches, longest))
     loss, grads, sums = added
     loss, sums = shards.sum((loss, sums))
     grads = shards.sum_of_gradients(grads, state.params)
@@ -198,9 +223,12 @@ def gradient(
     return loss, grads, metrics
 
 
-def _lengths(batch: Batch | BinTokens) -> Int[Array, " N"]:
-    """Number of tokens of each row up to its last trained token; 0 if there is none."""
-    return jnp.max(jnp.where(batch.mask, batch.position + 1, 0), axis=1)
+def _denominators(trained: TrainedRows, chosen: Int[Array, " n"]) -> losses.Denominators:
+    """Those of the minibatch of the chosen rows."""
+    tokens = trained.tokens[chosen]
+    return losses.Denominators(
+        tokens=jnp.sum(tokens, dtype=jnp.float32), sequences=jnp.sum(tokens > 0, dtype=jnp.float32)
+    )
 
 
 def _loss(

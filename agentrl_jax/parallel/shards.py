@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models.manual_axes import as_varying, varying
 from agentrl_jax.parallel.cpu_collective_order import after
-from agentrl_jax.parallel.mesh import DATA, FSDP
+from agentrl_jax.parallel.mesh import DATA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Shards:
     sequence: tuple[str, ...] = ()
     """Mesh axes of devices that have the same rows and divide their positions, see `models.sequence_attention`."""
 
-    def shard_rows(self, tree: Any, *, contiguous: bool = False) -> Any:
+    def shard_rows(self, tree: Any) -> Any:
         """This device's shard of replicated rows: leaves [N, ...] -> [N / R, ...].
 
         It has every R-th row, so that the rows without sampled tokens, which are at the end of a batch, are divided
-        evenly; or a contiguous block of rows, as in the rollout. Raises a ValueError where R does not divide N.
+        evenly. Raises a ValueError where R does not divide N.
         """
         if self.count == 1:
             return tree
@@ -42,24 +43,86 @@ class Shards:
         def cut(x):
             if x.shape[0] % self.count:
                 raise ValueError(f"{x.shape[0]} rows cannot be divided among {self.count} devices; use a multiple")
-            numbered = x.reshape(*((self.count, -1) if contiguous else (-1, self.count)), *x.shape[1:])
-            return jax.lax.dynamic_index_in_dim(numbered, index, axis=0 if contiguous else 1, keepdims=False)
+            numbered = x.reshape(-1, self.count, *x.shape[1:])
+            return jax.lax.dynamic_index_in_dim(numbered, index, axis=1, keepdims=False)
 
         return jax.tree.map(cut, tree)
 
-    def all_gather_rows(self, tree: Any, *, contiguous: bool = False) -> Any:
+    def all_gather_rows(self, tree: Any) -> Any:
         """The rows of all shards on every device, the inverse of `shard_rows`: leaves [N / R, ...] -> [N, ...]."""
+        return self._gathered(tree, axis=1)
+
+    def all_gather_blocks(self, tree: Any) -> Any:
+        """Like `all_gather_rows`, but the rows of each device are a contiguous block of the batch."""
+        return self._gathered(tree, axis=0)
+
+    def block(self, tree: Any) -> Any:
+        """This device's contiguous block of replicated rows, the inverse of `all_gather_blocks`."""
         if self.count == 1:
             return tree
-        index, axis = jax.lax.axis_index(self.axes), 0 if contiguous else 1
+        index = jax.lax.axis_index(self.axes)
+        return jax.tree.map(lambda x: x.reshape(self.count, -1, *x.shape[1:])[index], tree)
+
+    def fetch_rows(self, tree: Any, number: Int[Array, " N"]) -> Any:
+        """This device's share, as in `shard_rows`, of the rows with these numbers, from the devices that hold them.
+
+        Every device holds a contiguous block of the rows: leaves [rows of the block, ...] -> [N / R, ...]. No device
+        holds more than N rows meanwhile.
+        """
+        if self.count == 1:
+            return jax.tree.map(lambda x: x[number], tree)
+        by_device = number.reshape(-1, self.count).T.reshape(-1)
+
+        def share(x):
+            return jax.lax.psum_scatter(x, self.axes, scatter_dimension=0, tiled=True)
+
+        return self._exchanged(tree, by_device, share)
+
+    def gather_rows(self, tree: Any, number: Int[Array, " N"]) -> Any:
+        """The rows with these numbers on every device, from blocks as in `fetch_rows`: leaves [N, ...]."""
+        if self.count == 1:
+            return jax.tree.map(lambda x: x[number], tree)
+        return self._exchanged(tree, number, lambda x: jax.lax.psum(x, self.axes))
+
+    def put_rows(self, tree: Any, rows: Any, number: Int[Array, " N"]) -> Any:
+        """This device's block with the replicated `rows`, leaves [N, ...], in the places of these numbers."""
+
+        def put(x, new):
+            at = number - self._first(x)
+            return x.at[jnp.where(at < 0, len(x), at)].set(new, mode="drop")
+
+        return jax.tree.map(put, tree, rows)
+
+    def _first(self, x: jax.Array) -> Int[Array, ""] | int:
+        """Number of the first row of this device's block."""
+        return 0 if self.count == 1 else jax.lax.axis_index(self.axes) * len(x)
+
+    def _gathered(self, tree: Any, axis: int) -> Any:
+        if self.count == 1:
+            return tree
+        index = jax.lax.axis_index(self.axes)
 
         def gather(x):
             # A sum of disjoint shards instead of an all-gather, because its result counts as replicated.
             numbered = jnp.zeros((*x.shape[:axis], self.count, *x.shape[axis:]), x.dtype)
             numbered = jax.lax.dynamic_update_index_in_dim(numbered, x, index, axis=axis)
-            return jax.lax.psum(numbered, self.axes).reshape(-1, *x.shape[1:])
+            return jax.lax.psum(numbered, self.axes).reshape(-1, *x.shape[1:]).astype(x.dtype)
 
         return jax.tree.map(gather, tree)
+
+    def _exchanged(self, tree: Any, number: Int[Array, " N"], add: Callable[[jax.Array], jax.Array]) -> Any:
+        """Rows of all devices' blocks, as the sum that `add` makes of every device's own ones.
+
+        One collective moves all leaves, as integers, so that each bit arrives.
+        """
+        leaves, structure = jax.tree.flatten(tree)
+        at = number - self._first(leaves[0])
+        here = (at >= 0) & (at < len(leaves[0]))
+        columns = [_as_integers(x[jnp.where(here, at, 0)]) for x in leaves]
+        ends = np.cumsum([x.shape[1] for x in columns])
+        sent = jnp.where(here[:, None], jnp.concatenate(columns, axis=1), 0)
+        parts = jnp.split(add(sent), ends[:-1], axis=1)
+        return structure.unflatten([_from_integers(part, like) for part, like in zip(parts, leaves)])
 
     def sum(self, tree: Any) -> Any:
         """Sum over shards."""
@@ -91,20 +154,9 @@ class Shards:
         """Maximum over shards."""
         return tree if self.count == 1 else jax.lax.pmax(tree, self.axes)
 
-    def any(self, x: Bool[Array, "..."]) -> Bool[Array, ""]:
-        """Whether `x` is true anywhere on the devices that shard the same parameters.
-
-        A branch that all-gathers parameters must use this: a device that enters it alone would deadlock.
-        """
-        return self.fsdp_max(jnp.any(x).astype(jnp.int32)) > 0
-
-    def fsdp_max(self, x: Int[Array, ""]) -> Int[Array, ""]:
-        """Maximum over the devices that shard the same parameters, for branches as in `any`."""
-        return jax.lax.pmax(x, FSDP) if self._sharded_params else x
-
     def after(self, done: Any, tree: Any) -> Any:
         """`tree`, made to depend on `done`, so that loops with collectives that read it start after `done`."""
-        return after(done, tree) if self._sharded_params or self.sequence else tree
+        return after(done, self.varying_rows(tree)) if self.count > 1 or self.sequence else tree
 
     def varying(self, tree: Any) -> Any:
         """Marks replicated values as varying over devices, so that loops and gradients treat them as such."""
@@ -123,10 +175,16 @@ class Shards:
         """Mesh axes over which devices compute different shares of a batch."""
         return (*self._row_axes, *self.sequence)
 
-    @property
-    def _sharded_params(self) -> bool:
-        """Whether parameters are sharded and all-gathered."""
-        return self.count > 1 and FSDP in self.axes and jax.lax.axis_size(FSDP) > 1
+
+def _as_integers(x: jax.Array) -> Int[Array, "N columns"]:
+    flat = x.reshape(len(x), -1)
+    return jax.lax.bitcast_convert_type(flat, jnp.int32) if flat.dtype == jnp.float32 else flat.astype(jnp.int32)
+
+
+def _from_integers(x: Int[Array, "N columns"], like: jax.Array) -> jax.Array:
+    """Inverse of `_as_integers`, with the dtype and the trailing axes of `like`."""
+    typed = jax.lax.bitcast_convert_type(x, like.dtype) if like.dtype == jnp.float32 else x.astype(like.dtype)
+    return typed.reshape(-1, *like.shape[1:])
 
 
 def maybe_shard_map(

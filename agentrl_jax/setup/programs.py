@@ -165,6 +165,7 @@ class Programs:
     ) -> Any:
         """(state, trajectory, temperature, key, settings, greedy for ReMax) -> (state, metrics); donates the state.
 
+        Trajectory and temperature are sharded by episode, and every device keeps the rows of its episodes.
         With `algo.mismatch` replay the learner replays the rollout and needs its `engine`.
 
         Raises:
@@ -176,7 +177,7 @@ class Programs:
                 f"{self.shards.count} learners compute in different shapes; use 1 for sequence and tensor, and the "
                 "layout rows"
             )
-        return self._learning("update", update, model, config=config, tx=tx, engine=engine)
+        return self._learning("update", update, model, by_row=2, config=config, tx=tx, engine=engine)
 
     def mutual_information(self, model: ActorCritic, config: PromptInformationConfig) -> Any:
         """(params, reference or None, trajectory, temperature, key) -> metrics; each replica scores its own prompts.
@@ -205,8 +206,10 @@ class Programs:
         """(state, rows, key, steps, lr, max_grad_norm) -> (state, metrics); donates the state."""
         return self._learning("imitation", imitation_steps, model, batch=batch, tx=tx)
 
-    def _learning(self, name: str, function: Callable[..., Any], model: ActorCritic, **options: Any) -> Any:
-        """A program that updates the state and keeps its sharding."""
+    def _learning(
+        self, name: str, function: Callable[..., Any], model: ActorCritic, *, by_row: int = 0, **options: Any
+    ) -> Any:
+        """A program that updates the state and keeps its sharding; its first `by_row` arguments are sharded by row."""
         kind, shape = self.mesh.devices.flat[0].platform, model.decoder
         if refused := refusal(shape.attention, dtype=shape.dtype, head_dim=shape.head_dim, platform=kind):
             raise ValueError(refused)
@@ -220,10 +223,11 @@ class Programs:
         def program(state, *arguments):
             shardings = self.placement(state, model.decoder)
             specs = layout.specs_over(shardings, axes) if self.mesh.size > 1 else None
+            rows = (Spec(self.shards.axes) if self.shards.count > 1 else Spec(),) * by_row
             shared = maybe_shard_map(
                 lambda state, arguments: per_device(state, *arguments),
                 self.mesh,
-                (specs, Spec()),
+                (specs, (*rows, *(Spec() for _ in arguments[by_row:]))),
                 (specs, Spec()),
                 axes=axes,
                 replicated_results=True,

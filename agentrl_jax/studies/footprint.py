@@ -99,10 +99,11 @@ class Footprint:
         # A device's part of the tables and their gradient, and two layers: one is gathered while the other is computed.
         tables, layers = sizes.outer / mesh.fsdp, sizes.layers / self.run.model.decoder.num_layers
         gathered = 2 * tables + 2 * layers if mesh.fsdp > 1 else 0
-        data = sum(
+        rows = sum(
             math.prod(x.shape) * np.dtype(x.dtype).itemsize
             for x in jax.tree.leaves((self.run.trajectory, self.run.batch))
         )
+        data = rows * mesh.sequence * mesh.tensor / self.config.devices
         return self._resident + 2 * sizes.trained + fixed / mesh.fsdp + max(of_rows, 0.0) + gathered + data
 
     @property

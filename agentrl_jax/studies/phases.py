@@ -24,6 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from agentrl_jax.learner import state as states
+from agentrl_jax.learner.trained_rows import trained_rows
 from agentrl_jax.learner.update import gradient
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.decoder import Remat
@@ -164,7 +165,8 @@ class PhaseBuilder:
         settings = jax.eval_shape(lambda: build.update_settings(self.config, 1.0))
 
         def program(state, batch, settings):
-            return gradient(state, batch, settings, self.model, config, Shards())
+            trained = trained_rows(batch.mask, batch.position, rows, Shards())
+            return gradient(state, batch, trained, trained.order, settings, self.model, config, Shards())
 
         # The gradient does not read the optimizer's state.
         state = self.state.replace(opt_state=None)

@@ -17,6 +17,7 @@ from agentrl_jax.config import Config, validate
 from agentrl_jax.learner import state
 from agentrl_jax.learner.batch import Batch, make_batch
 from agentrl_jax.learner.state import TrainState
+from agentrl_jax.learner.trained_rows import TrainedRows
 from agentrl_jax.models import actor_critic, decoder
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.published import PUBLISHED
@@ -184,9 +185,18 @@ class AbstractRun:
         ids = jax.eval_shape(lambda: build.training_ids(self.config))
         return jax.eval_shape(lambda ids: empty_trajectory(env, ids, engine.max_turns, engine.max_response_tokens), ids)
 
-    @functools.cached_property
+    @property
     def batch(self) -> Batch:
-        """Shapes of the rows of an update."""
+        """Shapes of the rows of all devices in an update."""
+        return self._made[0]
+
+    @property
+    def trained(self) -> int:
+        """Number of these rows to train on."""
+        return len(self._made[1].order)
+
+    @functools.cached_property
+    def _made(self) -> tuple[Batch, TrainedRows]:
         config, group_size = self.config, self.config.rollout.group_size
         learner, settings = build.learner_config(config), jax.eval_shape(lambda: build.update_settings(config, 1.0))
         temperature = jax.ShapeDtypeStruct((self.episodes,), jnp.float32)
@@ -198,7 +208,7 @@ class AbstractRun:
 
         def made(state, trajectory, temperature, settings, greedy):
             arguments = state, trajectory, temperature, settings, self.model, learner, Shards(), None, greedy
-            return make_batch(*arguments)[0]
+            return make_batch(*arguments)[:2]
 
         return jax.eval_shape(made, self.state, self.trajectory, temperature, settings, greedy)
 
@@ -232,7 +242,7 @@ class AbstractRun:
 
         def update(state, trajectory, temperature, *arguments):
             report(f"compiling the update for {self.mesh.size} devices")
-            plans.append(_compiled(learn, state, trajectories[0], self._at(temperature, Spec()), *arguments))
+            plans.append(_compiled(learn, state, trajectories[0], self._at(temperature, rows), *arguments))
             return state, {}
 
         settings = jax.eval_shape(

@@ -234,7 +234,7 @@ def _batches(config: Config, run: AbstractRun) -> Iterator[Config]:
     """The valid configurations with other slots and gradient accumulation, the file's own included."""
     groups, group_size = config.groups, config.rollout.group_size
     replicas, learners = _replicas(config), _learners(config)
-    minibatch = run.batch.tokens.shape[0] // (config.algo.minibatches * learners)
+    minibatch = run.trained // (config.algo.minibatches * learners)
     steps = {config.algo.grad_accum_steps} | {n for n in divisors(max(minibatch, 1)) if n & (n - 1) == 0}
     parts = [parts for parts in (2, 4) if groups % (replicas * parts) == 0]
     slots = {config.rollout.slots, 0} | {groups // replicas // n * group_size for n in parts}
@@ -311,7 +311,7 @@ def _rows(config: Config, run: AbstractRun) -> int:
 
 def _microbatch(config: Config, run: AbstractRun) -> int:
     algo = config.algo
-    return run.batch.tokens.shape[0] // (algo.minibatches * algo.grad_accum_steps * _learners(config))
+    return run.trained // (algo.minibatches * algo.grad_accum_steps * _learners(config))
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float, int]:

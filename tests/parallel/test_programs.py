@@ -20,7 +20,7 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.parallel.mesh import MESH_AXES, make_mesh
-from agentrl_jax.rollout.packing import Sequences
+from agentrl_jax.rollout.packing import Sequences, pack_trajectories
 from agentrl_jax.setup import build
 from agentrl_jax.setup.programs import Programs, total_stats
 from agentrl_jax.text.tokenizer import padded
@@ -111,8 +111,9 @@ def assert_same_update(one, other):
 )
 def test_an_update_is_that_of_one_device(name, devices, fsdp, tensor):
     """Half of the episodes have long responses, half short ones."""
-    spread = step_on(devices, fsdp, tensor, MODELS[name])
-    assert_same_update(step_on(1, 1, 1, MODELS[name]), spread)
+    changes = {"group_size": 2} if devices // tensor > made_up.GROUPS else {}
+    spread = step_on(devices, fsdp, tensor, MODELS[name], **changes)
+    assert_same_update(step_on(1, 1, 1, MODELS[name], **changes), spread)
     _check_layout(spread[2], fsdp, tensor)
 
 
@@ -187,6 +188,18 @@ def _check_layout(state, fsdp, tensor):
             names = jax.tree_util.keystr(path)
             if names.endswith("['gate']"):
                 assert parts == fsdp * tensor, names
+
+
+def test_no_device_holds_the_rows_of_all_devices():
+    """An update on 4 devices has its trajectories by row, and no array of all episodes' tokens."""
+    changes = {"minibatches": 2, "grad_accum_steps": 2}
+    programs, program = programs_on(4, 2, 1, NO_GATHER, PLAIN, 1, **changes)
+    state = drawn_state(NO_GATHER)
+    placed = jax.device_put(state, programs.placement(state, SHAPE))
+    compiled = program.lower(placed, TRAJECTORY, ONES, KEY, made_up.settings()).compile()
+    text, length = compiled.as_text(), pack_trajectories(TRAJECTORY, "full").tokens.shape[1]
+    assert f"[{EPISODES // 4},{length}]" in text
+    assert f"[{EPISODES},{length}]" not in text
 
 
 @pytest.mark.slow

@@ -77,17 +77,23 @@ def step_of(state, model=MODEL):
     return jax.tree.map(jnp.subtract, state.params, fresh_state(model).params)
 
 
-@pytest.mark.parametrize("devices", [2, 8])
-def test_devices_change_nothing(base, devices):
+@pytest.mark.parametrize(("devices", "group_size"), [(2, GROUP_SIZE), (8, 2)])
+def test_devices_change_nothing(learn, devices, group_size):
     """Half of the devices have long responses, half short ones, so means per device would be wrong."""
-    programs = Programs(make_mesh(devices))
-    program = programs.update(MODEL, BASE, PLAIN)
+    programs, base = Programs(make_mesh(devices)), learn(group_size=group_size)
+    program = programs.update(MODEL, BASE.replace(group_size=group_size), PLAIN)
     arguments = (fresh_state(), TRAJECTORY, ONES, KEY, settings())
     compiled = program.lower(*arguments).compile()
     state, metrics = compiled(*arguments)
     assert_close(step_of(base[0]), step_of(state))
     for name, value in base[1].items():
         np.testing.assert_allclose(metrics[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_groups_that_devices_would_share_are_refused():
+    program = Programs(make_mesh(8)).update(MODEL, BASE, PLAIN)
+    with pytest.raises(ValueError, match=r"16 episodes in groups of 4 cannot be divided among 8 .*multiple of 32"):
+        program(fresh_state(), TRAJECTORY, ONES, KEY, settings())
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])

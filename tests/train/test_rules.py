@@ -151,13 +151,14 @@ def test_what_groups_are_ranked_by(kind):
     grouped = values[kind.removesuffix("_std")].reshape(GROUPS, GROUP_SIZE)
     scores = grouped.std(axis=1, ddof=1) if kind == "entropy_std" else grouped.mean(axis=1)
     expected = sorted(np.argsort(-scores, kind="stable")[:2])
-    assert sorted(set((np.asarray(kept.source) // GROUP_SIZE).tolist())) == expected
+    trained = np.flatnonzero(np.asarray(kept.mask).any(axis=1))
+    assert sorted(set((trained // GROUP_SIZE).tolist())) == expected
 
 
 def test_members_within_groups_are_chosen_by_their_returns(learn):
     _, metrics, _ = learn(rule(advantage=Rloo(), filter_group_size=2))
     batch = batch_of(rule(advantage=Rloo(), filter_group_size=2))
-    trained = np.asarray(batch.source)[np.asarray(batch.mask).any(axis=1)]
+    trained = np.flatnonzero(np.asarray(batch.mask).any(axis=1))
     assert np.bincount(trained // GROUP_SIZE, minlength=GROUPS).tolist() == [2] * GROUPS
     assert metrics["update/trained_tokens"] == np.asarray(MET.response.length).sum(axis=1)[trained].sum()
 
@@ -165,19 +166,9 @@ def test_members_within_groups_are_chosen_by_their_returns(learn):
 def per_turn(config, trajectory=MET):
     """Advantage of every turn's first token, [E, T]; NaN if no token was sampled."""
     batch = batch_of(config, trajectory)
-    episode, turns = np.asarray(batch.source), TURNS
-    found = np.full((EPISODES, TURNS), np.nan)
-    for row, source in enumerate(episode):
-        mask, advantage = np.asarray(batch.mask[row]), np.asarray(batch.advantage[row])
-        if config.context == "single_turn":
-            if mask.any():
-                found[source // turns, source % turns] = advantage[0]
-        else:
-            for turn in range(turns):
-                slot = turn * (len(mask) // turns)
-                if mask[slot]:
-                    found[source, turn] = advantage[slot]
-    return found
+    # The rows of an episode are contiguous, and so are the positions of a turn.
+    mask, advantage = (np.asarray(x).reshape(EPISODES, TURNS, -1)[..., 0] for x in (batch.mask, batch.advantage))
+    return np.where(mask, advantage, np.nan)
 
 
 @pytest.mark.parametrize("anchor", ["state", "observation"])
@@ -200,12 +191,9 @@ def test_turns_are_compared_in_their_states_in_both_contexts(anchor):
     assert np.abs(np.asarray(of_turns)).max() > 0.1 or anchor == "observation"
 
 
-def of_slots(x, batch, config):
-    """Rearranges rows [N, K] to the response positions of every episode, [E, T * L]."""
-    of_episode = TURNS if config.context == "single_turn" else 1
-    found = np.full((EPISODES * of_episode, x.shape[1]), np.nan)
-    found[np.asarray(batch.source)] = np.where(np.asarray(batch.mask), np.asarray(x), np.nan)
-    return found.reshape(EPISODES, -1)
+def of_slots(x, batch):
+    """Rows [N, K] at the response positions of every episode, [E, T * L]; NaN where nothing is trained."""
+    return np.where(np.asarray(batch.mask), np.asarray(x), np.nan).reshape(EPISODES, -1)
 
 
 def token_before(tokens, position):
@@ -234,8 +222,8 @@ def test_the_target_of_a_cut_off_episode_goes_on_with_the_value_of_its_last_obse
     program = jax.jit(
         lambda numbers: make_batch(fresh_state(), CUT_OFF, ONES, numbers, MODEL, config, Shards(), None, None)
     )
-    batch, metrics = program(settings(gamma=0.5))
-    target = of_slots(batch.target, batch, config)
+    batch, _, metrics = program(settings(gamma=0.5))
+    target = of_slots(batch.target, batch)
     earned = np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     value = np.cos(FINAL[np.arange(EPISODES), FINAL_LENGTH - 1]) * (FINAL_LENGTH > 0)
     trained = np.isfinite(target).any(axis=1)
@@ -289,7 +277,7 @@ def test_how_an_episode_is_cut_into_rows_changes_no_advantage(changes, monkeypat
             lambda: make_batch(state, trajectory, ONES, numbers, model_of(of), of, Shards(), None, greedy)[0]
         )
         batch = program()
-        return [of_slots(x, batch, of) for x in (batch.advantage, batch.target)]
+        return [of_slots(x, batch) for x in (batch.advantage, batch.target)]
 
     whole, cut = found("full"), found("single_turn")
     np.testing.assert_allclose(cut, whole, atol=1e-5)
@@ -316,7 +304,7 @@ def test_remax_takes_the_greedy_return_off(learn):
     expected = earned - jnp.repeat(earned[1::GROUP_SIZE], GROUP_SIZE)
     found = np.where(np.asarray(batch.mask).any(axis=1), np.asarray(batch.advantage)[:, 0], np.nan)
     kept = np.isfinite(found)
-    np.testing.assert_allclose(found[kept], np.asarray(expected)[np.asarray(batch.source)][kept], atol=1e-6)
+    np.testing.assert_allclose(found[kept], np.asarray(expected)[kept], atol=1e-6)
     with pytest.raises(ValueError, match="greedy episode"):
         batch_of(config)
 
@@ -331,9 +319,9 @@ def test_turn_ends_are_those_of_the_trajectory(advantage):
     rewards = np.asarray(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0))
     to_come = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
     slots = batch.mask.shape[1] // TURNS
-    for row, source in enumerate(np.asarray(batch.source)):
+    for row in range(EPISODES):
         mask = np.asarray(batch.mask[row])
-        expected = np.repeat(to_come[source], slots)
+        expected = np.repeat(to_come[row], slots)
         np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], expected[mask], atol=1e-5)
 
 
@@ -349,9 +337,9 @@ def test_returns_are_normalized_among_those_that_belong_together(grouping):
     earned = np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     label = {"state": np.arange(EPISODES) // GROUP_SIZE, "task": np.asarray(tasks), "batch": np.zeros(EPISODES, int)}
     centered = earned - np.array([earned[label[grouping] == one].mean() for one in label[grouping]])
-    for row, source in enumerate(np.asarray(batch.source)):
+    for row in range(EPISODES):
         mask = np.asarray(batch.mask[row])
-        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centered[source], atol=1e-5)
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask], centered[row], atol=1e-5)
 
 
 @pytest.mark.parametrize("dropped", ["broken", "filtered", "filtered group"])
@@ -367,15 +355,15 @@ def test_returns_are_normalized_among_those_that_are_learned_from(grouping, drop
     failed = MET.turn.failed.at[1, 0].set(dropped == "broken")
     batch = batch_of(config, MET.replace(turn=MET.turn.replace(failed=failed)), settings(filter_value=3.0))
     mask = np.asarray(batch.mask)
-    learned = np.isin(np.arange(EPISODES), np.asarray(batch.source)[mask.any(axis=1)])
+    learned = mask.any(axis=1)
     assert 0 < EPISODES - learned.sum() <= GROUPS
     earned = np.asarray(jnp.sum(jnp.where(MET.turn_mask, MET.turn.reward - 0.1 * MET.turn.format_error, 0.0), axis=1))
     label = np.arange(EPISODES) // GROUP_SIZE if grouping == "state" else np.zeros(EPISODES, int)
     centered = [
         earned[i] - earned[learned & (label == label[i])].mean() if learned[i] else 0.0 for i in range(EPISODES)
     ]
-    for row, source in enumerate(np.asarray(batch.source)):
-        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centered[source], atol=1e-5)
+    for row in range(EPISODES):
+        np.testing.assert_allclose(np.asarray(batch.advantage[row])[mask[row]], centered[row], atol=1e-5)
 
 
 @pytest.mark.parametrize(
