@@ -122,7 +122,7 @@ class Shards:
         ends = np.cumsum([x.shape[1] for x in columns])
         sent = jnp.where(here[:, None], jnp.concatenate(columns, axis=1), 0)
         parts = jnp.split(add(sent), ends[:-1], axis=1)
-        return structure.unflatten([_from_integers(part, like) for part, like in zip(parts, leaves)])
+        return jax.tree.unflatten(structure, [_from_integers(part, like) for part, like in zip(parts, leaves)])
 
     def sum(self, tree: Any) -> Any:
         """Sum over shards."""
