@@ -35,9 +35,10 @@ Visible = Bool[Array, "#B C S"]
 
 
 class Segment(NamedTuple):
-    """A part of the positions that queries read: of each row, or, with shared keys and values, of all rows."""
+    """A part of the positions that queries read: of each row, of groups of contiguous rows, or of all rows together."""
 
     key: CachedKeys | SharedKeys
+    """With fewer leading entries than there are rows, each is read by the rows of a group."""
     value: CachedKeys | SharedKeys
     visible: Visible
     """The positions that each query sees; at least one of all segments."""
@@ -109,7 +110,19 @@ def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool)
             for x in _weighted(scores + bias, segment.value, rows.dtype)
         )
         return values, highest, total
-    return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value, rows.dtype)
+    members = len(rows) // segment.key.shape[0]
+    if members == 1:
+        return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value, rows.dtype)
+    # One product for the queries of a group.
+    _, kv_heads, queries, head_dim = rows.shape
+    joined = rows.reshape(-1, members, kv_heads, queries, head_dim).swapaxes(1, 2)
+    scores = attention_scores(joined.reshape(-1, kv_heads, members * queries, head_dim), segment.key)
+    bias = bias.reshape(-1, 1, members * queries, bias.shape[2])
+    values, highest, total = (
+        x.reshape(-1, kv_heads, members, queries, x.shape[3]).swapaxes(1, 2).reshape(*rows.shape[:3], x.shape[3])
+        for x in _weighted(scores + bias, segment.value, rows.dtype)
+    )
+    return values, highest, total
 
 
 def _weighted(
@@ -125,22 +138,36 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
     _, chunk, heads, _ = query.shape
     if chunk == 1:
         return attend_segments(query, segments)
-    shared = [segment for segment in segments if segment.key.ndim == 3]
-    own = [segment for segment in segments if segment.key.ndim == 4]
+    rows = len(query)
+    own = [segment for segment in segments if segment.key.ndim == 4 and segment.key.shape[0] == rows]
+    shared = [segment for segment in segments if segment.key.ndim == 3 or segment.key.shape[0] < rows]
+    members = max([rows // segment.key.shape[0] for segment in shared if segment.key.ndim == 4], default=1)
 
-    def of_some(query, seen, arrays):
-        parts = [segment._replace(visible=visible) for segment, visible in zip(shared, seen)]
-        parts += [Segment(*some)._replace(used=segment.used) for segment, some in zip(own, arrays)]
+    def of_some(query, row, seen, arrays):
+        def of_groups(x):
+            return jax.lax.dynamic_slice_in_dim(x, row[0] // members, max(len(row) // members, 1))
+
+        parts = [Segment(*some)._replace(used=segment.used) for segment, some in zip(own, arrays)]
+        for segment, visible in zip(shared, seen):
+            pair = segment[:2] if segment.key.ndim == 3 else jax.tree.map(of_groups, segment[:2])
+            parts.append(Segment(*pair, visible))
         return attend_segments(query, parts)
 
     most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
-    return by_rows(most, of_some, query, [segment.visible for segment in shared], [segment[:3] for segment in own])
+    seen = [segment.visible for segment in shared]
+    return by_rows(most, of_some, query, jnp.arange(rows), seen, [segment[:3] for segment in own], members=members)
 
 
-def by_rows(most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any) -> jax.Array:
-    """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast."""
+def by_rows(
+    most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any, members: int = 1
+) -> jax.Array:
+    """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast.
+
+    Rows are in groups of `members`, and a part has whole groups or is inside of one.
+    """
     batch = len(query)
-    at_once = max(n for n in range(1, min(max(most, 1), batch) + 1) if batch % n == 0)
+    parts = (n for n in range(1, min(max(most, 1), batch) + 1) if batch % n == 0)
+    at_once = max(n for n in parts if n % members == 0 or members % n == 0)
 
     def split(x):
         return jnp.broadcast_to(x, (batch, *x.shape[1:])).reshape(-1, at_once, *x.shape[1:])

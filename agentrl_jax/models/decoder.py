@@ -256,7 +256,7 @@ def forward_with_cache(
     for a row with 0 the cache is unchanged. Returns the hidden states (arbitrary beyond `count`) and the cache.
     """
     columns = jnp.arange(tokens.shape[1])
-    first = _prefix_length(prefix, start)
+    first = _prefix_length(prefix, start) + cache.opening_length
     offsets = jnp.where(columns < count[:, None], (start - first)[:, None] + columns, -1)
     stored = start + count
 
@@ -309,7 +309,8 @@ def _read(
     decoding: bool,
 ) -> tuple[Float[Array, "B C D"], KVCache]:
     """Runs all layers on tokens that `write` adds to the cache, whose blocks then end before position `stored`."""
-    first = _prefix_length(prefix, stored)
+    opening = _prefix_length(prefix, stored)
+    first = opening + cache.opening_length
     longest = jnp.max(jnp.where(active, stored - first, 0))
     angles = layers.rotary_angles(positions, config)
     x = matmul.lookup(params["embedding"], tokens, config.dtype)
@@ -319,6 +320,7 @@ def _read(
         cache = write(cache, index, key, value)
         segments = cache.block_segments(index, positions, first, stored, longest, window)
         segments += [prefix.segment(index, positions, window)] if prefix else []
+        segments += [cache.opening.segment(index, positions, opening, window)] if cache.opening else []
         segments += [cache.response_segment(index, positions, stored, window)] if decoding else []
         x = layers.finish(weights, config, x, attention.attend_cached(query, segments))
     return layers.rms_norm(x, params["final_norm"], config.norm_eps), cache

@@ -1,11 +1,11 @@
 """Keys and values of the tokens that a model has read, in segments that are read and written where they are needed.
 
-A row's context is a prefix, which many rows share and no row stores; what it has read and written since, in blocks of
-equal size (the last may be smaller), of which only the filled ones are read; and the response that is being decoded, in
-a buffer that is small enough to be rewritten at every token.
+A row's context is a prefix, which many rows share and no row stores; an opening, which the rows of a group share; what
+it has read and written since, in blocks of equal size (the last may be smaller), of which only the filled ones are
+read; and the response that is being decoded, in a buffer that is small enough to be rewritten at every token.
 
-Shapes: `B` rows, `C` tokens of a chunk, `R` prefixes of at most `P` tokens, `W` positions of a block, `L` tokens of a
-response; `K` key-value heads and `Dh` as in `layers`.
+Shapes: `B` rows in `Gr` groups of contiguous rows, `C` tokens of a chunk, `R` prefixes of at most `P` tokens, openings
+of at most `O` tokens, `W` positions of a block, `L` tokens of a response; `K` key-value heads and `Dh` as in `layers`.
 """
 
 import jax
@@ -43,6 +43,25 @@ class SharedPrefix(struct.PyTreeNode):
         return Segment(key, value, own[:, None] & visible(position[None], positions, window))
 
 
+class Opening(struct.PyTreeNode):
+    """Keys and values of what the rows of a group read first, stored once for the group."""
+
+    layers: tuple[tuple[CachedKeys, CachedKeys], ...]
+    """By layer: leaves [Gr, K, O, Dh], scales of integers 1 for Dh."""
+    length: Int[Array, " Gr"]
+
+    def of_rows(self, rows: int) -> Int[Array, " B"]:
+        """The length for each of so many rows."""
+        return jnp.repeat(self.length, rows // len(self.length))
+
+    def segment(self, layer: int, positions: Int[Array, "B C"], start: Int[Array, " B"], window: int) -> Segment:
+        """The openings of one layer, which begin at position `start`, as queries of the rows see them."""
+        key, value = self.layers[layer]
+        column = jnp.arange(key.shape[2])
+        inside = (column < self.of_rows(len(start))[:, None])[:, None]
+        return Segment(key, value, inside & visible(start[:, None] + column, positions, window))
+
+
 class KVCache(struct.PyTreeNode):
     """Keys and values that rows store; leaves have the shape [B, K, positions, Dh], scales of integers 1 for Dh."""
 
@@ -50,21 +69,36 @@ class KVCache(struct.PyTreeNode):
     """Keys and values by layer and block."""
     response: tuple[tuple[CachedKeys, CachedKeys], ...]
     """By layer; L positions, which may be 0."""
+    opening: Opening | None = None
+    """None if every row stores what it reads first."""
+
+    @property
+    def opening_length(self) -> Int[Array, " B"]:
+        """Tokens of each row's opening; 0 without."""
+        rows = self.response[0][0].shape[0]
+        return jnp.zeros(rows, jnp.int32) if self.opening is None else self.opening.of_rows(rows)
 
     @property
     def block(self) -> int:
         """Positions W of a block."""
         return self.blocks[0][0][0].shape[2]
 
-    def first(self, rows: int, length: int) -> "KVCache":
-        """The first rows, with only the blocks of the first `length` positions."""
+    def first(self, groups: int, length: int) -> "KVCache":
+        """A cache for a row of each group to read its first tokens, at most `length`; they are its only blocks."""
+        response = jax.tree.map(lambda x: x[:groups], self.response)
+        if self.opening is not None:
+            return KVCache(tuple((pair,) for pair in self.opening.layers), response)
         number = -(-length // self.block)
-        return jax.tree.map(lambda x: x[:rows], self.replace(blocks=tuple(layer[:number] for layer in self.blocks)))
+        blocks = tuple(layer[:number] for layer in self.blocks)
+        return KVCache(jax.tree.map(lambda x: x[:groups], blocks), response)
 
-    def with_first(self, first: "KVCache") -> "KVCache":
-        """This cache with its first blocks replaced by those of another one."""
-        number = len(first.blocks[0])
-        return self.replace(blocks=tuple(new + old[number:] for new, old in zip(first.blocks, self.blocks)))
+    def with_first(self, first: "KVCache", length: Int[Array, " Gr"]) -> "KVCache":
+        """This cache when all rows of each group have read the `length` tokens that a row of `first` has."""
+        if self.opening is not None:
+            return self.replace(opening=Opening(tuple(pair for (pair,) in first.blocks), length))
+        members, number = self.response[0][0].shape[0] // len(length), len(first.blocks[0])
+        blocks = jax.tree.map(lambda x: jnp.repeat(x, members, axis=0), first.blocks)
+        return self.replace(blocks=tuple(new + old[number:] for new, old in zip(blocks, self.blocks)))
 
     def write(self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"]) -> "KVCache":
         """Writes a chunk to the blocks of a layer, each token to its offset; tokens with a negative one are dropped."""

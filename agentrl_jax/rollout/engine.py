@@ -164,9 +164,8 @@ class Engine:
         cache = empty_cache(self.model, self.batched_env, config, slots)
         # The other blocks stay empty, and need not be compiled.
         first = cache.first(task.shape[0], tokens.shape[1])
-        prefilled = self._read(first, task, tokens, self._prefix_length(task), length)
-        logits, first = jax.tree.map(lambda x: jnp.repeat(x, config.group_size, axis=0), prefilled)
-        cache = cache.with_first(first)
+        logits, first = self._read(first, task, tokens, self._prefix_length(task), length)
+        logits, cache = jnp.repeat(logits, config.group_size, axis=0), cache.with_first(first, length)
         episode, sample_keys, zeros = jnp.arange(slots), rng.sample_key(self.key, ids), jnp.zeros(slots, jnp.int32)
         token, logprob = self._next_token(logits, episode, sample_keys, turn=zeros, number=zeros)
         return LoopState(
@@ -332,7 +331,7 @@ class Engine:
             start = jnp.where(pending, prefix, start)
         else:
             answered = jnp.where(pending, state.response.length, 0)
-            cache = cache.store_responses(start - answered - prefix, answered)
+            cache = cache.store_responses(start - answered - prefix - cache.opening_length, answered)
         length = jnp.where(pending, state.message.length, 0)
         logits, cache = self._read(cache, state.ids.task, state.message.tokens, start, length)
         first = parsing.start(self.batched_env.grammars, state.ids.task)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from agentrl_jax.models import decoder
-from agentrl_jax.models.kv_cache import KVCache, SharedPrefix, blocks_allowed, init_cache, shared_prefix
+from agentrl_jax.models.kv_cache import KVCache, Opening, SharedPrefix, blocks_allowed, init_cache, shared_prefix
 from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine_config import EngineConfig, stored_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
@@ -17,10 +17,19 @@ from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
 def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineConfig, rows: int) -> KVCache:
     """The cache with which rows start a rollout; conversations have a block for each turn, if so many are allowed."""
-    length, response = stored_length(batched_env, config), config.max_response_tokens
-    several = config.context == "full" and 1 < config.max_turns <= blocks_allowed(length)
-    block = batched_env.observation_tokens + response if several else 0
-    return init_cache(model, rows, length, response=response, block=block)
+    length, response, turns = stored_length(batched_env, config), config.max_response_tokens, config.max_turns
+    read = batched_env.observation_tokens
+    # A group stores its first observation once; where slots are refilled, the rows of a group are not together.
+    if opening := config.context == "full" and config.group_size > 1 and not config.slots:
+        # An episode of one turn stores nothing, but the buffers must not be empty.
+        length, turns = max(length - read, 1), turns - 1
+    several = config.context == "full" and 1 < turns <= blocks_allowed(length)
+    cache = init_cache(model, rows, length, response=response, block=read + response if several else 0)
+    if not opening:
+        return cache
+    groups = rows // config.group_size
+    blocks = init_cache(model, groups, read, block=read).blocks
+    return cache.replace(opening=Opening(tuple(pair for (pair,) in blocks), jnp.zeros(groups, jnp.int32)))
 
 
 def prefill_prefixes(

@@ -251,7 +251,12 @@ class Programs:
         spec = self.cache_spec(shape)
         if not spec:
             return lambda state: state
-        return lambda state: state.replace(cache=jax.lax.with_sharding_constraint(state.cache, spec))
+
+        def constrain(x):
+            # All but the lengths of openings.
+            return jax.lax.with_sharding_constraint(x, spec) if x.ndim == 4 else x
+
+        return lambda state: state.replace(cache=jax.tree.map(constrain, state.cache))
 
     def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:
         self.compiled[name] = jax.jit(function, **options)

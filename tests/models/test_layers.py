@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agentrl_jax.models import attention, matmul
+from agentrl_jax.models.quantized import quantize
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4])
@@ -53,6 +54,26 @@ def test_only_used_blocks_are_read(chunk, filled, monkeypatch):
         segments.append(attention.Segment(key, value, mask, used if number else None))
     mixed = jax.jit(attention.attend_cached)(query, segments)
     np.testing.assert_allclose(mixed, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize("integers", [False, True], ids=["floats", "integers"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 12], ids=["a row", "no divisor of a group", "a group", "all"])
+def test_rows_of_a_group_read_the_same_keys(rows, chunk, integers, monkeypatch):
+    """Twelve rows in groups of three that share seven keys, beside five of their own, for a few rows at a time."""
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", rows * chunk * 4 * 12)
+    query = jax.random.normal(jax.random.key(0), (12, chunk, 4, 8))
+    shared = [jax.random.normal(jax.random.key(i), (4, 2, 7, 8)) for i in (1, 2)]
+    if integers:
+        shared = [quantize(x, axis=-1) for x in shared]
+    of_rows = [jnp.repeat(x.dequantized(jnp.float32) if integers else x, 3, axis=0) for x in shared]
+    own = [jax.random.normal(jax.random.key(i), (12, 2, 5, 8)) for i in (3, 4)]
+    length = 1 + jnp.arange(12) % 7
+    seen = jnp.broadcast_to((jnp.arange(7) < length[:, None])[:, None], (12, chunk, 7))
+    of_own = attention.visible(jnp.arange(5)[None], (jnp.arange(12) % 4)[:, None] + jnp.arange(chunk))
+    wanted = attention.attend_segments(query, [attention.Segment(*of_rows, seen), attention.Segment(*own, of_own)])
+    found = attention.attend_cached(query, [attention.Segment(*own, of_own), attention.Segment(*shared, seen)])
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 def test_a_single_query_sees_what_it_sees_in_a_chunk():

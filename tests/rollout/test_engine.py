@@ -15,6 +15,7 @@ from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.metrics import trajectory_metrics
 from agentrl_jax.rollout.packing import pack_trajectories
+from agentrl_jax.rollout.prefill import empty_cache
 from agentrl_jax.rollout.returns import Penalties
 from agentrl_jax.rollout.trajectory import TRUNCATIONS
 from agentrl_jax.setup.programs import Programs, total_stats
@@ -105,6 +106,34 @@ def test_position_in_the_batch_changes_no_bit(compiled, policy, batch):
     one = program(policy, KEY, toy_agent.rows(ids, order), toy_agent.settings(8)).trajectory
     other = program(policy, KEY, toy_agent.rows(ids, order[shuffle]), toy_agent.settings(8)).trajectory
     assert differing(toy_agent.rows(one, shuffle), other) == []
+
+
+def test_a_group_stores_its_first_observation_once():
+    """Where slots are refilled, or nothing is kept, every row stores its own."""
+    shape, batched_env = toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV
+    read = batched_env.observation_tokens
+
+    def positions(**changes):
+        cache = empty_cache(shape, batched_env, toy_agent.engine_config(**changes), 16)
+        return sum(key.shape[2] for key, _ in cache.blocks[0]), cache.opening
+
+    alone, none = positions()
+    together, opening = positions(group_size=GROUP_SIZE)
+    assert none is None
+    assert together == alone - read
+    assert opening.layers[0][0].shape[::2] == (16 // GROUP_SIZE, read)
+    for changes in ({"slots": 16}, {"context": "single_turn"}):
+        assert positions(group_size=GROUP_SIZE, **changes)[1] is None
+
+
+def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
+    ids = toy_agent.rows(batch[0], np.arange(16))
+    settings = toy_agent.settings(16)
+    alone, together = (
+        compiled(toy_agent.engine_config(max_turns=1, group_size=size))(policy, KEY, ids, settings)[0]
+        for size in (1, GROUP_SIZE)
+    )
+    assert_same(together, alone)
 
 
 @pytest.mark.parametrize("prefill_threshold", [1.0, 0.3])
