@@ -27,6 +27,8 @@ class Plan:
     """YAML file with the configuration."""
     topology: str = "local"
     """TPU slice such as v5e:4x4 or v5p:4x4x8 (needs the package libtpu), or local for the devices of this machine."""
+    slices: int = 1
+    """Number of such slices. A slower network connects them, and only the axis data crosses it."""
     shape: str | None = None
     """Published model, e.g. qwen2.5-7b, to use instead of the configuration's; only its shape is needed."""
     sweep: bool = False
@@ -56,7 +58,7 @@ def run(words: list[str]) -> None:
     from agentrl_jax.studies.plan_report import as_json, as_table
 
     with refusals():
-        devices, memory = described_devices(command.topology)
+        devices, memory = described_devices(command.topology, command.slices)
         plan = make_plan(config, devices, command.shape, report=_report)
     if command.json:
         print(json.dumps(as_json(plan, memory), allow_nan=False))
@@ -71,7 +73,7 @@ def _sweep(command: Plan, config: Config) -> None:
     from agentrl_jax.studies.sweep_report import as_json, as_table
 
     with refusals():
-        devices, memory = described_devices(command.topology)
+        devices, memory = described_devices(command.topology, command.slices)
         peaks = PEAKS[chip_name(devices[0])]
         compiled = 1 if command.compile is None else command.compile
         found = Sweeper(config, devices, command.shape, _report).rank(memory, peaks, compiled=compiled)

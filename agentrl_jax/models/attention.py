@@ -149,8 +149,9 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
 
         parts = [Segment(*some)._replace(used=segment.used) for segment, some in zip(own, arrays)]
         for segment, visible in zip(shared, seen):
-            pair = segment[:2] if segment.key.ndim == 3 else jax.tree.map(of_groups, segment[:2])
-            parts.append(Segment(*pair, visible))
+            pair = segment.key, segment.value
+            key, value = pair if segment.key.ndim == 3 else jax.tree.map(of_groups, pair)
+            parts.append(Segment(key, value, visible))
         return attend_segments(query, parts)
 
     most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))

@@ -179,7 +179,7 @@ class KVCache(struct.PyTreeNode):
         for number, (key, value) in enumerate(self.blocks[layer]):
             position = first[:, None] + number * self.block + jnp.arange(key.shape[2])
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
-            used = number * self.block < longest if number else None
+            used = number * self.block < longest if number or self.opening is not None else None
             found.append(Segment(key, value, seen, used))
         return found
 

@@ -24,6 +24,11 @@ def simulate_cpu_devices(count: int) -> None:
             jax.config.update("jax_num_cpu_devices", count)
 
 
+def count_slices(devices: Sequence[jax.Device]) -> int:
+    """Number of slices that the devices are in; devices that have none count as one."""
+    return len({getattr(device, "slice_index", 0) for device in devices})
+
+
 def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequence: int = 1, tensor: int = 1) -> Mesh:
     """A mesh with the axes (data, fsdp, sequence, tensor); `data` is the number of devices divided by the others.
 
@@ -42,7 +47,7 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
             allowed = f"{len(present)} or 0" if hosts > 1 else "at most that or 0"
             raise ValueError(f"devices is {devices}, but {here} {len(present)}; set devices to {allowed}")
         devices = present[: devices or None]
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    slices = count_slices(devices)
     if len(devices) % (fsdp * sequence * tensor * slices):
         raise ValueError(
             f"fsdp x sequence x tensor is {fsdp} x {sequence} x {tensor}, which does not divide the {len(devices)} "

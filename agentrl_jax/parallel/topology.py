@@ -15,14 +15,19 @@ class TopologyError(ValueError):
     """The topology cannot be described here."""
 
 
-def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
+def described_devices(name: str, slices: int = 1) -> tuple[list[jax.Device], int | None]:
     """Devices of a topology, and the memory of each in bytes, or None if it is not known.
 
-    `name` is `local` for the devices of this process, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`.
+    `name` is `local` for the devices of this process, or a TPU slice such as `v5e:4x4` or `v5p:4x4x8`, of which there
+    are `slices`.
 
     Raises:
-        TopologyError: the name is unknown, or `libtpu` is not installed.
+        TopologyError: the name is unknown, `slices` is not possible, or `libtpu` is not installed.
     """
+    if slices < 1 or (name == "local" and slices > 1):
+        raise TopologyError(
+            f"slices is {slices} and the topology {name}; expected at least 1 slice, and 1 for the topology local"
+        )
     if name == "local":
         devices = jax.devices()
         stats = devices[0].memory_stats() or {}
@@ -40,7 +45,7 @@ def described_devices(name: str) -> tuple[list[jax.Device], int | None]:
     # Otherwise the library queries the metadata server of the machine and waits for it.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     try:
-        described = topologies.get_topology_desc(platform="tpu", topology_name=name)
+        described = topologies.get_topology_desc(platform="tpu", topology_name=name, num_slices=slices)
     except Exception as error:  # the plug-in may raise any type
         reason = " ".join(str(error).split())[:200]
         raise TopologyError(f"topology {name} is not one that libtpu describes ({reason}); e.g. v5e:4x4") from error

@@ -18,7 +18,7 @@ from agentrl_jax.config import Config, validate
 from agentrl_jax.config.schema import MeshConfig
 from agentrl_jax.errors import UserError
 from agentrl_jax.models import block_attention
-from agentrl_jax.parallel.mesh import make_mesh
+from agentrl_jax.parallel.mesh import count_slices, make_mesh
 from agentrl_jax.parallel.peaks import Peaks
 from agentrl_jax.studies.costs import Cost, CostModel, divisors
 from agentrl_jax.studies.footprint import Footprint, StateSizes, state_sizes
@@ -130,6 +130,7 @@ class Sweeper:
         one = self.config.replace(mesh=config.mesh.replace(fsdp=1, sequence=1, tensor=1, rollout="rows"))
         self.run = AbstractRun(one, make_mesh(devices[:1]), model)
         self.costs = CostModel(self.run, devices, report)
+        self.slices = count_slices(devices)
         self._sizes: dict[MeshConfig, StateSizes] = {}
 
     def rank(self, memory: int | None, peaks: Peaks, *, compiled: int = 1) -> Sweep:
@@ -142,7 +143,7 @@ class Sweeper:
             UserError: no mesh is valid for the configuration and these devices.
         """
         config, run, report = self.config, self.run, self.report
-        found = [self._candidate(made, memory, peaks) for made in _configs(config, run)]
+        found = [self._candidate(made, memory, peaks) for made in _configs(config, run, self.slices)]
         if not found:
             raise UserError(
                 f"no mesh of {len(self.devices)} devices is valid for {config.groups} groups of "
@@ -154,7 +155,7 @@ class Sweeper:
         nearest = None
         if not any(one.fits for one in found):
             report("nothing fits; searching among model.remat full, optim.offload and mesh.rollout wide")
-            wider = [self._candidate(made, memory, peaks) for made in _wider(config, run)]
+            wider = [self._candidate(made, memory, peaks) for made in _wider(config, run, self.slices)]
             nearest = min((one for one in wider if one.fits), key=lambda one: _distance(one, own_values), default=None)
         ranked = sorted(found, key=_rank)
         exact = [one for one in ranked if one.fits][:compiled] or ([nearest] if nearest and compiled else [])
@@ -210,17 +211,17 @@ def _check(config: Config) -> None:
         )
 
 
-def _configs(config: Config, run: AbstractRun) -> Iterator[Config]:
-    """The valid configurations with other meshes and batch sizes."""
-    shape, devices, length = run.model.decoder, config.devices, run.batch.tokens.shape[1]
-    for tensor, sequence in itertools.product(divisors(devices), repeat=2):
+def _configs(config: Config, run: AbstractRun, slices: int) -> Iterator[Config]:
+    """The valid configurations with other meshes and batch sizes; of several slices, only `data` crosses them."""
+    shape, of_slice, length = run.model.decoder, config.devices // slices, run.batch.tokens.shape[1]
+    for tensor, sequence in itertools.product(divisors(of_slice), repeat=2):
         # A head is never split; a matrix that does not divide is not sharded, which wastes the devices.
         if shape.num_kv_heads % tensor or shape.mlp_width % tensor:
             continue
         # A piece of a row shorter than a block of queries is not worth its collectives.
-        if devices % (tensor * sequence) or (1 < sequence != config.mesh.sequence and _short(length, sequence)):
+        if of_slice % (tensor * sequence) or (1 < sequence != config.mesh.sequence and _short(length, sequence)):
             continue
-        for fsdp in divisors(devices // (tensor * sequence)):
+        for fsdp in divisors(of_slice // (tensor * sequence)):
             if shape.embed_dim % fsdp == 0 and (fsdp > 1 or config.mesh.rollout == "rows"):
                 mesh = config.mesh.replace(fsdp=fsdp, sequence=sequence, tensor=tensor)
                 yield from _batches(config.replace(mesh=mesh), run)
@@ -248,7 +249,7 @@ def _batches(config: Config, run: AbstractRun) -> Iterator[Config]:
         yield made
 
 
-def _wider(config: Config, run: AbstractRun) -> Iterator[Config]:
+def _wider(config: Config, run: AbstractRun, slices: int) -> Iterator[Config]:
     """As `_configs`, with every way to save memory."""
     remats, offloads = {config.model.remat, "full"}, {config.optim.offload, True}
     for remat, offload, rollout in itertools.product(sorted(remats), sorted(offloads), ("rows", "wide")):
@@ -257,7 +258,7 @@ def _wider(config: Config, run: AbstractRun) -> Iterator[Config]:
             optim=config.optim.replace(offload=offload),
             mesh=config.mesh.replace(rollout=rollout),
         )
-        yield from _configs(changed, run)
+        yield from _configs(changed, run, slices)
 
 
 def _times(config: Config, footprint: Footprint, peaks: Peaks) -> Iterator[PhaseTime]:

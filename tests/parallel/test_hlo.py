@@ -60,6 +60,12 @@ def test_unknown_topologies_are_refused(name):
         described_devices(name)
 
 
+@pytest.mark.parametrize(("name", "slices"), [("local", 2), ("v5e:2x2", 0), ("v5e:2x2", -1)])
+def test_impossible_numbers_of_slices_are_refused(name, slices):
+    with pytest.raises(TopologyError, match=f"slices is {slices} and the topology {name}; expected at least 1 slice"):
+        described_devices(name, slices)
+
+
 def test_the_devices_that_are_here():
     devices, _ = described_devices("local")
     np.testing.assert_array_equal(devices, jax.devices())

@@ -8,11 +8,13 @@ import pytest
 import tiny_run
 
 from agentrl_jax.config import decode
-from agentrl_jax.models import decoder, kv_cache
+from agentrl_jax.models import decoder
 from agentrl_jax.models.published import PUBLISHED
 from agentrl_jax.parallel import hlo
+from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.parallel.topology import GIB, described_devices
-from agentrl_jax.studies.plan import TOKEN_LOOP, make_plan
+from agentrl_jax.rollout.prefill import empty_cache
+from agentrl_jax.studies.plan import TOKEN_LOOP, AbstractRun, make_plan
 from agentrl_jax.studies.plan_report import as_json
 
 
@@ -108,10 +110,11 @@ def test_qwen_on_described_tpus():
     in_token_loop = [one for one in plan.rollout.operations if one.depth >= TOKEN_LOOP]
     gathered = sum(one.size for one in in_token_loop if one.kind == "all-gather")
     assert gathered < 0.01 * plan.rollout_parameters
-    # Keys or values of a block, in their dtype and in f32: one head of 64 numbers of bfloat16 on each device. The
-    # compiler keeps those of some layers in on-chip memory and must write them back.
-    response = plan.rows * config.prompt.max_response_tokens * 64 * 2
-    of_layer = plan.cache // (2 * PUBLISHED["qwen2.5-0.5b"].num_layers)
-    block = (of_layer - response) // kv_cache.MAX_BLOCKS
-    assert not {block, 2 * block} & {one.size for one in in_token_loop if one.kind == "copy"}
+    # Keys or values of openings and blocks, in their dtype and in f32: one head of 64 numbers of bfloat16 on each
+    # device. The compiler keeps responses of some layers in on-chip memory and must write them back.
+    run = AbstractRun(config.replace(devices=16), make_mesh(devices, fsdp=2, tensor=2), "qwen2.5-0.5b")
+    cache = jax.eval_shape(lambda: empty_cache(run.model.decoder, run.batched_env, run.engine, plan.rows))
+    kept = {x.size * 2 // x.shape[1] for x in jax.tree.leaves((cache.blocks, cache.opening.layers))}
+    assert len(kept) > 1
+    assert not (kept | {2 * size for size in kept}) & {one.size for one in in_token_loop if one.kind == "copy"}
     assert not [one for one in plan.rollout.operations if one.kind in hlo.HOST]

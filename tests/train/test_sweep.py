@@ -193,6 +193,13 @@ def test_the_nearest_that_fits_is_named(sweeper, found):
     assert json.loads(json.dumps(as_json(hopeless, 1), allow_nan=False))["candidates"][0]["fits"] is False
 
 
+def test_only_data_crosses_slices(sweeper, found, monkeypatch):
+    monkeypatch.setattr(sweeper, "slices", 2)
+    meshes = {tuple(one.mesh.values()) for one in sweeper.rank(GIB, MACHINE, compiled=0).candidates}
+    assert meshes == {mesh for mesh in (tuple(one.mesh.values()) for one in found.candidates) if mesh[0] % 2 == 0}
+    assert (2, 1, 1, 2) in meshes
+
+
 def test_what_a_sweep_cannot_count_is_refused():
     frozen = CONFIG.replace(model=CONFIG.model.replace(frozen_layers=1))
     with pytest.raises(UserError, match=r"model.frozen_layers is 1"):
