@@ -137,7 +137,7 @@ def make_batch(
     )
     has_tokens, length = jnp.any(batch.mask, axis=1), rows.length.astype(jnp.float32)
     metrics |= {
-        "update/trained_tokens": jnp.sum(trained.tokens, dtype=jnp.float32),
+        "update/trained_tokens": jnp.sum(trained.tokens).astype(jnp.float32),
         "update/row_tokens_mean": masked.moments(length, has_tokens, shards)[0],
         "update/row_tokens_max": masked.largest(length, has_tokens, shards),
     }
@@ -165,7 +165,7 @@ def _choose_episodes(
             of_groups = filters.chosen_groups(scores, rule.kind, value=settings.filter_value, **options)
         chosen &= shards.block(of_groups)[:, None]
     if config.filter_group_size:
-        chosen &= filters.within_groups(groups.scores, groups.valid & chosen, config.filter_group_size)
+        chosen &= filters.within_groups(*groups, config.filter_group_size)
     return chosen, most * config.group_size
 
 

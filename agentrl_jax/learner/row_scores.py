@@ -54,7 +54,7 @@ def score_rows(
     this device's rows (0 for rows that are not trained on), the critic's values of the final states (0 where an episode
     was not truncated), and metrics.
     """
-    mask, order = rows.response_mask, trained.order
+    mask, order, parts = rows.response_mask, trained.order, config.minibatches * config.grad_accum_steps
     params, reference = shards.varying((state.merged_params(), state.reference))
     zeros = shards.varying_rows(jnp.zeros(mask.shape, jnp.float32))
     arrays: Any = mask, (rows.tokens, rows.position), temperature
@@ -73,8 +73,7 @@ def score_rows(
 
             return jax.lax.cond(jnp.any(some[part]), scored, lambda x: x, found), None
 
-        parts = number.reshape(config.minibatches * config.grad_accum_steps, -1)
-        return jax.lax.scan(of_part, found, parts)[0]
+        return jax.lax.scan(of_part, found, number.reshape(parts, -1))[0]
 
     def over_rows(function):
         """Scores [N, K] of this device's rows by a function of mask, rows and temperature."""
@@ -109,11 +108,9 @@ def score_rows(
         params, reference, arrays, final = shards.after(value, (params, reference, arrays, final))
     if final is not None:
         known = shards.all_gather_blocks(final.known[:, 0])
-        # As many as there are rows in the parts, by repeating the last one.
-        number = jnp.minimum(
-            jnp.arange(len(known) + -len(known) % (config.minibatches * config.grad_accum_steps * shards.count)),
-            len(known) - 1,
-        )
+        # One row an episode need not fill the parts on all devices: repeat the last one.
+        more = -len(known) % (parts * shards.count)
+        number = jnp.minimum(jnp.arange(len(known) + more), len(known) - 1)
         of_final = over_parts(
             lambda _, row: actor_critic.values(params, model, *row),
             shards.varying_rows(jnp.zeros(final.known.shape, jnp.float32)),

@@ -227,7 +227,7 @@ def _denominators(trained: TrainedRows, chosen: Int[Array, " n"]) -> losses.Deno
     """Those of the minibatch of the chosen rows."""
     tokens = trained.tokens[chosen]
     return losses.Denominators(
-        tokens=jnp.sum(tokens, dtype=jnp.float32), sequences=jnp.sum(tokens > 0, dtype=jnp.float32)
+        tokens=jnp.sum(tokens).astype(jnp.float32), sequences=jnp.sum(tokens > 0, dtype=jnp.float32)
     )
 
 
