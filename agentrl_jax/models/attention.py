@@ -96,33 +96,27 @@ def _attend_used(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool)
 
 def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
     """Attention of scaled queries over one segment, before division by the sum of the weights."""
+    batch, kv_heads, queries, head_dim = rows.shape
+    if segment.key.ndim == 4 and (members := batch // segment.key.shape[0]) > 1:
+
+        def of_member(rows, seen):
+            return _attend_part(rows, segment._replace(visible=seen), few=False)
+
+        # Products of the same keys with the queries of all members become one product.
+        by_member = (x.reshape(-1, members, *x.shape[1:]) for x in (rows, segment.visible))
+        parts = jax.vmap(of_member, in_axes=1, out_axes=1)(*by_member)
+        return jax.tree.map(lambda x: x.reshape(batch, *x.shape[2:]), parts)
     # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
     bias = jnp.where(segment.visible, 0.0, HIDDEN)
-    bias = jnp.tile(bias, (1, rows.shape[2] // bias.shape[1], 1))
-    if segment.key.ndim == 3:
-        # One product for the queries of all rows; only what is as small as the queries is split into rows again.
-        batch, kv_heads = rows.shape[:2]
-        joined = rows.swapaxes(0, 1).reshape(kv_heads, -1, rows.shape[3])
-        scores = attention_scores(joined, segment.key)
-        bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).reshape(1, -1, bias.shape[2])
-        values, highest, total = (
-            x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1)
-            for x in _weighted(scores + bias, segment.value, rows.dtype)
-        )
-        return values, highest, total
-    members = len(rows) // segment.key.shape[0]
-    if members == 1:
+    if bias.shape[1] > 1:  # a single token needs no copy for each head
+        bias = jnp.tile(bias, (1, queries // bias.shape[1], 1))
+    if segment.key.ndim == 4:
         return _weighted(attention_scores(rows, segment.key, few=few) + bias[:, None], segment.value, rows.dtype)
-    # One product for the queries of a group.
-    _, kv_heads, queries, head_dim = rows.shape
-    joined = rows.reshape(-1, members, kv_heads, queries, head_dim).swapaxes(1, 2)
-    scores = attention_scores(joined.reshape(-1, kv_heads, members * queries, head_dim), segment.key)
-    bias = bias.reshape(-1, 1, members * queries, bias.shape[2])
-    values, highest, total = (
-        x.reshape(-1, kv_heads, members, queries, x.shape[3]).swapaxes(1, 2).reshape(*rows.shape[:3], x.shape[3])
-        for x in _weighted(scores + bias, segment.value, rows.dtype)
-    )
-    return values, highest, total
+    # One product for the queries of all rows; only what is as small as the queries is split into rows again.
+    joined = rows.swapaxes(0, 1).reshape(kv_heads, -1, head_dim)
+    bias = jnp.broadcast_to(bias, (batch, queries, bias.shape[2])).reshape(1, -1, bias.shape[2])
+    parts = _weighted(attention_scores(joined, segment.key) + bias, segment.value, rows.dtype)
+    return jax.tree.map(lambda x: x.reshape(kv_heads, batch, -1, x.shape[2]).swapaxes(0, 1), parts)
 
 
 def _weighted(
