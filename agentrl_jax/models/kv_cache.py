@@ -71,6 +71,8 @@ class KVCache(struct.PyTreeNode):
     """By layer; L positions, which may be 0."""
     opening: Opening | None = None
     """None if every row stores what it reads first."""
+    skips: bool = struct.field(default=True, pytree_node=False)
+    """Blocks that no row has reached are not read."""
 
     @property
     def opening_length(self) -> Int[Array, " B"]:
@@ -87,10 +89,10 @@ class KVCache(struct.PyTreeNode):
         """A cache for a row of each group to read its first tokens, at most `length`; they are its only blocks."""
         response = jax.tree.map(lambda x: x[:groups], self.response)
         if self.opening is not None:
-            return KVCache(tuple((pair,) for pair in self.opening.layers), response)
+            return self.replace(blocks=tuple((pair,) for pair in self.opening.layers), response=response, opening=None)
         number = -(-length // self.block)
         blocks = tuple(layer[:number] for layer in self.blocks)
-        return KVCache(jax.tree.map(lambda x: x[:groups], blocks), response)
+        return self.replace(blocks=jax.tree.map(lambda x: x[:groups], blocks), response=response)
 
     def with_first(self, first: "KVCache", length: Int[Array, " Gr"]) -> "KVCache":
         """This cache when all rows of each group have read the `length` tokens that a row of `first` has."""
@@ -173,14 +175,15 @@ class KVCache(struct.PyTreeNode):
     ) -> list[Segment]:
         """The blocks of a layer, which hold positions from `first` to before `stored`, as queries see them.
 
-        Blocks beyond the first `longest` positions are not used.
+        Blocks beyond the first `longest` positions are skipped, if any are.
         """
         found = []
         for number, (key, value) in enumerate(self.blocks[layer]):
             position = first[:, None] + number * self.block + jnp.arange(key.shape[2])
             seen = visible(position, positions, window) & (position < stored[:, None])[:, None]
-            used = number * self.block < longest if number or self.opening is not None else None
-            found.append(Segment(key, value, seen, used))
+            # Without an opening, the first block is read by every row.
+            always = not self.skips or (number == 0 and self.opening is None)
+            found.append(Segment(key, value, seen, None if always else number * self.block < longest))
         return found
 
     def response_segment(

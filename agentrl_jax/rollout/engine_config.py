@@ -31,6 +31,9 @@ class EngineConfig:
     chunk: int = 0
     """Observations are prefilled in chunks of this many tokens, until the longest is read; 0 for the full width O at
     once. Chunks avoid padding where observations differ much in length."""
+    skips_blocks: bool = True
+    """Whether the cache has a block for each turn, of which only those that some row has reached are read. On an
+    accelerator the branches keep the next block from being fetched in advance; without them there are two blocks."""
     context_tokens: int = 0
     """Maximum tokens of a context; an episode whose next turn might need more is truncated. 0 for the longest context
     that can occur."""

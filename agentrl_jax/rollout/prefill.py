@@ -14,17 +14,24 @@ from agentrl_jax.models.shape import DecoderConfig
 from agentrl_jax.rollout.engine_config import EngineConfig, stored_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv
 
+LONGEST_READ_WHOLE = 4096
+"""Positions of a row above which unused blocks are skipped in any case: reading them then takes most of a step."""
+
 
 def empty_cache(model: DecoderConfig, batched_env: BatchedEnv, config: EngineConfig, rows: int) -> KVCache:
-    """The cache with which rows start a rollout; conversations have a block for each turn, if so many are allowed."""
+    """The cache with which rows start a rollout; see `EngineConfig.skips_blocks`."""
     length, response, turns = stored_length(batched_env, config), config.max_response_tokens, config.max_turns
     read = batched_env.observation_tokens
     # A group stores its first observation once; where slots are refilled, the rows of a group are not together.
     if opening := config.context == "full" and config.group_size > 1 and not config.slots:
         # An episode of one turn stores nothing, but the buffers must not be empty.
         length, turns = max(length - read, 1), turns - 1
-    several = config.context == "full" and 1 < turns <= blocks_allowed(length)
-    cache = init_cache(model, rows, length, response=response, block=read + response if several else 0)
+    block, skips = 0, config.skips_blocks or length > LONGEST_READ_WHOLE
+    if not skips:
+        block = -(-length // min(2, blocks_allowed(length)))
+    elif config.context == "full" and 1 < turns <= blocks_allowed(length):
+        block = read + response
+    cache = init_cache(model, rows, length, response=response, block=block).replace(skips=skips)
     if not opening:
         return cache
     groups = rows // config.group_size

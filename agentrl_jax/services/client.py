@@ -141,16 +141,22 @@ class ServiceClient:
     def _repeat(
         self, method: str, path: str, body: Any, read: Callable[[Any], Result], deadline: float | None
     ) -> Result:
-        until, pause = self._until(deadline), FIRST_PAUSE
+        until, pause, before = self._until(deadline), FIRST_PAUSE, None
         while True:
             try:
                 return self._once(method, path, body, read, until)
             except _Later as error:
+                before = error
                 wait = pause * random.uniform(0.5, 1.0)  # so that clients do not all retry at once
                 if time.monotonic() + wait >= until:
                     raise Lost(str(error)) from error
                 time.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE)
+            except Lost as error:
+                if before is None:
+                    raise
+                # The last attempt may have had no time to fail as the ones before it did.
+                raise Lost(f"{error}; before that: {before}") from error
 
     def _once(self, method: str, path: str, body: Any, read: Callable[[Any], Result], until: float) -> Result:
         """What `read` finds in the answer to a request; a GET has its body in the query."""

@@ -117,7 +117,7 @@ class Programs:
                 f"host environments need one device a replica, but a mesh {dict(self.mesh.shape)} has {self.replicas} "
                 "replicas; use 1 for its tensor axis, and rows for the rollout's layout"
             )
-        rows = self.rollout_rules.row_axes
+        rows, config = self.rollout_rules.row_axes, self.suited(config)
         constrain_sharding = self._constrain_cache(model.decoder)
 
         def play(policy, key, ids, groups, settings):
@@ -177,7 +177,13 @@ class Programs:
                 f"{self.shards.count} learners compute in different shapes; use 1 for sequence and tensor, and the "
                 "layout rows"
             )
-        return self._learning("update", update, model, by_row=2, config=config, tx=tx, engine=engine)
+        return self._learning(
+            "update", update, model, by_row=2, config=config, tx=tx, engine=engine and self.suited(engine)
+        )
+
+    def suited(self, config: EngineConfig) -> EngineConfig:
+        """The configuration of a rollout with the cache that suits these devices."""
+        return dataclasses.replace(config, skips_blocks=self.mesh.devices.flat[0].platform == "cpu")
 
     def mutual_information(self, model: ActorCritic, config: PromptInformationConfig) -> Any:
         """(params, reference or None, trajectory, temperature, key) -> metrics; each replica scores its own prompts.

@@ -132,7 +132,7 @@ class PhaseBuilder:
         has placeholders; what it computes from them is dropped if nothing reads it.
         """
         run, shape = self.run, self.rollout_shape
-        config = dataclasses.replace(run.engine, slots=rows, group_size=1, chunk=0)
+        config = dataclasses.replace(self.programs.suited(run.engine), slots=rows, group_size=1, chunk=0)
         ids = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((rows,), x.dtype), jax.eval_shape(lambda: build.training_ids(run.config))
         )

@@ -119,7 +119,7 @@ def make_plan(
     cast = jax.eval_shape(lambda p: decoder.as_activations(p, shape), policy)
     rows = run.engine.slots or run.episodes // programs.replicas
     rollout_shape = build.rollout_model(config, run.model).decoder
-    cache = jax.eval_shape(lambda: empty_cache(rollout_shape, run.batched_env, run.engine, rows))
+    cache = jax.eval_shape(lambda: empty_cache(rollout_shape, run.batched_env, programs.suited(run.engine), rows))
     heads = programs.cache_spec(shape)
     return Plan(
         mesh={str(name): size for name, size in mesh.shape.items()},

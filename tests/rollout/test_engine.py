@@ -11,6 +11,7 @@ import toy_agent
 from toy_agent import GROUP_SIZE, TURNS
 
 from agentrl_jax.models import decoder
+from agentrl_jax.models.kv_cache import MAX_BLOCKS, blocks_allowed
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import engine, rng
 from agentrl_jax.rollout.metrics import trajectory_metrics
@@ -39,6 +40,11 @@ def assert_same(a, b):
     """Trajectories of two programs are equal bit for bit, except that log-probabilities may be rounded differently."""
     assert [leaf for leaf in differing(a, b) if not leaf.endswith("logprob")] == []
     np.testing.assert_allclose(a.response.logprob, b.response.logprob, atol=1e-3)
+
+
+def sum_of_positions(cache):
+    """Positions that each row stores in blocks."""
+    return sum(key.shape[2] for key, _ in cache.blocks[0])
 
 
 def test_the_toy_agent_is_worth_testing(batch):
@@ -115,7 +121,7 @@ def test_a_group_stores_its_first_observation_once():
 
     def positions(**changes):
         cache = empty_cache(shape, batched_env, toy_agent.engine_config(**changes), 16)
-        return sum(key.shape[2] for key, _ in cache.blocks[0]), cache.opening
+        return sum_of_positions(cache), cache.opening
 
     alone, none = positions()
     together, opening = positions(group_size=GROUP_SIZE)
@@ -124,6 +130,25 @@ def test_a_group_stores_its_first_observation_once():
     assert opening.layers[0][0].shape[::2] == (16 // GROUP_SIZE, read)
     for changes in ({"slots": 16}, {"context": "single_turn"}):
         assert positions(group_size=GROUP_SIZE, **changes)[1] is None
+
+
+def test_blocks_that_are_always_read_change_nothing(compiled, policy, batch):
+    """As on accelerators: two blocks, empty ones among them."""
+    ids, trajectory, _ = batch
+    config = toy_agent.engine_config(group_size=GROUP_SIZE, skips_blocks=False)
+    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 16)
+    assert (len(cache.blocks[0]), cache.skips) == (min(2, blocks_allowed(sum_of_positions(cache))), False)
+    episodes = np.arange(16)
+    found = compiled(config)(policy, KEY, toy_agent.rows(ids, episodes), toy_agent.settings(16))[0]
+    assert_same(found, toy_agent.rows(trajectory, episodes))
+
+
+@pytest.mark.parametrize("turns", [3, 40])
+def test_unused_blocks_of_long_contexts_are_always_skipped(turns):
+    config = toy_agent.engine_config(max_turns=turns, max_response_tokens=200, skips_blocks=False)
+    cache = empty_cache(toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, 1)
+    assert cache.skips == (sum_of_positions(cache) > 4096) == (turns == 40)
+    assert len(cache.blocks[0]) == (MAX_BLOCKS if turns == 40 else 2)
 
 
 def test_episodes_of_one_turn_store_nothing_of_their_own(compiled, policy, batch):
