@@ -253,16 +253,20 @@ class Programs:
         counts = (1, shape.num_kv_heads, 1, 1)
         return self.rollout_rules.spec((None, "kv_heads", None, None), counts, self.mesh, "the cache")
 
-    def _constrain_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
+    def cache_specs(self, cache: Any, shape: DecoderConfig) -> Any:
+        """`cache_spec` for the leaves of a cache; lengths are not sharded."""
         spec = self.cache_spec(shape)
-        if not spec:
+        return jax.tree.map(lambda x: spec if x.ndim == 4 else Spec(), cache)
+
+    def _constrain_cache(self, shape: DecoderConfig) -> Callable[[Any], Any]:
+        if not self.cache_spec(shape):
             return lambda state: state
 
-        def constrain(x):
-            # All but the lengths of openings.
-            return jax.lax.with_sharding_constraint(x, spec) if x.ndim == 4 else x
+        def constrain(state):
+            specs = self.cache_specs(state.cache, shape)
+            return state.replace(cache=jax.lax.with_sharding_constraint(state.cache, specs))
 
-        return lambda state: state.replace(cache=jax.tree.map(constrain, state.cache))
+        return constrain
 
     def _keep(self, name: str, function: Callable[..., Any], **options: Any) -> Any:
         self.compiled[name] = jax.jit(function, **options)

@@ -243,9 +243,8 @@ class PhaseBuilder:
         return jax.tree.map(lambda x: Spec(*heads) if x.ndim == 3 else Spec(), prefixes)
 
     def _loop_specs(self, state: LoopState) -> Any:
-        heads = self.programs.cache_spec(self.model.decoder)
         specs = jax.tree.map(lambda _: Spec(), state)
-        return specs.replace(cache=jax.tree.map(lambda _: heads, state.cache))
+        return specs.replace(cache=self.programs.cache_specs(state.cache, self.model.decoder))
 
 
 def simple_mesh(devices: list[jax.Device], *, fsdp: int = 1, sequence: int = 1, tensor: int = 1) -> Mesh:
@@ -264,7 +263,8 @@ def unrolled(program: Callable[..., Any], *arguments: Any) -> Callable[..., Any]
 
 
 def _unrolled(value: Any) -> Any:
-    if isinstance(value, core.ClosedJaxpr):
+    # JAX 0.12 has one class for both, whose `jaxpr` is itself.
+    if isinstance(value, core.ClosedJaxpr) and value.jaxpr is not value:
         return value.replace(jaxpr=_unrolled(value.jaxpr))
     if isinstance(value, core.Jaxpr):
         return value.replace(eqns=[equation.replace(params=_parameters(equation)) for equation in value.eqns])

@@ -120,7 +120,7 @@ def make_plan(
     rows = run.engine.slots or run.episodes // programs.replicas
     rollout_shape = build.rollout_model(config, run.model).decoder
     cache = jax.eval_shape(lambda: empty_cache(rollout_shape, run.batched_env, programs.suited(run.engine), rows))
-    heads = programs.cache_spec(shape)
+    specs = programs.cache_specs(cache, shape)
     return Plan(
         mesh={str(name): size for name, size in mesh.shape.items()},
         tokenizer=run.tokenizer_source,
@@ -131,7 +131,7 @@ def make_plan(
         rollout_parameters=bytes_each(cast, programs.placement(cast, run.shape, programs.rollout_rules)),
         optimizer=run.bytes_of(run.state.opt_state),
         learner_only=run.bytes_of(run.state) - run.bytes_of(_read_by_rollout(params)),
-        cache=bytes_each(cache, jax.tree.map(lambda _: NamedSharding(mesh, heads), cache)),
+        cache=bytes_each(cache, jax.tree.map(lambda _, spec: NamedSharding(mesh, spec), cache, specs)),
         rollout=rollout,
         update=update,
     )
