@@ -60,8 +60,8 @@ def test_a_plan_on_the_devices_that_are_here():
     # Two f32 moments per parameter; norms and heads are small.
     assert plan.optimizer == pytest.approx(2 * plan.update_parameters, rel=0.01)
     assert plan.update_parameters < plan.rollout_parameters
-    # 2 layers, keys and values of one of two heads of four numbers of four bytes. The prefix is shared; each of 4 rows has
-    # a response and one position more, each of 2 groups a first observation, and its length.
+    # 2 layers, keys and values of one of two heads of four numbers of four bytes. The prefix is shared; each of 4 rows
+    # has a response and one position more, each of 2 groups a first observation, and its length.
     positions, rest = divmod(plan.cache - 2 * 4, 2 * 2 * 4 * 4)
     assert rest == 0
     read, rest = divmod(positions - 4 * (8 + 1), 2)
