@@ -6,7 +6,8 @@
 Prints the temporaries of the program in GiB. The layer is that of a published model, with bfloat16 activations and f32
 parameters; vocabulary and loss are left out. Forms: `square` has all scores of a row at once, as before there were
 blocks; the others are values of `model.attention`. With `--sequence` above 1, as many devices share the positions of
-the row. Needs `libtpu`; compiling takes a minute or two for each number.
+the row, which have to be all of the topology (`--topology v5e:2x2 --sequence 4`). Needs `libtpu`; compiling takes a
+minute or two for each number.
 """
 
 import argparse

@@ -56,7 +56,11 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
     shape = (len(devices) // (fsdp * sequence * tensor), fsdp, sequence, tensor)
     types = (AxisType.Auto,) * len(shape)
     if slices == 1:
-        return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=types)
+        try:
+            return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=types)
+        except NotImplementedError:  # an axis has to be a part of an axis of the chips' grid
+            grid = mesh_utils.create_device_mesh(shape, list(devices), allow_split_physical_axes=True)
+            return Mesh(grid, MESH_AXES, axis_types=types)
     of_slice = (shape[0] // slices, *shape[1:])
     grid = mesh_utils.create_hybrid_device_mesh(of_slice, (slices, 1, 1, 1), devices=devices)
     return Mesh(np.asarray(grid), MESH_AXES, axis_types=types)

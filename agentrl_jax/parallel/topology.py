@@ -44,8 +44,12 @@ def described_devices(name: str, slices: int = 1) -> tuple[list[jax.Device], int
         )
     # Otherwise the library queries the metadata server of the machine and waits for it.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # It would refuse a second process, which matters where chips are opened only.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    # As a run sees the chips of v4: as one device each, not as one for each of the two cores.
+    options = {"chip_config_name": "megacore"} if kind == "v4" else {}
     try:
-        described = topologies.get_topology_desc(platform="tpu", topology_name=name, num_slices=slices)
+        described = topologies.get_topology_desc(platform="tpu", topology_name=name, num_slices=slices, **options)
     except Exception as error:  # the plug-in may raise any type
         reason = " ".join(str(error).split())[:200]
         raise TopologyError(f"topology {name} is not one that libtpu describes ({reason}); e.g. v5e:4x4") from error

@@ -51,6 +51,21 @@ def test_an_update_on_two_slices_shares_parameters_inside_each(two_slices):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
+@pytest.mark.parametrize(
+    ("name", "fsdp", "tensor", "shape"),
+    [
+        ("v4:2x2x4", 8, 1, (2, 8, 1, 1)),
+        ("v5p:4x4x8", 16, 2, (4, 16, 1, 2)),
+        ("v6e:8x16", 8, 4, (4, 8, 1, 4)),
+    ],
+)
+def test_axes_that_are_parts_of_the_grid_of_chips(name, fsdp, tensor, shape):
+    devices, _ = described_devices(name)
+    assert make_mesh(devices, fsdp=fsdp, tensor=tensor).devices.shape == shape
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the TPU compiler, is not installed")
 def test_parameters_are_not_shared_across_slices(two_slices):
     with pytest.raises(ValueError, match="does not divide the 16 devices in 2 slices; use a divisor"):
         make_mesh(two_slices, fsdp=16)
