@@ -398,12 +398,13 @@ def test_several_devices_make_the_same_step():
 
 @pytest.mark.slow
 def test_several_devices_agree_on_rows_of_turns_and_on_what_was_cut_off():
-    """With more shards than episodes, so that the last observations are padded."""
+    """With more rows in the parts of all devices than episodes, so that the last observation is repeated."""
     config = rule(
         context="single_turn",
         advantage=Gae(bootstrap_truncated=True),
         kl=FixedKl(apply_to="reward"),
         grad_accum_steps=4,
+        group_size=2,
     )
     numbers, made = settings(kl_coef=0.3, lam=0.7), []
     for devices in (1, 8):
