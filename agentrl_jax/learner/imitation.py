@@ -60,8 +60,7 @@ def imitation_steps(
             return -jnp.sum(jnp.where(local.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
-        # Some gradients are known before the loop over the layers has ended.
-        grads = shards.sum_of_gradients(shards.after(grads, grads), state.params)
+        grads = shards.sum_of_gradients(grads, state.params)
         loss = shards.sum(shards.after(grads, loss))
         state, norms, good = apply_gradients(
             state,
