@@ -35,11 +35,6 @@ def group_means(returns: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"]) -> di
     return {name: masked.mean(x, known) for name, x in per_group.items()}
 
 
-def group_metrics(returns: Float[Array, "Gr M"], valid: Bool[Array, "Gr M"]) -> dict[str, Float[Array, ""]]:
-    """The values of `group_means`."""
-    return {name: x.value for name, x in group_means(returns, valid).items()}
-
-
 def repeated(response_hash: UInt[Array, "Gr M 2"], valid: Bool[Array, "Gr M"]) -> Mean:
     """Share of valid episodes whose responses equal those of another valid episode of their group exactly.
 
