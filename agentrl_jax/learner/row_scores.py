@@ -54,7 +54,7 @@ def score_rows(
     this device's rows (0 for rows that are not trained on), the critic's values of the final states (0 where an episode
     was not truncated), and metrics.
     """
-    mask, order, parts = rows.response_mask, trained.order, config.minibatches * config.grad_accum_steps
+    mask, order, microbatches = rows.response_mask, trained.order, config.minibatches * config.grad_accum_steps
     params, reference = shards.varying((state.merged_params(), state.reference))
     zeros = shards.varying_rows(jnp.zeros(mask.shape, jnp.float32))
     arrays: Any = mask, (rows.tokens, rows.position), temperature
@@ -64,31 +64,31 @@ def score_rows(
         packed = binning.fill(bins, tokens, position, row_mask, of_row)
         arrays = packed.mask, (packed.tokens, packed.position, packed.segment), packed.temperature
 
-    def over_parts(function, found, number, some, fetch, put):
-        """`found` with the scores of a function of `fetch(part)`, for each part of these numbers that has `some`."""
+    def over_microbatches(function, found, number, some, fetch, put):
+        """`found` with the scores of `function(*fetch(...))`, for each microbatch of these numbers that has `some`."""
 
-        def of_part(found, part):
+        def of_one(found, microbatch):
             def scored(found):
-                return put(found, shards.all_gather_rows(function(*fetch(part))), part)
+                return put(found, shards.all_gather_rows(function(*fetch(microbatch))), microbatch)
 
-            return jax.lax.cond(jnp.any(some[part]), scored, lambda x: x, found), None
+            return jax.lax.cond(jnp.any(some[microbatch]), scored, lambda x: x, found), None
 
-        return jax.lax.scan(of_part, found, number.reshape(parts, -1))[0]
+        return jax.lax.scan(of_one, found, number.reshape(microbatches, -1))[0]
 
     def over_rows(function):
         """Scores [N, K] of this device's rows by a function of mask, rows and temperature."""
         if not config.packing:
             some = trained.tokens > 0
-            return over_parts(
-                function, zeros, order, some, lambda part: shards.fetch_rows(arrays, part), shards.put_rows
+            return over_microbatches(
+                function, zeros, order, some, lambda numbers: shards.fetch_rows(arrays, numbers), shards.put_rows
             )
-        found = over_parts(
+        found = over_microbatches(
             function,
             jnp.zeros(packed.mask.shape, jnp.float32),
             packed.number,
             jnp.any(packed.mask, axis=1),
-            lambda part: shards.shard_rows(jax.tree.map(lambda x: x[part], arrays)),
-            lambda found, scores, part: found.at[part].set(scores),
+            lambda numbers: shards.shard_rows(jax.tree.map(lambda x: x[numbers], arrays)),
+            lambda found, scores, numbers: found.at[numbers].set(scores),
         )
         return shards.put_rows(zeros, binning.unpack(bins, packed, found, position), order)
 
@@ -108,15 +108,15 @@ def score_rows(
         params, reference, arrays, final = shards.after(value, (params, reference, arrays, final))
     if final is not None:
         known = shards.all_gather_blocks(final.known[:, 0])
-        # One row an episode need not fill the parts on all devices: repeat the last one.
-        more = -len(known) % (parts * shards.count)
+        # One row an episode need not fill the microbatches of all devices: repeat the last one.
+        more = -len(known) % (microbatches * shards.count)
         number = jnp.minimum(jnp.arange(len(known) + more), len(known) - 1)
-        of_final = over_parts(
+        of_final = over_microbatches(
             lambda _, row: actor_critic.values(params, model, *row),
             shards.varying_rows(jnp.zeros(final.known.shape, jnp.float32)),
             number,
             known,
-            lambda part: shards.fetch_rows((final.known, (final.tokens, final.position)), part),
+            lambda numbers: shards.fetch_rows((final.known, (final.tokens, final.position)), numbers),
             shards.put_rows,
         )
         final_value = jnp.where(final.known[:, 0], of_final[:, 0], 0.0)

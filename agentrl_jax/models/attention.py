@@ -97,13 +97,13 @@ def _attend_used(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool)
 def _attend_part(rows: Float[Array, "B K M Dh"], segment: Segment, *, few: bool) -> Partial:
     """Attention of scaled queries over one segment, before division by the sum of the weights."""
     batch, kv_heads, queries, head_dim = rows.shape
-    if segment.key.ndim == 4 and (members := batch // segment.key.shape[0]) > 1:
+    if segment.key.ndim == 4 and (group_size := batch // segment.key.shape[0]) > 1:
 
         def of_member(rows, seen):
             return _attend_part(rows, segment._replace(visible=seen), few=False)
 
-        # Products of the same keys with the queries of all members become one product.
-        by_member = (x.reshape(-1, members, *x.shape[1:]) for x in (rows, segment.visible))
+        # Products of the same keys with the queries of a whole group become one product.
+        by_member = (x.reshape(-1, group_size, *x.shape[1:]) for x in (rows, segment.visible))
         parts = jax.vmap(of_member, in_axes=1, out_axes=1)(*by_member)
         return jax.tree.map(lambda x: x.reshape(batch, *x.shape[2:]), parts)
     # Add a bias, and divide after the product: `where` and `softmax` take 3.7 times as long on a CPU.
@@ -135,11 +135,11 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
     rows = len(query)
     own = [segment for segment in segments if segment.key.ndim == 4 and segment.key.shape[0] == rows]
     shared = [segment for segment in segments if segment.key.ndim == 3 or segment.key.shape[0] < rows]
-    members = max([rows // segment.key.shape[0] for segment in shared if segment.key.ndim == 4], default=1)
+    group_size = max([rows // segment.key.shape[0] for segment in shared if segment.key.ndim == 4], default=1)
 
     def of_some(query, row, seen, arrays):
         def of_groups(x):
-            return jax.lax.dynamic_slice_in_dim(x, row[0] // members, max(len(row) // members, 1))
+            return jax.lax.dynamic_slice_in_dim(x, row[0] // group_size, max(len(row) // group_size, 1))
 
         parts = [Segment(*some)._replace(used=segment.used) for segment, some in zip(own, arrays)]
         for segment, visible in zip(shared, seen):
@@ -150,19 +150,21 @@ def attend_cached(query: Query, segments: Sequence[Segment]) -> Query:
 
     most = SCORES_AT_ONCE // (chunk * heads * sum(segment.visible.shape[-1] for segment in segments))
     seen = [segment.visible for segment in shared]
-    return by_rows(most, of_some, query, jnp.arange(rows), seen, [segment[:3] for segment in own], members=members)
+    return by_rows(
+        most, of_some, query, jnp.arange(rows), seen, [segment[:3] for segment in own], group_size=group_size
+    )
 
 
 def by_rows(
-    most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any, members: int = 1
+    most: int, function: Callable[..., jax.Array], query: jax.Array, *trees: Any, group_size: int = 1
 ) -> jax.Array:
     """Applies a function of rows to at most `most` rows at a time; an array with a single row is broadcast.
 
-    Rows are in groups of `members`, and a part has whole groups or is inside of one.
+    Rows are in groups of `group_size`, and a part has whole groups or is inside of one.
     """
     batch = len(query)
     parts = (n for n in range(1, min(max(most, 1), batch) + 1) if batch % n == 0)
-    at_once = max(n for n in parts if n % members == 0 or members % n == 0)
+    at_once = max(n for n in parts if n % group_size == 0 or group_size % n == 0)
 
     def split(x):
         return jnp.broadcast_to(x, (batch, *x.shape[1:])).reshape(-1, at_once, *x.shape[1:])

@@ -98,8 +98,8 @@ class KVCache(struct.PyTreeNode):
         """This cache when all rows of each group have read the `length` tokens that a row of `first` has."""
         if self.opening is not None:
             return self.replace(opening=Opening(tuple(pair for (pair,) in first.blocks), length))
-        members, number = self.response[0][0].shape[0] // len(length), len(first.blocks[0])
-        blocks = jax.tree.map(lambda x: jnp.repeat(x, members, axis=0), first.blocks)
+        group_size, number = self.response[0][0].shape[0] // len(length), len(first.blocks[0])
+        blocks = jax.tree.map(lambda x: jnp.repeat(x, group_size, axis=0), first.blocks)
         return self.replace(blocks=tuple(new + old[number:] for new, old in zip(blocks, self.blocks)))
 
     def write(self, layer: int, key: Chunk, value: Chunk, offsets: Int[Array, "B C"]) -> "KVCache":

@@ -58,7 +58,7 @@ def make_mesh(devices: int | Sequence[jax.Device] = 0, *, fsdp: int = 1, sequenc
     if slices == 1:
         try:
             return jax.make_mesh(shape, MESH_AXES, devices=devices, axis_types=types)
-        except NotImplementedError:  # an axis has to be a part of an axis of the chips' grid
+        except NotImplementedError:  # raised where an axis is only a part of an axis of the chips' grid
             grid = mesh_utils.create_device_mesh(shape, list(devices), allow_split_physical_axes=True)
             return Mesh(grid, MESH_AXES, axis_types=types)
     of_slice = (shape[0] // slices, *shape[1:])
