@@ -1,0 +1,208 @@
+"""BabyAI as AgentGym serves it: missions in rooms, text observations, and actions that walk a whole path."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import spaces
+from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key, UInt32
+
+from envs_jax.babyai import levels, macros, mission, physics, text
+from envs_jax.babyai.codes import NUM_CELLS
+from envs_jax.babyai.state import BabyAIState, Notice
+from envs_jax.babyai.view import SIZE, look
+from envs_jax.environment import EnvParams, TextEnvironment
+
+MODES = ("intended", "upstream")
+
+
+@struct.dataclass(kw_only=True)
+class BabyAIParams(EnvParams):
+    """A reset samples one of `levels` uniformly; if N is 0, it generates one."""
+
+    levels: Int8[Array, "N H W"]
+
+
+class BabyAI(TextEnvironment):
+    """BabyAI's rooms with AgentGym's actions and text (arXiv 2509.08755; MiniGrid 2.3.1).
+
+    * Level: i8[H, W], see `levels`.
+    * Observation: i8[7, 7], the view as cell codes.
+    * Actions: AgentGym's, by id, see `macros`. An action walks a shortest path and ends early if the view did not
+      change. `macros.UNKNOWN` and `macros.NO_ACTION` stand for text that names no action. Actions that are not
+      possible are answered with a sentence.
+    * Reward: f32[], 1 - 0.9 s / max_steps when the mission is fulfilled after s primitive actions.
+    * Termination: the mission is fulfilled or failed. Truncation: `max_steps_in_episode` actions, or the primitive
+      actions of MiniGrid's own limit.
+    * info: `success`, `action_is_effective` (the action was possible), `strict_success` (fulfilled with a reward above
+      0.5), `no_layout` (no valid level was found), all bool[].
+    * State: `BabyAIState`. The transition is deterministic: `step_env` ignores its key.
+
+    With `mode="upstream"` the dynamics are AgentGym's own: a reward counts only if it came with the last primitive
+    action; the episode ends only with a reward above 0.5; a mission goes on after failure and after a late success; an
+    action that is not possible repeats the last reward; there is no limit of primitive actions. `success` is then its
+    published rule, a sum of rewards above 0.
+    """
+
+    lists_actions = False
+    instruction = text.INSTRUCTION
+    actions: tuple[str, ...] = macros.action_names()
+
+    def __init__(
+        self,
+        shape: levels.Shape,
+        generate: Callable[[Key[Array, ""]], Int8[Array, "H W"]] | None = None,
+        mode: str = "intended",
+        objects_shown: int | None = None,
+    ):
+        """Fixes the size of levels and the number of objects that an observation shows, by default all.
+
+        Without `generate`, levels come from a pack. Raises a `ValueError` for options that are not usable.
+        """
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+        most = min(shape.slots, len(macros.ORDER))
+        if objects_shown is not None and not 1 <= objects_shown <= most:
+            raise ValueError(f"objects_shown is {objects_shown}; expected 1 to {most}, or none to show all")
+        self.shape, self.generate, self.mode = shape, generate, mode
+        self.objects_shown = objects_shown or most
+        self.upstream = mode == "upstream"
+        self.pieces = text.PIECES
+        self.piece_limits = text.piece_limits(self.objects_shown, shape.clauses)
+
+    @property
+    def default_params(self) -> BabyAIParams:
+        """Twenty actions, as in AgentGym-RL's evaluation; generated levels."""
+        return BabyAIParams(
+            max_steps_in_episode=jnp.int32(20), levels=jnp.zeros((0, self.shape.rows, self.shape.width), jnp.int8)
+        )
+
+    def observation_space(self, params: Any) -> spaces.Box:
+        """Cell codes, i8[7, 7]."""
+        return spaces.Box(0, NUM_CELLS - 1, (SIZE, SIZE), jnp.int8)
+
+    def reset_env(self, key: Key[Array, ""], params: BabyAIParams) -> tuple[Int8[Array, "7 7"], BabyAIState]:
+        """Starts an episode on the level that `sample_level` returns for this key."""
+        return self.reset_to_level(self.sample_level(key, params), params)
+
+    def sample_level(self, key: Key[Array, ""], params: BabyAIParams) -> Int8[Array, "H W"]:
+        """Returns the level of a key: a row of `params.levels`, or a generated level."""
+        if params.levels.shape[0] > 0:
+            return params.levels[jax.random.randint(key, (), 0, params.levels.shape[0])]
+        if self.generate is None:
+            raise ValueError("BabyAI has neither a generator nor levels; give `generate=` or fill `params.levels`")
+        return self.generate(key)
+
+    def reset_to_level(self, level: Int8[Array, "H W"], params: Any) -> tuple[Int8[Array, "7 7"], BabyAIState]:
+        """Starts an episode on a level; raises a `ValueError` if it has another shape than the environment's."""
+        level = jnp.asarray(level)
+        if level.shape != (self.shape.rows, self.shape.width):
+            raise ValueError(
+                f"a level of shape {level.shape} was given to {self.shape}; expected "
+                f"({self.shape.rows}, {self.shape.width}): make the environment of the level's own number"
+            )
+        start = levels.decode(level, self.shape)
+        state = BabyAIState(
+            time=jnp.int32(0),
+            terminated=jnp.bool_(False),
+            world=start.world,
+            mission=start.mission,
+            progress=mission.start(start.world_before, start.room_size, start.mission),
+            max_steps=start.max_steps,
+            room_size=start.room_size,
+            level=start.number,
+            view=look(start.world),
+            notice=Notice(code=jnp.int32(text.SEEN), action=jnp.int32(macros.NO_ACTION)),
+            reward=jnp.float32(0),
+            score=jnp.float32(0),
+            completed=jnp.bool_(False),
+            failed=jnp.bool_(False),
+            no_layout=start.number == 0,
+        )
+        return state.view, state
+
+    def step_env(
+        self, key: Key[Array, ""], state: BabyAIState, action: Int[Array, ""], params: BabyAIParams
+    ) -> tuple[Int8[Array, "7 7"], BabyAIState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
+        """Takes one action; see the class for the rules."""
+        active = ~self.is_done(state, params)
+        seen = macros.survey(state.view, state.world.heading, self.objects_shown)
+        macro = macros.resolve(state.world, seen, action)
+        runs = macro.possible & (macro.length > 0) & active
+        moved = self._run(state, macro, runs)
+        code = jnp.where(macro.possible, text.NO_CHANGE, text.refusal(state.world, seen, action))
+        code = jnp.where(action == macros.CHECK, text.CHECKED, code)
+        answered = state.replace(
+            notice=Notice(code=code.astype(jnp.int32), action=action.astype(jnp.int32)),
+            reward=state.reward if self.upstream else jnp.float32(0),
+            completed=jnp.bool_(False),
+        )
+        after = jax.tree.map(lambda a, b: jnp.where(runs, a, b), moved, answered)
+        after = after.replace(time=state.time + 1, score=state.score + after.reward)
+        after = jax.tree.map(lambda a, b: jnp.where(active, a, b), after, state)
+        reward = jnp.where(active, after.reward, 0.0)
+        info = {
+            "success": self.success(after, params),
+            "action_is_effective": active & macro.possible,
+            "strict_success": after.score > 0.5 if self.upstream else self.success(after, params) & (after.score > 0.5),
+            "no_layout": after.no_layout,
+        }
+        return after.view, after, reward, after.terminated, info
+
+    def _run(self, state: BabyAIState, macro: macros.Macro, runs: Bool[Array, ""]) -> BabyAIState:
+        """Takes the primitive actions, until the view does not change."""
+
+        def more(carry: tuple) -> Bool[Array, ""]:
+            return carry[0]
+
+        def step(carry: tuple) -> tuple:
+            _, number, world, progress, view, _ = carry
+            world = physics.act(world, macro.actions[number])
+            progress, result = mission.check(world, state.mission, progress, macro.actions[number])
+            now = look(world)
+            goes_on = (number + 1 < macro.length) & jnp.any(now != view)
+            if not self.upstream:
+                goes_on &= (result == mission.CONTINUE) & (world.steps < state.max_steps)
+            return goes_on, number + 1, world, progress, now, result
+
+        first = (runs, jnp.int32(0), state.world, state.progress, state.view, jnp.int32(mission.CONTINUE))
+        _, _, world, progress, view, result = jax.lax.while_loop(more, step, first)
+        fulfilled, completed = result == mission.SUCCESS, result != mission.CONTINUE
+        reward = jnp.where(fulfilled, 1 - 0.9 * (world.steps / state.max_steps), 0.0).astype(jnp.float32)
+        return state.replace(
+            world=world,
+            progress=progress,
+            view=view,
+            terminated=completed & (reward > 0.5) if self.upstream else completed,
+            notice=Notice(code=jnp.int32(text.SEEN), action=state.notice.action),
+            reward=reward,
+            completed=completed,
+            failed=result == mission.FAILURE,
+        )
+
+    def is_truncated(self, state: BabyAIState, params: BabyAIParams) -> Bool[Array, ""]:
+        """Returns whether the actions are used up."""
+        out_of_time = state.time >= params.max_steps_in_episode
+        return out_of_time if self.upstream else out_of_time | (state.world.steps >= state.max_steps)
+
+    def get_obs(self, state: BabyAIState, params: Any = None, key: Any = None) -> Int8[Array, "7 7"]:
+        """Returns the view."""
+        return state.view
+
+    def describe(self, state: BabyAIState, params: Any) -> Int32[Array, " P"]:
+        """Returns the text as piece ids, padded with `NO_PIECE`."""
+        return text.describe(state, self.objects_shown, self.shape.clauses, upstream=self.upstream)
+
+    def success(self, state: BabyAIState, params: Any) -> Bool[Array, ""]:
+        """Returns whether the mission is fulfilled; in the mode "upstream", whether the score is above 0."""
+        return state.score > 0 if self.upstream else state.terminated & ~state.failed
+
+    def state_hash(self, state: BabyAIState, params: Any) -> UInt32[Array, "2"]:
+        """Returns a hash of the world and of the mission's progress, independent of where the grid has its origin."""
+        return levels.hash_state(state)
+
+    def level_hash(self, state: BabyAIState, params: Any) -> UInt32[Array, "2"]:
+        """Returns a hash of the level, equal for its rotations and mirror images."""
+        return levels.hash_level(state)

@@ -1,0 +1,235 @@
+"""AgentGym's actions: their names and ids, which of them are listed, and the primitive actions that each stands for.
+
+Shapes: `M` objects in view, in the order of their distance; `D` longest path, see `planner`.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int8, Int32
+
+from envs_jax.babyai import planner
+from envs_jax.babyai.codes import (
+    BOX,
+    CLOSED_DOOR,
+    COLORS,
+    DROP,
+    FORWARD,
+    KEY,
+    LEFT,
+    LOCKED_DOOR,
+    NAMES,
+    OBJECT,
+    OPEN_DOOR,
+    PICKUP,
+    RIGHT,
+    TOGGLE,
+    WALL,
+)
+from envs_jax.babyai.state import World
+from envs_jax.babyai.view import MIDDLE, SIZE
+
+NUMBERS = 9
+"""Objects of one name that actions can tell apart."""
+
+TURN_LEFT, TURN_RIGHT, MOVE_FORWARD, DROP_IT, TOGGLE_IT, CHECK = range(6)
+SIMPLE_NAMES = ("turn left", "turn right", "move forward", "drop", "toggle", "check available actions")
+
+VERBS = ("pickup ", "go to ", "go through ", "toggle and go through ")
+PICK, GO, THROUGH, TOGGLE_THROUGH = range(4)
+_FIRST_NAME = (KEY, KEY, OPEN_DOOR, CLOSED_DOOR)
+_LAST_NAME = (BOX, LOCKED_DOOR, CLOSED_DOOR, LOCKED_DOOR)
+
+
+def _block_starts() -> tuple[int, ...]:
+    starts = [len(SIMPLE_NAMES)]
+    for first, last in zip(_FIRST_NAME, _LAST_NAME):
+        starts.append(starts[-1] + (last + 1 - first) * COLORS * NUMBERS)
+    return tuple(starts)
+
+
+STARTS = _block_starts()
+"""First id of each verb's actions, and their end; an id is `start + (name - first name) * NUMBERS + number - 1`."""
+
+UNKNOWN, NO_ACTION = -1, -2
+"""Ids of an action that names nothing, and of an empty one."""
+
+
+def action_names() -> tuple[str, ...]:
+    """Returns the names of all actions by id."""
+    names = list(SIMPLE_NAMES)
+    for verb, first, last in zip(VERBS, _FIRST_NAME, _LAST_NAME):
+        objects = NAMES[first * COLORS : (last + 1) * COLORS]
+        names += [f"{verb}{name} {number}" for name in objects for number in range(1, NUMBERS + 1)]
+    return tuple(names)
+
+
+def _by_distance() -> np.ndarray:
+    rows, columns = np.divmod(np.arange(SIZE * SIZE), SIZE)
+    distance = np.abs(SIZE - 1 - rows) + np.abs(columns - MIDDLE)
+    order = np.argsort(distance, kind="stable")
+    return order[distance[order] > 0]
+
+
+ORDER = _by_distance()
+"""Cells of a view but the agent's, nearest first, in the order in which AgentGym sorts objects."""
+
+
+class Surroundings(NamedTuple):
+    """What is in view, and what can be done about it.
+
+    Attributes:
+        name: object by `codes.NAMES`, -1 for none.
+        front, side: steps ahead, and to the right.
+        number: how many objects of this name there are up to this one.
+        faced: a path leads to where the agent faces it.
+        entered: a path leads onto it.
+        faced_number: how many of this name can be faced up to this one.
+        anything: something is in view, if only a wall.
+        barrier: steps to the next wall or box straight ahead; 0 if none is in view.
+        barrier_is_box: it is a box.
+        blocked: something is straight ahead where nothing can be dropped.
+        search: the paths.
+    """
+
+    name: Int32[Array, " M"]
+    front: Int32[Array, " M"]
+    side: Int32[Array, " M"]
+    number: Int32[Array, " M"]
+    faced: Bool[Array, " M"]
+    entered: Bool[Array, " M"]
+    faced_number: Int32[Array, " M"]
+    anything: Bool[Array, ""]
+    barrier: Int32[Array, ""]
+    barrier_is_box: Bool[Array, ""]
+    blocked: Bool[Array, ""]
+    search: planner.Search
+
+
+def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surroundings:
+    """Describes a view that holds at most `most` objects; farther ones are left out."""
+    found = planner.search(planner.free_cells(view, heading))
+    cells = view.reshape(-1)[ORDER].astype(jnp.int32)
+    index = jnp.nonzero(cells >= OBJECT, size=most, fill_value=len(ORDER))[0]
+    name = jnp.concatenate([cells - OBJECT, jnp.array([-1])])[index]
+    place = jnp.asarray(np.append(ORDER, 0))[index]
+    front, side = SIZE - 1 - place // SIZE, place % SIZE - MIDDLE
+    row, column = front + 1, side + MIDDLE
+    exists = name >= 0
+
+    def at(board: Int[Array, " 8"]) -> Bool[Array, " M"]:
+        return exists & (board[row] >> column.astype(jnp.uint8) & 1).astype(bool)
+
+    faced = at(planner.facing(found.reached))
+    entered = at(found.reached[0] | found.reached[1] | found.reached[2] | found.reached[3])
+    same = (name[:, None] == name[None]) & np.tri(most, dtype=bool)
+    ahead = view[: SIZE - 1, MIDDLE][::-1].astype(jnp.int32)
+    is_box = (ahead >= OBJECT + BOX * COLORS) & (ahead < OBJECT + (BOX + 1) * COLORS)
+    stops = is_box | (ahead == WALL)
+    nearest = jnp.argmax(stops)
+    return Surroundings(
+        name=name,
+        front=front,
+        side=side,
+        number=jnp.sum(same, axis=1),
+        faced=faced,
+        entered=entered,
+        faced_number=jnp.sum(same & faced[None], axis=1),
+        anything=jnp.any(cells >= WALL),
+        barrier=jnp.where(jnp.any(stops), nearest + 1, 0),
+        barrier_is_box=is_box[nearest],
+        blocked=(ahead[0] == WALL) | (ahead[0] >= OBJECT) & (ahead[0] < OBJECT + OPEN_DOOR * COLORS),
+        search=found,
+    )
+
+
+class Listed(NamedTuple):
+    """Which actions are listed: of the agent itself, and for each object in view.
+
+    `toggle` is true of the closed or locked door that the agent faces and could open.
+    """
+
+    forward: Bool[Array, ""]
+    drop: Bool[Array, ""]
+    pickup: Bool[Array, " M"]
+    through: Bool[Array, " M"]
+    toggle_through: Bool[Array, " M"]
+    toggle: Bool[Array, " M"]
+    go: Bool[Array, " M"]
+
+
+def listed(world: World, seen: Surroundings) -> Listed:
+    """Returns which actions AgentGym lists."""
+    form = seen.name // COLORS
+    in_hand = jnp.where(world.carrying >= 0, world.slot_cells[world.carrying].astype(jnp.int32) - OBJECT, -1)
+    opened = (form == CLOSED_DOOR) | (form == LOCKED_DOOR) & (in_hand == seen.name % COLORS)
+    return Listed(
+        forward=(seen.barrier == 0) | (seen.barrier > 1),
+        drop=(world.carrying >= 0) & ~seen.blocked,
+        pickup=seen.faced & (form <= BOX) & (world.carrying < 0),
+        through=seen.entered & (form == OPEN_DOOR),
+        toggle_through=seen.faced & opened,
+        toggle=opened & (seen.front == 1) & (seen.side == 0),
+        go=seen.faced,
+    )
+
+
+class Macro(NamedTuple):
+    """An action that was asked for: whether it is listed, and its primitive actions.
+
+    `verb` is an index of `VERBS`, or -1; `target` the object that it means, if it is listed.
+    """
+
+    possible: Bool[Array, ""]
+    actions: Int8[Array, " D"]
+    length: Int[Array, ""]
+    verb: Int[Array, ""]
+    name: Int[Array, ""]
+    number: Int[Array, ""]
+
+
+LENGTH = planner.MAX_DEPTH + 3
+"""Most primitive actions of one action."""
+
+
+def resolve(world: World, seen: Surroundings, action: Int[Array, ""]) -> Macro:
+    """Finds the primitive actions of an action id."""
+    can = listed(world, seen)
+    verb, name, number = split(action)
+    candidates = jnp.stack([can.pickup, can.go, can.through, can.toggle_through])[verb]
+    # Doors are counted by what is in view, the rest by what can be reached.
+    numbers = jnp.where(verb >= THROUGH, seen.number, seen.faced_number)
+    wanted = candidates & (seen.name == name) & (numbers == number) & (verb >= 0)
+    target = jnp.argmax(wanted)
+    goals = planner.goal_nodes(seen.front[target] + 1, seen.side[target] + MIDDLE, verb == THROUGH)
+    steps, length, _ = planner.path(seen.search, jnp.where(jnp.any(wanted), goals, jnp.uint8(0)))
+    steps = jnp.pad(steps, (0, LENGTH - len(steps)))
+    ends = jnp.array([PICKUP, 0, 0, TOGGLE], jnp.int8)[verb]
+    more = jnp.array([1, 0, 0, 2])[verb]
+    steps = jnp.where(more > 0, steps.at[length].set(ends), steps)
+    steps = jnp.where(more > 1, steps.at[length + 1].set(FORWARD), steps)
+    alone = jnp.array([LEFT, RIGHT, FORWARD, DROP, TOGGLE, 0], jnp.int8)
+    simple = verb < 0
+    simple_possible = jnp.stack(
+        [jnp.bool_(True), jnp.bool_(True), can.forward, can.drop, jnp.any(can.toggle), jnp.bool_(True)]
+    )
+    chosen = jnp.clip(action, 0, CHECK)
+    known = (action >= 0) & (action <= CHECK)
+    return Macro(
+        possible=jnp.where(simple, known & simple_possible[chosen], jnp.any(wanted)),
+        actions=jnp.where(simple, jnp.zeros_like(steps).at[0].set(alone[chosen]), steps),
+        length=jnp.where(simple, (known & (action != CHECK)).astype(jnp.int32), length + more),
+        verb=verb,
+        name=name,
+        number=number,
+    )
+
+
+def split(action: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""], Int[Array, ""]]:
+    """Returns (verb, name, number) of an action id; the verb is -1 for a simple or unknown action."""
+    starts, first = np.array(STARTS), jnp.array(_FIRST_NAME)
+    verb = jnp.where(action < STARTS[-1], jnp.sum(action >= starts) - 1, -1)
+    offset = action - jnp.asarray(starts)[jnp.maximum(verb, 0)]
+    name = offset // NUMBERS + first[jnp.maximum(verb, 0)] * COLORS
+    return verb, jnp.where(verb >= 0, name, -1), jnp.where(verb >= 0, offset % NUMBERS + 1, 0)

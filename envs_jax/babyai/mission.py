@@ -1,0 +1,136 @@
+"""Missions: which objects a description names, and whether an action fulfils the mission (MiniGrid's verifier).
+
+Shapes: `S` object slots, `C` clauses.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from envs_jax.babyai.codes import (
+    ANY,
+    BEFORE,
+    DIRECTIONS,
+    DOOR,
+    DROP,
+    GRAY,
+    NO_VERB,
+    OBJECT,
+    OPEN_DOOR,
+    PICKUP,
+    PUT_NEXT,
+    SINGLE,
+    TOGGLE,
+    color_of,
+    form_of,
+)
+from envs_jax.babyai.state import NOTHING, Mission, Progress, World
+from envs_jax.babyai.view import ahead_of
+
+CONTINUE, SUCCESS, FAILURE = range(3)
+"""Results of a check."""
+
+
+def named(world: World, room_size: Int[Array, ""], described: Int[Array, "*K 3"]) -> Bool[Array, "*K S"]:
+    """Returns which objects on the grid fit descriptions (type, color, place), seen from where the agent is.
+
+    A place is a half-plane of the room of the agent, walls included.
+    """
+    kind, color, place = (described[..., i, None].astype(jnp.int32) for i in range(3))
+    cells, width = world.slot_cells.astype(jnp.int32), world.cells.shape[1]
+    fits = (world.places != NOTHING) & (cells >= OBJECT)
+    fits &= (kind == ANY) | (kind == jnp.minimum(form_of(cells), DOOR))
+    fits &= (color == ANY) | (color == color_of(cells))
+    columns, rows = world.places % width, world.places // width
+    right, forward = jnp.asarray(DIRECTIONS)[(world.heading + 1) % 4], jnp.asarray(DIRECTIONS)[world.heading]
+    to_right = (columns - world.x) * right[0] + (rows - world.y) * right[1]
+    ahead = (columns - world.x) * forward[0] + (rows - world.y) * forward[1]
+    left_of_room = world.x // (room_size - 1) * (room_size - 1)
+    top_of_room = world.y // (room_size - 1) * (room_size - 1)
+    in_room = (columns >= left_of_room) & (columns < left_of_room + room_size)
+    in_room &= (rows >= top_of_room) & (rows < top_of_room + room_size)
+    sides = jnp.stack([to_right < 0, to_right > 0, ahead > 0, ahead < 0])
+    there = sides[jnp.maximum(place[..., 0], 0)]
+    return fits & ((place == ANY) | in_room & there)
+
+
+def start(world: World, room_size: Int[Array, ""], mission: Mission) -> Progress:
+    """Fixes the objects of a mission at the start of an episode."""
+    wanted = (mission.verb != NO_VERB)[:, None] & (np.arange(2) < 1 + (mission.verb == PUT_NEXT)[:, None])
+    tracked = named(world, room_size, mission.described) & wanted[..., None]
+    # Walls are gray things without a type of their own in missions.
+    kind, color = mission.described[..., 0], mission.described[..., 1]
+    walls = (kind == ANY) & ((color == ANY) | (color == GRAY))
+    return Progress(
+        tracked=tracked,
+        several=wanted & (walls | (jnp.sum(tracked, axis=-1) > 1)),
+        done=jnp.zeros(mission.verb.shape, bool),
+        first_done=jnp.bool_(False),
+        carried_before=jnp.full(mission.verb.shape, NOTHING, jnp.int32),
+    )
+
+
+def check(
+    world: World, mission: Mission, progress: Progress, action: Int[Array, ""]
+) -> tuple[Progress, Int[Array, ""]]:
+    """Returns the progress and the result after a primitive action, which has been taken in `world`."""
+    results = _check_clauses(world, mission, progress, action)
+    paired = mission.verb.reshape(2, 2)[:, 1] != NO_VERB
+    first = jnp.where((mission.order == SINGLE) | (mission.order == BEFORE), 0, 1)
+
+    # A pair keeps what it has fulfilled, and never fails.
+    done = progress.done.reshape(2, 2)
+    clause_results = results.reshape(2, 2)
+    fulfilled = done | (clause_results == SUCCESS)
+    pair_result = jnp.where(jnp.all(fulfilled, axis=1), SUCCESS, CONTINUE)
+    part_results = jnp.where(paired, pair_result, clause_results[:, 0])
+
+    joined = mission.order != SINGLE
+    first_done = joined & (progress.first_done | (part_results[first] == SUCCESS))
+    # The second part is checked from the action on that fulfils the first one.
+    result = jnp.where(first_done, part_results[1 - first], part_results[first])
+    part_checked = jnp.where(np.arange(2) == first, ~progress.first_done, first_done)
+    checked = part_checked[:, None] & ~(paired[:, None] & done)
+    updated = Progress(
+        tracked=progress.tracked,
+        several=progress.several,
+        done=jnp.where(checked & paired[:, None], fulfilled, done).reshape(-1),
+        first_done=first_done,
+        carried_before=jnp.where(checked.reshape(-1), world.carrying, progress.carried_before),
+    )
+    return updated, result
+
+
+def _check_clauses(world: World, mission: Mission, progress: Progress, action: Int[Array, ""]) -> Int[Array, " C"]:
+    """Returns the result of every clause."""
+    width = world.cells.shape[1]
+    x, y = ahead_of(world)
+    ahead = world.places == y * width + x
+    tracked, before, now = progress.tracked, progress.carried_before, world.carrying
+    slots = np.arange(tracked.shape[-1])
+
+    went = jnp.any(tracked[:, 0] & (world.known_places == y * width + x), axis=-1)
+
+    toggled = action == TOGGLE
+    form = form_of(world.cells[y, x].astype(jnp.int32))
+    opened = toggled & jnp.any(tracked[:, 0] & ahead, axis=-1) & (form == OPEN_DOOR)
+    wrong_door = toggled & (form >= OPEN_DOOR)
+
+    lifted = action == PICKUP
+    picked = lifted & (before < 0) & jnp.any(tracked[:, 0] & (slots == now), axis=-1)
+    holding = lifted & (now >= 0)
+
+    dropped = (action == DROP) & (before >= 0)
+    moved = tracked[:, 0] & (slots == before[:, None])
+    place = world.places[jnp.maximum(before, 0)].astype(jnp.int32)[:, None]
+    fixed = world.known_places.astype(jnp.int32)
+    distance = jnp.abs(place % width - fixed % width) + jnp.abs(place // width - fixed // width)
+    near = jnp.any(tracked[:, 1] & (fixed >= 0) & (distance == 1), axis=-1) & (place[:, 0] >= 0)
+    put = dropped & jnp.any(moved, axis=-1) & near
+
+    nothing = jnp.zeros_like(went)
+    wrong_door, holding = (jnp.broadcast_to(flag, went.shape) for flag in (wrong_door, holding))
+    verb, clauses = mission.verb.astype(jnp.int32), np.arange(mission.verb.shape[0])
+    success = jnp.stack([nothing, went, opened, picked, put])[verb, clauses]
+    failure = jnp.stack([nothing, nothing, wrong_door, holding, holding])[verb, clauses] & mission.strict
+    return jnp.where(success, SUCCESS, jnp.where(failure, FAILURE, CONTINUE))

@@ -1,0 +1,126 @@
+"""State of an episode, and what a mission consists of.
+
+Shapes: `H`, `W` rows and columns of the grid, `S` object slots, `C` = `codes.CLAUSES` clauses.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int8, Int16, Int32
+
+from envs_jax.environment import EnvState
+
+NOTHING = -1
+"""No slot, and no place on the grid."""
+
+
+@struct.dataclass
+class Mission:
+    """Up to two parts of up to two clauses; clauses 0 and 1 are the first part.
+
+    `verb` is `codes.NO_VERB` where there is no clause. `described` has (type, color, place) of the first object of a
+    clause and of the second one, which only `codes.PUT_NEXT` has; `codes.ANY` where not given. A `strict` clause fails
+    on the wrong object. `order` joins the parts.
+    """
+
+    verb: Int8[Array, " C"]
+    strict: Bool[Array, " C"]
+    described: Int8[Array, "C 2 3"]
+    order: Int8[Array, ""]
+
+    @classmethod
+    def empty(cls) -> "Mission":
+        """Returns a mission without clauses."""
+        clauses = 4
+        return cls(
+            verb=jnp.zeros(clauses, jnp.int8),
+            strict=jnp.zeros(clauses, bool),
+            described=jnp.full((clauses, 2, 3), -1, jnp.int8),
+            order=jnp.int8(0),
+        )
+
+
+@struct.dataclass
+class Progress:
+    """How far a mission is, as MiniGrid's verifier keeps it.
+
+    Attributes:
+        tracked: objects that a description named at the start.
+        several: whether a description named more than one thing at the start.
+        done: clauses of a pair that have been fulfilled.
+        first_done: the part that comes first has been fulfilled.
+        carried_before: slot that was carried when a clause was last checked.
+    """
+
+    tracked: Bool[Array, "C 2 S"]
+    several: Bool[Array, "C 2"]
+    done: Bool[Array, " C"]
+    first_done: Bool[Array, ""]
+    carried_before: Int32[Array, " C"]
+
+
+@struct.dataclass
+class World:
+    """The grid, the objects and the agent.
+
+    A place is `row * W + column`, or `NOTHING` for what is carried, hidden or gone.
+
+    Attributes:
+        cells: cell codes; wall outside of a level that is smaller than the grid.
+        slot_cells: cell code of each object, now; 0 for an unused slot.
+        places: where each object is.
+        known_places: where each was when an object was last dropped, or at the start; missions compare with these.
+        hidden: slot of the object inside a box.
+        heading: 0 right, 1 down, 2 left, 3 up.
+        carrying: slot.
+        steps: primitive actions so far.
+    """
+
+    cells: Int8[Array, "H W"]
+    slot_cells: Int8[Array, " S"]
+    places: Int16[Array, " S"]
+    known_places: Int16[Array, " S"]
+    hidden: Int8[Array, " S"]
+    x: Int32[Array, ""]
+    y: Int32[Array, ""]
+    heading: Int32[Array, ""]
+    carrying: Int32[Array, ""]
+    steps: Int32[Array, ""]
+
+
+@struct.dataclass
+class Notice:
+    """What the last action was answered with: a code of `text`, where 0 is an observation, and the action's id."""
+
+    code: Int32[Array, ""]
+    action: Int32[Array, ""]
+
+
+@struct.dataclass
+class BabyAIState(EnvState):
+    """An episode; `time` counts the agent's actions.
+
+    Attributes:
+        max_steps: primitive actions after which MiniGrid pays nothing.
+        room_size: side of a room, with its walls.
+        level: number of the level, 1 to 40.
+        view: cell codes of the 7x7 cells ahead, the far row first, the agent in the middle of the last row.
+        reward: of the last action.
+        score: sum of the rewards.
+        completed: MiniGrid ended the mission in the last action, by success or failure.
+        failed: the mission can no longer be fulfilled.
+        no_layout: the generator found no valid level in its tries.
+    """
+
+    world: World
+    mission: Mission
+    progress: Progress
+    max_steps: Int32[Array, ""]
+    room_size: Int32[Array, ""]
+    level: Int32[Array, ""]
+    view: Int8[Array, "7 7"]
+    notice: Notice
+    reward: Float32[Array, ""]
+    score: Float32[Array, ""]
+    completed: Bool[Array, ""]
+    failed: Bool[Array, ""]
+    no_layout: Bool[Array, ""]
