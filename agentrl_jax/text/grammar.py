@@ -94,8 +94,11 @@ class GrammarTable(struct.PyTreeNode):
     next_state: Int[Array, "Q C"]
     emission: Int[Array, "Q C"]
     """Row of `runs` with the items that a token completes."""
+    added: Int[Array, "Q C"]
+    """What a token adds to the id of the action that the next item names."""
     runs: Int[Array, "F E"]
-    """Completed items in order: 0 none, 1 an unknown name, 2 + action id."""
+    """Completed items in order: 0 none, 1 an unknown name, 2 + action id, to the first of which the sum so far is
+    added."""
     start_state: int = struct.field(pytree_node=False)
     closed_state: int = struct.field(pytree_node=False)
     max_actions: int = struct.field(pytree_node=False)
@@ -108,6 +111,8 @@ class GrammarState(struct.PyTreeNode):
     actions: Int[Array, "*B A"]
     num_valid: Int[Array, "*B"]
     num_parsed: Int[Array, "*B"]
+    partial: Int[Array, "*B"]
+    """Sum of what was added for the present item."""
 
 
 class ParsedResponse(struct.PyTreeNode):
@@ -130,7 +135,7 @@ def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokeniz
     if isinstance(grammar, PlainResponse):
         token_class, nothing = jnp.zeros(tokenizer.vocab_size, jnp.int32), jnp.zeros((2, 1), jnp.int32)
         same_state = jnp.array([[0], [1]], jnp.int32)
-        return GrammarTable(token_class, same_state, nothing, nothing[:1], 0, 1, grammar.max_actions)
+        return GrammarTable(token_class, same_state, nothing, nothing, nothing[:1], 0, 1, grammar.max_actions)
     machine = automaton.build(
         actions=tuple(name.encode() for name in grammar.actions),
         think=grammar.think,
@@ -138,8 +143,8 @@ def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokeniz
         separator=grammar.separator.encode(),
     )
     tables = automaton.compose(machine, tokenizer.token_bytes)
-    token_class, next_state, emission, runs = map(jnp.asarray, tables)
-    return GrammarTable(token_class, next_state, emission, runs, machine.start, machine.closed, grammar.max_actions)
+    token_class, next_state, emission, added, runs = map(jnp.asarray, tables)
+    return GrammarTable(token_class, next_state, emission, added, runs, machine.start, machine.closed, grammar.max_actions)
 
 
 def start(table: GrammarTable) -> GrammarState:
@@ -149,6 +154,7 @@ def start(table: GrammarTable) -> GrammarState:
         actions=jnp.full((table.max_actions,), -1, jnp.int32),
         num_valid=jnp.int32(0),
         num_parsed=jnp.int32(0),
+        partial=jnp.int32(0),
     )
 
 
@@ -158,14 +164,20 @@ def advance(table: GrammarTable, state: GrammarState, token: Int[Array, ""]) -> 
     run = table.runs[table.emission[state.state, kind]]
     actions, num_valid, num_parsed = state.actions, state.num_valid, state.num_parsed
     indices = jnp.arange(table.max_actions)
+    partial = state.partial
     for item in run:
         counted = (item > 0) & (num_parsed < table.max_actions)
         known = counted & (item >= automaton.FIRST_ACTION)
-        actions = jnp.where(known & (indices == num_valid), item - automaton.FIRST_ACTION, actions)
+        actions = jnp.where(known & (indices == num_valid), item - automaton.FIRST_ACTION + partial, actions)
+        partial = jnp.where(item > 0, 0, partial)
         num_valid += known.astype(jnp.int32)
         num_parsed += counted.astype(jnp.int32)
     return GrammarState(
-        state=table.next_state[state.state, kind], actions=actions, num_valid=num_valid, num_parsed=num_parsed
+        state=table.next_state[state.state, kind],
+        actions=actions,
+        num_valid=num_valid,
+        num_parsed=num_parsed,
+        partial=partial + table.added[state.state, kind],
     )
 
 

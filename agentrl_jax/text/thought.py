@@ -75,8 +75,9 @@ def compile_thought(tokenizer: Tokenizer, *, forced: bool) -> ThoughtTable:
     ids = {state: i for i, state in enumerate(states)}
     moves = np.array([[ids[state.move(byte)] for byte in range(256)] for state in states], np.int32)
     start = ids[_State(forced, 0)]
-    machine = automaton.ByteMachine(moves, np.zeros_like(moves), start, ids[_State(True, len(_CLOSING))])
-    token_class, next_state, _, _ = automaton.compose(machine, tokenizer.token_bytes)
+    nothing = np.zeros_like(moves)
+    machine = automaton.ByteMachine(moves, nothing, nothing, start, ids[_State(True, len(_CLOSING))])
+    token_class, next_state, *_ = automaton.compose(machine, tokenizer.token_bytes)
     return ThoughtTable(
         token_class=jnp.asarray(token_class),
         next_state=jnp.asarray(next_state),

@@ -113,7 +113,8 @@ class BabyAI(TextEnvironment):
             max_steps=start.max_steps,
             room_size=start.room_size,
             level=start.number,
-            view=look(start.world),
+            # AgentGym's first observation is from before MiniGrid puts the object into the agent's hands.
+            view=look(start.world_before if self.upstream else start.world),
             notice=Notice(code=jnp.int32(text.SEEN), action=jnp.int32(macros.NO_ACTION)),
             reward=jnp.float32(0),
             score=jnp.float32(0),

@@ -106,7 +106,7 @@ class _Pieces:
         self.sentences = self._add(_SENTENCES.values())
         self.cannot = self._add(f"You cannot {verb}" for verb in macros.VERBS)
         self.reasons = self._add(_REASONS.values())
-        self.count = self._add(["{'", "': ", ", '", "}"])
+        self.count = self._add([" {'", "': ", ", '", "}"])
         self.counts = self._add(f"{number}" for number in range(1, MOST_NUMBER + 1))
         self.quoted = self._add_list('\nAvailable actions: ["turn left", "turn right"', ', "', '"', "]")
         self.checked = self._add_list("You can take the following actions: turn left, turn right", ", ", "", "")
