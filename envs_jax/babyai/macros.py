@@ -233,3 +233,30 @@ def split(action: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""], Int[A
     offset = action - jnp.asarray(starts)[jnp.maximum(verb, 0)]
     name = offset // NUMBERS + first[jnp.maximum(verb, 0)] * COLORS
     return verb, jnp.where(verb >= 0, name, -1), jnp.where(verb >= 0, offset % NUMBERS + 1, 0)
+
+
+def listed_ids(can: Listed, seen: Surroundings) -> Int32[Array, " A"]:
+    """Returns the ids of the listed actions in their order, without `CHECK`, padded with `UNKNOWN`.
+
+    `A` is 4 + 4 M. The tenth object of a name, and later ones, are left out.
+    """
+
+    def ids(verb: int | Int[Array, " M"], number: Int[Array, " M"]) -> Int32[Array, " M"]:
+        first = jnp.asarray(np.array(STARTS[:-1]) - np.array(_FIRST_NAME) * COLORS * NUMBERS)[verb]
+        return jnp.where(number <= NUMBERS, first + seen.name * NUMBERS + number - 1, UNKNOWN)
+
+    def shown(condition: Bool[Array, "*K"], action: Int[Array, "*K"] | int) -> Int32[Array, "*K"]:
+        return jnp.where(condition, action, UNKNOWN).astype(jnp.int32)
+
+    door_verb = jnp.where(seen.name // COLORS == OPEN_DOOR, THROUGH, TOGGLE_THROUGH)
+    doors = [shown(can.through | can.toggle_through, ids(door_verb, seen.number)), shown(can.toggle, TOGGLE_IT)]
+    parts = [
+        jnp.array([TURN_LEFT, TURN_RIGHT], jnp.int32),
+        shown(can.forward, MOVE_FORWARD)[None],
+        shown(can.pickup, ids(PICK, seen.faced_number)),
+        shown(can.drop, DROP_IT)[None],
+        jnp.stack(doors, axis=1).reshape(-1),
+        shown(can.go, ids(GO, seen.faced_number)),
+    ]
+    found = jnp.append(jnp.concatenate(parts), UNKNOWN)
+    return found[jnp.nonzero(found >= 0, size=len(found) - 1, fill_value=len(found) - 1)[0]]

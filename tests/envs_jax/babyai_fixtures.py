@@ -8,12 +8,11 @@ import zlib
 
 import numpy as np
 
-from envs_jax.babyai import codes, levels, macros
+from envs_jax.babyai import codes, items, levels, macros
 from envs_jax.babyai.state import Mission
 
 FOLDER = pathlib.Path(__file__).parent / "babyai" / "fixtures"
-SHAPE = levels.Shape(height=22, width=22, slots=44, clauses=4, hides=True)
-"""Holds every level of the forty numbers."""
+SHAPE = items.SHAPE
 
 _VERBS = {"goto": codes.GO_TO, "open": codes.OPEN, "pickup": codes.PICK_UP, "putnext": codes.PUT_NEXT}
 _ORDERS = {"before": codes.BEFORE, "after": codes.AFTER}
@@ -145,3 +144,7 @@ def digest(data):
 def minigrid_image(view):
     """The bytes of MiniGrid's image, [column, row, 3], of a view."""
     return np.ascontiguousarray(codes.MINIGRID[view.astype(int)].transpose(1, 0, 2)).tobytes()
+
+
+if __name__ == "__main__":  # writes the levels that the package ships
+    np.savez_compressed(items.FILE, index=read("levels")["index"].astype(np.int16), levels=all_levels())

@@ -31,8 +31,8 @@ item and resets it twice with the same seed; so does everything here.
 
 `traces.npz`:
     index i32[N]; first_text, first_image u8[N, 8]: digests of what the server's reset returned;
-    sequence_item i32[S] (row of `index`), sequence_kind i8[S] (0 uniform, 1 busy hands, 2 greedy), sequence_start
-        i32[S + 1]: steps of sequence s are sequence_start[s] up to sequence_start[s + 1];
+    sequence_item i32[S] (row of `index`), sequence_kind i8[S] (0 uniform, 1 busy hands, 2 greedy, 3 blocked
+        doors, only seeds 0 to 4), sequence_start i32[S + 1]: steps of sequence s are sequence_start[s] up to sequence_start[s + 1];
     actions u8[B]: JSON list of action texts; action u16[T]: the text sent, as position in that list; awkward bool[T]:
         it was drawn to provoke a refusal (often in a fifth of the sequences of kinds 0
         and 1, now and then in those of kind 2);
@@ -77,9 +77,10 @@ OTHER_SEEDS = 23
 ROUNDS = 20
 AWKWARD_SHARE = 0.25
 TEXT_SEEDS = 3
+BLOCKED_SEEDS = 5
 PRIMITIVE_SEEDS = 5
 PRIMITIVES = 60
-UNIFORM, BUSY, GREEDY = 0, 1, 2
+UNIFORM, BUSY, GREEDY, BLOCKER = 0, 1, 2, 3
 LISTING = "check available actions"
 NAME = re.compile(r"(red|green|blue|purple|yellow|grey) ((open|closed|locked) )?(door|key|ball|box)( \d+)?")
 SCARCE = re.compile("no path|color of the key")
@@ -417,9 +418,29 @@ def towards(rng, game, listed, clause, plan):
     return named(listed, "go to", lambda name: fits(clause.desc_fixed, name))
 
 
+def blocker(rng, game, plan):
+    """Opens a door and puts something in front of it, so that the way through an open door is barred."""
+    listed = [a for a in listed_actions(game) if game.action_space[a]]
+    if plan:
+        return plan.pop(0)
+    env = game.env.unwrapped
+    if env.carrying is None:
+        things = named(listed, "pickup", lambda name: True)
+        return pick(rng, things) if things else explore(rng, game, listed)
+    if "toggle" in listed:
+        door = f"{env.grid.get(*env.front_pos).color} open door 1"
+        around = ["turn left", "turn left"]
+        plan.extend([*around, "move forward", *around, "drop", f"go through {door}", f"go to {door}"])
+        return "toggle"
+    doors = named(listed, "go to", lambda name: "closed" in name)
+    return pick(rng, doors) if doors else explore(rng, game, listed)
+
+
 def explore(rng, game, listed):
     keyless = game.env.unwrapped.carrying is None
-    locks = " locked door " in " ".join(listed)
+    locks = any(
+        thing is not None and thing.type == "door" and thing.is_locked for thing in game.env.unwrapped.grid.grid
+    )
     weights = []
     for action in listed:
         if action.startswith("toggle and"):
@@ -437,10 +458,10 @@ def explore(rng, game, listed):
     return pick(rng, listed, weights)
 
 
-def awkward(rng, game, seen):
+def awkward(rng, game, seen, pattern):
     """An action outside the list, or a listed one in unusual spelling."""
     listed = game._get_action_space()
-    way = 15 if scarce(game) and rng.random() < 0.75 else int(rng.integers(16))
+    way = 15 if scarce(game, pattern) and rng.random() < 0.75 else int(rng.integers(16))
     if way == 0:
         return pick(rng, [LISTING, "check", " CHECK available actions", "let me check"])
     if way == 1:
@@ -461,12 +482,12 @@ def awkward(rng, game, seen):
         return pick(rng, [action.upper(), f" {action} ", action.title(), action + "."])
     reasons = {}
     for refused, message in game.error_message.items():
-        if not scarce(game) or SCARCE.search(message):
+        if pattern.search(message) or not scarce(game, pattern):
             reasons.setdefault(reason(message), []).append(refused)
     return pick(rng, reasons[pick(rng, sorted(reasons))]) if reasons else "drop"
 
 
-def scarce(game, pattern=SCARCE):
+def scarce(game, pattern):
     """Whether a refusal is to be had that seldom is."""
     return any(pattern.search(message) for message in game.error_message.values())
 
@@ -481,18 +502,22 @@ def reason(message):
 
 def play(server, index, kind, texts, said):
     """One sequence: the columns of its steps."""
-    players = (uniform, busy_hands, greedy)
+    players = (uniform, busy_hands, greedy, blocker)
     rng = np.random.default_rng([index, kind])
     first = server.reset(index)
     game, plan, steps = server.game, [], []
-    odd = kind != GREEDY and (index % LEVELS + index // LEVELS) % 5 == 4 - kind
+    odd = kind in (UNIFORM, BUSY) and (index % LEVELS + index // LEVELS) % 5 == 4 - kind
     seen = first["observation"]
     for _ in range(ROUNDS):
         if kind == GREEDY:
             strange = scarce(game, SCARCEST) and rng.random() < 0.5
         else:
-            strange = odd and rng.random() < (0.75 if scarce(game) else AWKWARD_SHARE)
-        action = awkward(rng, game, seen) if strange else players[kind](rng, game, plan)
+            strange = odd and rng.random() < (0.75 if scarce(game, SCARCE) else AWKWARD_SHARE)
+        if strange:
+            action = awkward(rng, game, seen, SCARCEST if kind == GREEDY else SCARCE)
+        else:
+            action = players[kind](rng, game, plan)
+        strange = strange or action not in game._get_action_space()
         payload = server.step(action)
         if "The room has walls" in payload["observation"]:
             seen = payload["observation"]
@@ -573,7 +598,10 @@ def export_traces(module, out):
     said = Counter()
     for row, index in enumerate(indices.tolist()):
         kept = index // LEVELS < TEXT_SEEDS
-        for kind in (UNIFORM, BUSY, GREEDY):
+        server.reset(index)
+        first_image.append(image_digest(server.game.obs_2d))
+        doors = any(thing is not None and thing.type == "door" for thing in server.grid_env.grid.grid)
+        for kind in (UNIFORM, BUSY, GREEDY, BLOCKER)[: 4 if doors and index // LEVELS < BLOCKED_SEEDS else 3]:
             first, played = play(server, index, kind, observations if kept else None, said)
             if kept:
                 text_step.extend(range(len(steps), len(steps) + len(played)))
@@ -584,9 +612,7 @@ def export_traces(module, out):
         if kept:
             text_item.append(row)
             openings.append(first["observation"])
-        server.reset(index)
         first_text.append(text_digest(first["observation"]))
-        first_image.append(image_digest(server.game.obs_2d))
     words = sorted({step["action"] for step in steps})
     position = {word: k for k, word in enumerate(words)}
     arrays = {

@@ -1,0 +1,71 @@
+"""Play without a model: which actions are listed, and whole episodes of simple policies, compiled.
+
+Shapes: `N` levels, `R` plays of each, `A` listed actions.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
+
+from envs_jax.babyai import macros
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.state import BabyAIState
+
+Policy = Callable[[Key[Array, ""], Int32[Array, " A"]], Int[Array, ""]]
+"""(key, listed actions, padded with `macros.UNKNOWN`) -> an action."""
+
+
+def listed_actions(env: BabyAI, state: BabyAIState) -> Int32[Array, " A"]:
+    """Returns the ids of the listed actions but "check available actions", padded with `macros.UNKNOWN`."""
+    seen = macros.survey(state.view, state.world.heading, env.objects_shown)
+    return macros.listed_ids(macros.listed(state.world, seen), seen)
+
+
+def random_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
+    """Takes one of the listed actions, each with the same probability."""
+    return listed[jax.random.randint(key, (), 0, jnp.sum(listed >= 0))]
+
+
+def null_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
+    """Names no action."""
+    return jnp.int32(macros.UNKNOWN)
+
+
+def constant_policy(action: int, key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
+    """Takes the same action always."""
+    return jnp.int32(action)
+
+
+def nearest_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
+    """Goes to the nearest object that can be reached; without one, it turns left."""
+    goes = (listed >= macros.STARTS[macros.GO]) & (listed < macros.STARTS[macros.THROUGH])
+    return jnp.where(jnp.any(goes), listed[jnp.argmax(goes)], macros.TURN_LEFT)
+
+
+@functools.partial(jax.jit, static_argnames=("env", "policy", "rounds"))
+def play(
+    env: BabyAI, params: Any, levels: Int8[Array, "N H W"], keys: Key[Array, " N"], policy: Policy, rounds: int
+) -> tuple[Bool[Array, " N"], Bool[Array, " N"], Float[Array, " N"], Int32[Array, " N"]]:
+    """Plays an episode of at most `rounds` actions on each level.
+
+    Returns success, strict success (see `BabyAI`), the last reward, and the number of actions.
+    """
+    params = params.replace(max_steps_in_episode=jnp.int32(rounds))
+
+    def one(level: jax.Array, key: jax.Array) -> tuple[jax.Array, ...]:
+        _, first = env.reset_to_level(level, params)
+
+        def step(carry: tuple[Any, jax.Array], key: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
+            state, strict = carry
+            action = policy(key, listed_actions(env, state))
+            _, state, _, _, info = env.step_env(key, state, action, params)
+            return (state, strict | info["strict_success"]), None
+
+        (last, strict), _ = jax.lax.scan(step, (first, jnp.bool_(False)), jax.random.split(key, rounds))
+        return env.success(last, params), strict, last.reward, last.time
+
+    return jax.vmap(one)(levels, keys)
