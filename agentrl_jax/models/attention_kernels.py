@@ -5,23 +5,16 @@ They keep no scores in memory (flash attention, Dao 2023). Arguments as in `row_
 """
 
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Int
 
 from agentrl_jax.models.attention import Keys, Query
-from agentrl_jax.models.manual_axes import as_varying, varying
-
-Kernel = Callable[..., Query]
-"""A function of a query, keys, values and, where they are given, segment ids."""
+from agentrl_jax.models.heads import map_heads
 
 CUDNN: Literal["cudnn", "xla"] = "cudnn"
 """The implementation that `attend_cudnn` asks JAX for; tests on CPUs set it to "xla", which has the same arguments."""
@@ -52,7 +45,7 @@ def attend_splash(
             segments = splash_attention_kernel.SegmentIds(of_queries, of_keys)
         return jax.vmap(run)(query.swapaxes(1, 2), key, value, segments).swapaxes(1, 2)[:, :chunk]
 
-    return _run(kernel, query, key, value, segment_ids)
+    return map_heads(kernel, query, key, value, *(() if segment_ids is None else (segment_ids,)))
 
 
 def attend_cudnn(query: Query, key: Keys, value: Keys, *, window: int = 0) -> Query:
@@ -71,7 +64,7 @@ def attend_cudnn(query: Query, key: Keys, value: Keys, *, window: int = 0) -> Qu
         )
         return mixed[:, before:]
 
-    return _run(kernel, query, key, value, None)
+    return map_heads(kernel, query, key, value)
 
 
 @functools.lru_cache(maxsize=64)
@@ -96,70 +89,3 @@ def _splash_kernel(
 def _block_size(length: int) -> int:
     """The largest block that pads a length by at most an eighth."""
     return next((size for size in (512, 256) if -length % size <= length // 8), 128)
-
-
-def _run(kernel: Kernel, query: Query, key: Keys, value: Keys, segment_ids: Int[Array, "B S"] | None) -> Query:
-    """A kernel with its gradient, for arrays of which the compiler may shard the heads, also inside `jax.shard_map`."""
-    ids = () if segment_ids is None else (segment_ids,)
-    over_axes = frozenset[str]().union(*(varying(x) for x in (query, key, value)))
-    query, key, value = (as_varying(x, sorted(over_axes)) for x in (query, key, value))
-    over, copies = _head_axes(query.shape[2], key.shape[1])
-    key, value = (jnp.repeat(x, copies, axis=1) if copies > 1 else x for x in (key, value))
-    of_query, of_key = Spec(None, None, over), Spec(None, over)
-    specs = (of_query, of_key, of_key, *[Spec()] * len(ids))
-
-    def backward(query, key, value, *rest):
-        *ids, cotangent = rest
-        return jax.vjp(lambda *x: kernel(*x, *ids), query, key, value)[1](cotangent)
-
-    @jax.custom_vjp
-    def run(query, key, value, ids):
-        (mixed,) = _call(lambda *x: (kernel(*x),), (query, key, value, *ids), specs, (of_query,), over_axes)
-        return mixed
-
-    def run_backward(residuals, cotangent):
-        query, key, value, ids = residuals
-        arguments = (query, key, value, *ids, cotangent)
-        return (*_call(backward, arguments, (*specs, of_query), specs[:3], over_axes), tuple(None for _ in ids))
-
-    run.defvjp(lambda *x: (run(*x), x), run_backward)
-    return run(query, key, value, ids)
-
-
-def _call(
-    function: Callable[..., tuple[jax.Array, ...]],
-    arguments: Sequence[jax.Array],
-    in_specs: Sequence[Spec],
-    out_specs: Sequence[Spec],
-    over_axes: frozenset[str],
-) -> tuple[jax.Array, ...]:
-    """Calls a function of kernels; inside `jax.shard_map` its results are marked as varying over `over_axes`.
-
-    The compiler cannot divide a kernel among devices, so all axes that are left to it are mapped here. The library's
-    kernels do not say over which axes their results vary, so the check of that is off inside, and the function is
-    traced from plain shapes, as if it ran on one device.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return function(*arguments)
-
-    def traced(*arguments):
-        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments]
-        return tuple(jax.extend.core.jaxpr_as_fun(jax.make_jaxpr(function)(*shapes))(*arguments))
-
-    mapped = jax.shard_map(
-        traced, in_specs=tuple(in_specs), out_specs=tuple(out_specs), axis_names={*mesh.axis_names}, check_vma=False
-    )
-    return tuple(as_varying(x, sorted(over_axes)) for x in mapped(*arguments))
-
-
-def _head_axes(heads: int, kv_heads: int) -> tuple[tuple[str, ...], int]:
-    """The mesh axes, of those left to the compiler, to shard heads over, and the copies of each key-value head."""
-    mesh = jax.sharding.get_abstract_mesh()
-    over = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Auto)
-    devices = math.prod(mesh.shape[name] for name in over)
-    if heads % devices == 0 and kv_heads % devices == 0:
-        return over, 1
-    if heads % devices == 0 and devices % kv_heads == 0:
-        return over, devices // kv_heads
-    return (), 1

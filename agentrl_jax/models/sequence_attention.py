@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from agentrl_jax.models.heads import compiler_axes, map_heads
 from agentrl_jax.models.row_attention import attention
 from agentrl_jax.models.shape import Attention
 
@@ -61,20 +62,27 @@ def sequence_attention(
     devices = jax.lax.axis_size(axis_name)
     size = query.shape[1] // 2
 
-    def of_piece(number, query, key, value):
+    def of_piece(number, query, key, value, *segments):
         end = (number + 1) * size
-        ids = None if segment_ids is None else segment_ids[:, :end]
+        ids = segments[0][:, :end] if segments else None
         options: dict[str, Any] = {"window": window, "segment_ids": ids, "implementation": implementation}
         return attention(query, key[:, :, :end], value[:, :, :end], **options)
 
-    def of_device(index, query, key, value):
+    def of_device(index, query, *keys):
         pieces = ((index, query[:, :size]), (2 * devices - 1 - index, query[:, size:]))
-        return jnp.concatenate([of_piece(number, part, key, value) for number, part in pieces], axis=1)
+        return jnp.concatenate([of_piece(number, part, *keys) for number, part in pieces], axis=1)
 
-    def gathered(query, key, value):
-        key, value = (all_gather_positions(x, axis_name, axis=2) for x in (key, value))
+    def of_positions(query, key, value, index, *segments):
         # One branch for each device, because the lengths of keys that its pieces see are static.
-        branches = [partial(of_device, index) for index in range(devices)]
-        return jax.lax.switch(jax.lax.axis_index(axis_name), branches, query, key, value)
+        branches = [partial(of_device, number) for number in range(devices)]
+        return jax.lax.switch(index, branches, query, key, value, *segments)
 
-    return jax.checkpoint(gathered)(query, key, value)
+    def gathered(query, key, value, *segments):
+        key, value = (all_gather_positions(x, axis_name, axis=2) for x in (key, value))
+        arrays = (query, key, value, jax.lax.axis_index(axis_name), *segments)
+        # Left to itself, the compiler may reshard in a branch what it cannot divide by heads. On CPUs, a collective
+        # permute waits for all devices of the mesh, so also for those in another branch.
+        return map_heads(of_positions, *arrays) if compiler_axes() else of_positions(*arrays)
+
+    segments = () if segment_ids is None else (segment_ids,)
+    return jax.checkpoint(gathered)(query, key, value, *segments)
