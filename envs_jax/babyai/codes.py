@@ -29,6 +29,9 @@ LAST_CELL = HIDING + COLORS * COLORS - 1
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE, DONE = range(7)
 """Primitive actions, in MiniGrid's order."""
 
+NO_OPERATION = -1
+"""A primitive action that does nothing and does not count."""
+
 DIRECTIONS = np.array([(1, 0), (0, 1), (-1, 0), (0, -1)], np.int32)
 """Steps (x, y) of the headings right, down, left, up."""
 

@@ -1,5 +1,6 @@
 """BabyAI as AgentGym serves it: missions in rooms, text observations, and actions that walk a whole path."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,16 @@ from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key, UInt32
 
 from envs_jax.babyai import levels, macros, mission, physics, text
-from envs_jax.babyai.codes import NUM_CELLS
-from envs_jax.babyai.state import BabyAIState, Notice
+from envs_jax.babyai.codes import NO_OPERATION, NUM_CELLS
+from envs_jax.babyai.state import BabyAIState, Mission, Notice, Progress, World
 from envs_jax.babyai.view import SIZE, look
+from envs_jax.batching import by_length, on_rows
 from envs_jax.environment import EnvParams, TextEnvironment
 
 MODES = ("intended", "upstream")
+
+OBJECTS_IN_VIEW = 20
+"""Most objects that are described: more are not in one view in levels of at most 20 objects in several rooms."""
 
 
 @struct.dataclass(kw_only=True)
@@ -63,7 +68,7 @@ class BabyAI(TextEnvironment):
         """
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
-        most = min(shape.slots, len(macros.ORDER))
+        most = min(shape.slots, OBJECTS_IN_VIEW)
         if objects_shown is not None and not 1 <= objects_shown <= most:
             raise ValueError(f"objects_shown is {objects_shown}; expected 1 to {most}, or none to show all")
         self.shape, self.generate, self.mode = shape, generate, mode
@@ -154,22 +159,11 @@ class BabyAI(TextEnvironment):
 
     def _run(self, state: BabyAIState, macro: macros.Macro, runs: Bool[Array, ""]) -> BabyAIState:
         """Takes the primitive actions, until the view does not change."""
-
-        def more(carry: tuple) -> Bool[Array, ""]:
-            return carry[0]
-
-        def step(carry: tuple) -> tuple:
-            _, number, world, progress, view, _ = carry
-            world = physics.act(world, macro.actions[number])
-            progress, result = mission.check(world, state.mission, progress, macro.actions[number])
-            now = look(world)
-            goes_on = (number + 1 < macro.length) & jnp.any(now != view)
-            if not self.upstream:
-                goes_on &= (result == mission.CONTINUE) & (world.steps < state.max_steps)
-            return goes_on, number + 1, world, progress, now, result
-
-        first = (runs, jnp.int32(0), state.world, state.progress, state.view, jnp.int32(mission.CONTINUE))
-        _, _, world, progress, view, result = jax.lax.while_loop(more, step, first)
+        length = jnp.where(runs, macro.length, 0)
+        walk = functools.partial(by_length, functools.partial(_walk, stops=not self.upstream))
+        world, progress, view, result = on_rows(lambda length, *rest: walk(length, (length, *rest)))(
+            length, macro.actions, state.world, state.progress, state.view, state.mission, state.max_steps
+        )
         fulfilled, completed = result == mission.SUCCESS, result != mission.CONTINUE
         reward = jnp.where(fulfilled, 1 - 0.9 * (world.steps / state.max_steps), 0.0).astype(jnp.float32)
         return state.replace(
@@ -207,3 +201,41 @@ class BabyAI(TextEnvironment):
     def level_hash(self, state: BabyAIState, params: Any) -> UInt32[Array, "2"]:
         """Returns a hash of the level, equal for its rotations and mirror images."""
         return levels.hash_level(state)
+
+
+def _walk(
+    length: Int32[Array, " B"],
+    actions: Int8[Array, "B D"],
+    world: World,
+    progress: Progress,
+    view: Int8[Array, "B 7 7"],
+    goal: Mission,
+    max_steps: Int32[Array, " B"],
+    *,
+    stops: bool,
+) -> tuple[World, Progress, Int8[Array, "B 7 7"], Int32[Array, " B"]]:
+    """Takes up to `length` primitive actions in each row, until the view does not change.
+
+    With `stops`, also until the mission is fulfilled or failed, or MiniGrid's limit is reached. Returns the result of
+    the last check.
+    """
+
+    def step(carry: tuple) -> tuple:
+        going, number, world, progress, view, result = carry
+        action = jnp.where(going, actions[:, number].astype(jnp.int32), NO_OPERATION)
+        world = jax.vmap(physics.act)(world, action)
+        checked, now = jax.vmap(mission.check)(world, goal, progress, action)
+        progress = _where(going, checked, progress)
+        result = jnp.where(going, now, result)
+        seen = jax.vmap(look)(world)
+        goes_on = going & (number + 1 < length) & jnp.any(seen != view, axis=(1, 2))
+        if stops:
+            goes_on &= (result == mission.CONTINUE) & (world.steps < max_steps)
+        return goes_on, number + 1, world, progress, seen, result
+
+    first = length > 0, jnp.int32(0), world, progress, view, jnp.full(length.shape, mission.CONTINUE)
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), step, first)[2:]
+
+
+def _where(rows: Bool[Array, " B"], new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int8, Int32
+from jaxtyping import Array, Bool, Int, Int8, Int32, UInt8
 
 from envs_jax.babyai import planner
 from envs_jax.babyai.codes import (
@@ -90,7 +90,7 @@ class Surroundings(NamedTuple):
         barrier: steps to the next wall or box straight ahead; 0 if none is in view.
         barrier_is_box: it is a box.
         blocked: something is straight ahead where nothing can be dropped.
-        search: the paths.
+        free: the cells that paths may enter.
     """
 
     name: Int32[Array, " M"]
@@ -104,12 +104,13 @@ class Surroundings(NamedTuple):
     barrier: Int32[Array, ""]
     barrier_is_box: Bool[Array, ""]
     blocked: Bool[Array, ""]
-    search: planner.Search
+    free: UInt8[Array, " 8"]
 
 
 def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surroundings:
     """Describes a view that holds at most `most` objects; farther ones are left out."""
-    found = planner.search(planner.free_cells(view, heading))
+    free = planner.free_cells(view, heading)
+    nodes = planner.reached(free)
     cells = view.reshape(-1)[ORDER].astype(jnp.int32)
     index = jnp.nonzero(cells >= OBJECT, size=most, fill_value=len(ORDER))[0]
     name = jnp.concatenate([cells - OBJECT, jnp.array([-1])])[index]
@@ -121,8 +122,8 @@ def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surr
     def at(board: Int[Array, " 8"]) -> Bool[Array, " M"]:
         return exists & (board[row] >> column.astype(jnp.uint8) & 1).astype(bool)
 
-    faced = at(planner.facing(found.reached))
-    entered = at(found.reached[0] | found.reached[1] | found.reached[2] | found.reached[3])
+    faced = at(planner.facing(nodes))
+    entered = at(nodes[0] | nodes[1] | nodes[2] | nodes[3])
     same = (name[:, None] == name[None]) & np.tri(most, dtype=bool)
     ahead = view[: SIZE - 1, MIDDLE][::-1].astype(jnp.int32)
     is_box = (ahead >= OBJECT + BOX * COLORS) & (ahead < OBJECT + (BOX + 1) * COLORS)
@@ -140,7 +141,7 @@ def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surr
         barrier=jnp.where(jnp.any(stops), nearest + 1, 0),
         barrier_is_box=is_box[nearest],
         blocked=(ahead[0] == WALL) | (ahead[0] >= OBJECT) & (ahead[0] < OBJECT + OPEN_DOOR * COLORS),
-        search=found,
+        free=free,
     )
 
 
@@ -203,7 +204,7 @@ def resolve(world: World, seen: Surroundings, action: Int[Array, ""]) -> Macro:
     wanted = candidates & (seen.name == name) & (numbers == number) & (verb >= 0)
     target = jnp.argmax(wanted)
     goals = planner.goal_nodes(seen.front[target] + 1, seen.side[target] + MIDDLE, verb == THROUGH)
-    steps, length, _ = planner.path(seen.search, jnp.where(jnp.any(wanted), goals, jnp.uint8(0)))
+    steps, length = planner.path(seen.free, jnp.where(jnp.any(wanted), goals, jnp.uint8(0)))
     steps = jnp.pad(steps, (0, LENGTH - len(steps)))
     ends = jnp.array([PICKUP, 0, 0, TOGGLE], jnp.int8)[verb]
     more = jnp.array([1, 0, 0, 2])[verb]

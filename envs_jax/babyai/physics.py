@@ -14,6 +14,7 @@ from envs_jax.babyai.codes import (
     KEY,
     LEFT,
     LOCKED_DOOR,
+    NO_OPERATION,
     OPEN_DOOR,
     PICKUP,
     RIGHT,
@@ -26,7 +27,7 @@ from envs_jax.babyai.view import ahead_of
 
 
 def act(world: World, action: Int[Array, ""]) -> World:
-    """Takes one primitive action; an action that is not possible only counts."""
+    """Takes one primitive action; one that is not possible only counts."""
     width = world.cells.shape[1]
     x, y = ahead_of(world)
     place = y * width + x
@@ -66,5 +67,5 @@ def act(world: World, action: Int[Array, ""]) -> World:
         y=jnp.where(walks, y, world.y),
         heading=(world.heading + turn) % 4,
         carrying=jnp.where(lifts, slot, jnp.where(drops, NOTHING, carrying)),
-        steps=world.steps + 1,
+        steps=world.steps + (action != NO_OPERATION),
     )

@@ -31,11 +31,12 @@ item and resets it twice with the same seed; so does everything here.
 
 `traces.npz`:
     index i32[N]; first_text, first_image u8[N, 8]: digests of what the server's reset returned;
-    sequence_item i32[S] (row of `index`), sequence_kind i8[S] (0 uniform, 1 busy hands, 2 greedy, 3 blocked
-        doors, only seeds 0 to 4), sequence_start i32[S + 1]: steps of sequence s are sequence_start[s] up to sequence_start[s + 1];
+    sequence_item i32[S] (row of `index`), sequence_kind i8[S] (0 uniform, 1 busy hands, 2 greedy, 3 blocked doors, only
+        where seeds 0 to 4 have doors), sequence_start i32[S + 1]: sequence s has the steps from sequence_start[s] up to
+        sequence_start[s + 1]. A sequence ends after twenty steps or with `done`;
     actions u8[B]: JSON list of action texts; action u16[T]: the text sent, as position in that list; awkward bool[T]:
-        it was drawn to provoke a refusal (often in a fifth of the sequences of kinds 0
-        and 1, now and then in those of kind 2);
+        it was drawn to provoke a refusal (often in a fifth of the sequences of kinds 0 and 1, now and then in those of
+        kind 2) or was not listed;
     reward, score f64[T], done bool[T] as the server returned them; step_count i32[T] of MiniGrid; primitives u8[T]:
         MiniGrid steps of this action; terminated bool[T]: the last of them terminated (false without any);
     agent i8[T, 3] and carrying i8[T, 2] after the step, coded as in the levels;
