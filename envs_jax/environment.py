@@ -13,7 +13,7 @@ from gymnax.environments import environment, spaces
 from jaxtyping import Array, Bool, Int, Int8, Int32, Key, UInt32
 
 NO_PIECE = -1
-"""Padding of a row of piece ids."""
+"""No piece; anywhere in a row of piece ids."""
 
 
 @struct.dataclass
@@ -44,8 +44,8 @@ class TextEnvironment(environment.Environment):
     * `step_env(key, state, action, params) -> (obs, state, reward f32[], terminated bool[], info)`: pure; the key
       decides the transition noise. A terminated or truncated state is absorbing: it is returned unchanged with
       reward 0. `info` holds `success` and `action_is_effective`, both bool[], and other values worth averaging.
-    * `describe(state, params)`: `P` is fixed. The text of a state is `"".join(pieces[i])`. Text about the last action
-      depends only on the state.
+    * `describe(state, params)`: `P` is fixed. The text of a state is `"".join(pieces[i])` over the ids that are not
+      `NO_PIECE`. Text about the last action depends only on the state.
     * `state_hash(state, params)`: equal for equal situations, independent of the path that led there.
     * `level_hash(state, params)`: of a state that was just reset, equal for levels that count as the same;
       `envs_jax.splits` divides levels into training, validation and test by this hash.
@@ -69,7 +69,7 @@ class TextEnvironment(environment.Environment):
     lists_actions: bool = True
 
     def describe(self, state: Any, params: Any) -> Int32[Array, " P"]:
-        """Returns the observation as piece ids, padded with `NO_PIECE`."""
+        """Returns the observation as piece ids; `NO_PIECE` is no piece."""
         raise NotImplementedError
 
     def success(self, state: Any, params: Any) -> Bool[Array, ""]:

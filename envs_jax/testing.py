@@ -250,9 +250,7 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
     low, high, last = rows.min(), rows.max(), len(env.pieces) - 1
     inside = low >= NO_PIECE and high <= last
     _require(inside, f"describe gives ids from {low} to {high}; expected {NO_PIECE} to {last}")
-    padding = rows == NO_PIECE
-    _require((padding[:, 1:] >= padding[:, :-1]).all(), "describe has padding between pieces; expected it last")
-    _require(not padding[:, 0].any(), "describe says nothing in some state; expected at least one piece")
+    _require((rows != NO_PIECE).any(axis=1).all(), "describe says nothing in some state; expected at least one piece")
     if env.piece_limits:
         seen = np.max([np.bincount(row[row != NO_PIECE], minlength=len(env.pieces)) for row in rows], axis=0)
         _require(

@@ -5,7 +5,7 @@ Shapes: `S` object slots, `C` clauses.
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, UInt32
 
 from envs_jax.babyai.codes import (
     ANY,
@@ -62,12 +62,24 @@ def start(world: World, room_size: Int[Array, ""], mission: Mission) -> Progress
     kind, color = mission.described[..., 0], mission.described[..., 1]
     walls = (kind == ANY) & ((color == ANY) | (color == GRAY))
     return Progress(
-        tracked=tracked,
+        tracked=pack(tracked),
         several=wanted & (walls | (jnp.sum(tracked, axis=-1) > 1)),
         done=jnp.zeros(mission.verb.shape, bool),
         first_done=jnp.bool_(False),
         carried_before=jnp.full(mission.verb.shape, NOTHING, jnp.int32),
     )
+
+
+def pack(slots: Bool[Array, "*K S"]) -> UInt32[Array, "*K 2"]:
+    """Returns a set of slots as 64 bits; testing sets is the larger part of a check."""
+    bits = jnp.pad(slots, [(0, 0)] * (slots.ndim - 1) + [(0, 64 - slots.shape[-1])]).reshape(*slots.shape[:-1], 2, 32)
+    return jnp.sum(bits.astype(jnp.uint32) << np.arange(32, dtype=np.uint32), axis=-1, dtype=jnp.uint32)
+
+
+def _single(slot: Int[Array, "*K"]) -> UInt32[Array, "*K 2"]:
+    """Returns the set of one slot; empty if it is negative."""
+    word = jnp.uint32(1) << (slot % 32).astype(jnp.uint32)
+    return jnp.where(np.arange(2) == (slot // 32)[..., None], word[..., None], 0).astype(jnp.uint32)
 
 
 def check(
@@ -105,28 +117,29 @@ def _check_clauses(world: World, mission: Mission, progress: Progress, action: I
     """Returns the result of every clause."""
     width = world.cells.shape[1]
     x, y = ahead_of(world)
-    ahead = world.places == y * width + x
-    tracked, before, now = progress.tracked, progress.carried_before, world.carrying
-    slots = np.arange(tracked.shape[-1])
+    place = y * width + x
+    first, second = progress.tracked[:, 0], progress.tracked[:, 1]
+    before, now = progress.carried_before, world.carrying
 
-    went = jnp.any(tracked[:, 0] & (world.known_places == y * width + x), axis=-1)
+    def among(tracked: UInt32[Array, "C 2"], found: UInt32[Array, "*C 2"]) -> Bool[Array, " C"]:
+        return jnp.any(tracked & found != 0, axis=-1)
+
+    went = among(first, pack(world.known_places == place))
 
     toggled = action == TOGGLE
     form = form_of(world.cells[y, x].astype(jnp.int32))
-    opened = toggled & jnp.any(tracked[:, 0] & ahead, axis=-1) & (form == OPEN_DOOR)
+    opened = toggled & (form == OPEN_DOOR) & among(first, pack(world.places == place))
     wrong_door = toggled & (form >= OPEN_DOOR)
 
     lifted = action == PICKUP
-    picked = lifted & (before < 0) & jnp.any(tracked[:, 0] & (slots == now), axis=-1)
+    picked = lifted & (before < 0) & among(first, _single(now))
     holding = lifted & (now >= 0)
 
-    dropped = (action == DROP) & (before >= 0)
-    moved = tracked[:, 0] & (slots == before[:, None])
-    place = world.places[jnp.maximum(before, 0)].astype(jnp.int32)[:, None]
-    fixed = world.known_places.astype(jnp.int32)
-    distance = jnp.abs(place % width - fixed % width) + jnp.abs(place // width - fixed // width)
-    near = jnp.any(tracked[:, 1] & (fixed >= 0) & (distance == 1), axis=-1) & (place[:, 0] >= 0)
-    put = dropped & jnp.any(moved, axis=-1) & near
+    # What was carried before and is not now has been dropped straight ahead.
+    columns, rows = world.known_places % width, world.known_places // width
+    near = (world.known_places >= 0) & (jnp.abs(columns - x) + jnp.abs(rows - y) == 1)
+    dropped = (action == DROP) & (before >= 0) & (now < 0)
+    put = dropped & among(first, _single(before)) & among(second, pack(near))
 
     nothing = jnp.zeros_like(went)
     wrong_door, holding = (jnp.broadcast_to(flag, went.shape) for flag in (wrong_door, holding))

@@ -6,155 +6,203 @@ them. The search stops at the first goal in the queue, which is the one with the
 path; but the predecessor of a node is the last that found it, so that the path returned is the lexicographically
 largest shortest path to that goal.
 
-Nodes are bits: a board is u8[4, 8, 8 bits], for the heading relative to the agent's, the row (0 is behind the agent,
-1 its own), and the column (3 is its own). Shapes: `D` = `MAX_DEPTH` + 1 depths.
+Nodes are bits, so that one step of the search is a few operations on integers: a set of cells is a pair of u32, the bit
+of a cell is 8 times its row plus its column, for eight rows (0 is behind the agent, 1 its own) and eight columns (3 is
+its own). A set of nodes is a pair for each heading relative to the agent's: ahead, right, back, left.
+
+Shapes: `B` rows of a batch, `D` = `MAX_DEPTH` + 1 depths.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int8, Int32, UInt8
+from jaxtyping import Array, Bool, Int, Int8, Int32, UInt32
 
 from envs_jax.babyai.codes import BOX, COLORS, FORWARD, KEY, LEFT, OBJECT, RIGHT, WALL
 from envs_jax.babyai.view import MIDDLE, SIZE
-from envs_jax.batching import by_length, on_rows
+from envs_jax.batching import on_rows
 
 ROWS = SIZE + 1
 MAX_DEPTH = 63
 """Longest path; a longer one counts as none."""
 
-AHEAD, TO_RIGHT, BEHIND, TO_LEFT = range(4)
-"""Headings relative to the agent's."""
+Cells = tuple[UInt32[Array, "*B"], UInt32[Array, "*B"]]
+Nodes = tuple[Cells, Cells, Cells, Cells]
 
-Board = UInt8[Array, "*B 4 8"]
+_NOT_FIRST_COLUMN, _NOT_LAST_COLUMN = np.uint32(0xFEFEFEFE), np.uint32(0x7F7F7F7F)
 
 
-def free_cells(view: Int8[Array, "7 7"], heading: Int[Array, ""]) -> UInt8[Array, " 8"]:
+def free_cells(view: Int8[Array, "7 7"], heading: Int[Array, ""]) -> UInt32[Array, "2"]:
     """Returns the cells that paths may enter: in range, and not seen to hold a wall, key, ball or box.
 
     The range is the view; where it extends towards smaller coordinates of the grid, it has one more row or column.
     """
     cells = view.at[SIZE - 1, MIDDLE].set(0)
     solid = (cells == WALL) | (cells >= OBJECT + KEY * COLORS) & (cells < OBJECT + (BOX + 1) * COLORS)
-    bits = jnp.sum(solid.astype(jnp.int32) << np.arange(SIZE), axis=1)[::-1]
+    bits = jnp.sum(solid.astype(jnp.uint32) << np.arange(SIZE, dtype=np.uint32), axis=1, dtype=jnp.uint32)[::-1]
     row_behind, extra_column = heading <= 1, (heading == 1) | (heading == 2)
-    columns = (1 << SIZE) - 1 | extra_column.astype(jnp.int32) << SIZE
-    rows = columns & ~bits
-    return jnp.concatenate([jnp.where(row_behind, columns, 0)[None], rows]).astype(jnp.uint8)
+    columns = np.uint32((1 << SIZE) - 1) | extra_column.astype(jnp.uint32) << SIZE
+    rows = jnp.concatenate([jnp.where(row_behind, columns, 0)[None], columns & ~bits])
+    shifts = 8 * np.arange(4, dtype=np.uint32)
+    return jnp.sum(rows.reshape(2, 4) << shifts, axis=1, dtype=jnp.uint32)
 
 
-def _step(board: Board, sign: int = 1) -> Board:
-    """Moves every node one cell in its heading, or back with `sign` -1."""
-    up, right, down, left = (board[..., heading, :] for heading in (range(4) if sign == 1 else (2, 3, 0, 1)))
-    nothing = jnp.zeros_like(up[..., :1])
-    moved = (
-        jnp.concatenate([nothing, up[..., :-1]], axis=-1),
-        right << 1,
-        jnp.concatenate([down[..., 1:], nothing], axis=-1),
-        left >> 1,
-    )
-    return jnp.stack(moved if sign == 1 else (moved[2], moved[3], moved[0], moved[1]), axis=-2)
+def _ahead(cells: Cells) -> Cells:
+    low, high = cells
+    return low << 8, high << 8 | low >> 24
 
 
-def _turns(board: Board) -> Board:
-    return jnp.roll(board, 1, axis=-2) | jnp.roll(board, -1, axis=-2)
+def _right(cells: Cells) -> Cells:
+    return tuple(word << 1 & _NOT_FIRST_COLUMN for word in cells)
 
 
-def _agent_node() -> np.ndarray:
-    node = np.zeros((4, ROWS), np.uint8)
-    node[AHEAD, 1] = 1 << MIDDLE
-    return node
+def _back(cells: Cells) -> Cells:
+    low, high = cells
+    return low >> 8 | high << 24, high >> 8
 
 
-_START = _agent_node()
+def _left(cells: Cells) -> Cells:
+    return tuple(word >> 1 & _NOT_LAST_COLUMN for word in cells)
+
+
+def _step(nodes: Nodes) -> Nodes:
+    """Moves every node one cell in its heading."""
+    return tuple(move(cells) for move, cells in zip((_ahead, _right, _back, _left), nodes))
+
+
+def _step_back(nodes: Nodes) -> Nodes:
+    return tuple(move(cells) for move, cells in zip((_back, _left, _ahead, _right), nodes))
+
+
+def _turn_left(nodes: Nodes) -> Nodes:
+    return (*nodes[1:], nodes[0])
+
+
+def _turn_right(nodes: Nodes) -> Nodes:
+    return (nodes[3], *nodes[:3])
+
+
+def _map(function: Callable[..., jax.Array], *nodes: Nodes) -> Nodes:
+    return jax.tree.map(function, *nodes)
+
+
+def _or(a: Nodes, b: Nodes) -> Nodes:
+    return _map(jnp.bitwise_or, a, b)
+
+
+def _and(a: Nodes, b: Nodes) -> Nodes:
+    return _map(jnp.bitwise_and, a, b)
+
+
+def _exists(nodes: Nodes) -> Bool[Array, " B"]:
+    found = jnp.bool_(False)
+    for word in jax.tree.leaves(nodes):
+        found |= word != 0
+    return found
+
+
+def _agent(rows: int) -> Nodes:
+    nothing, own = jnp.zeros(rows, jnp.uint32), jnp.full(rows, 1 << 8 + MIDDLE, jnp.uint32)
+    empty = nothing, nothing
+    return (own, nothing), empty, empty, empty
+
+
+def _grow(frontier: Nodes, found: Nodes, free: Cells) -> Nodes:
+    entered = tuple(tuple(word & allowed for word, allowed in zip(cells, free)) for cells in _step(frontier))
+    near = _or(entered, _or(_turn_left(frontier), _turn_right(frontier)))
+    return _map(lambda new, old: new & ~old, near, found)
+
+
+def _union(nodes: Nodes) -> UInt32[Array, "B 2"]:
+    return jnp.stack([a | b | c | d for a, b, c, d in zip(*nodes)], axis=-1)
 
 
 @on_rows
-def reached(free: UInt8[Array, "B 8"]) -> UInt8[Array, "B 4 8"]:
-    """Returns the nodes to which a path leads."""
+def reachable(free: UInt32[Array, "B 2"]) -> tuple[UInt32[Array, "B 2"], UInt32[Array, "B 2"]]:
+    """Returns the cells that some path leads to face, and those that a path leads onto."""
+    allowed = free[:, 0], free[:, 1]
 
     def grow(carry: tuple) -> tuple:
         found, frontier, depth = carry
-        frontier = _grow(frontier, found, free)
-        return found | frontier, frontier, depth + 1
+        frontier = _grow(frontier, found, allowed)
+        return _or(found, frontier), frontier, depth + 1
 
-    first = jnp.broadcast_to(jnp.asarray(_START), (free.shape[0], 4, ROWS))
-    going = lambda carry: jnp.any(carry[1] != 0) & (carry[2] <= MAX_DEPTH)  # noqa: E731
-    return jax.lax.while_loop(going, grow, (first, first, jnp.int32(1)))[0]
+    def going(carry: tuple) -> Bool[Array, ""]:
+        return jnp.any(_exists(carry[1])) & (carry[2] <= MAX_DEPTH)
 
-
-def _grow(frontier: Board, found: Board, free: UInt8[Array, "B 8"]) -> Board:
-    return (_step(frontier) & free[:, None] | _turns(frontier)) & ~found
-
-
-def facing(board: UInt8[Array, "4 8"]) -> UInt8[Array, " 8"]:
-    """Returns the cells that some node faces."""
-    ahead = _step(board)
-    return ahead[0] | ahead[1] | ahead[2] | ahead[3]
-
-
-def goal_nodes(row: Int[Array, ""], column: Int[Array, ""], arrive: Bool[Array, ""]) -> UInt8[Array, "4 8"]:
-    """Returns the nodes at a cell of the board if `arrive`, else those that face it."""
-    cell = jnp.where(jnp.arange(ROWS) == row, 1 << column, 0).astype(jnp.uint8)
-    there = jnp.broadcast_to(cell, (4, ROWS))
-    return jnp.where(arrive, there, _step(there, -1))
+    first = _agent(free.shape[0])
+    nodes = jax.lax.while_loop(going, grow, (first, first, jnp.int32(1)))[0]
+    return _union(_step(nodes)), _union(nodes)
 
 
 @on_rows
-def path(free: UInt8[Array, "B 8"], goals: UInt8[Array, "B 4 8"]) -> tuple[Int8[Array, "B D"], Int32[Array, " B"]]:
-    """Returns the primitive actions to the goal that AgentGym's planner takes, and their number; 0 without a path."""
-    rows = free.shape[0]
-    # Rows without a goal search nothing.
-    wanted = jnp.any(goals != 0, axis=(1, 2))
-    first = jnp.where(wanted[:, None, None], jnp.asarray(_START), 0).astype(jnp.uint8)
+def path(
+    free: UInt32[Array, "B 2"], target: UInt32[Array, "B 2"], arrive: Bool[Array, " B"]
+) -> tuple[Int8[Array, "B D"], Int32[Array, " B"]]:
+    """Returns the primitive actions of AgentGym's planner to a target, and their number; 0 without a path.
+
+    The target is the set of one cell, or an empty set. With `arrive`, the path ends on it, else where the agent faces it.
+    """
+    allowed, cell = (free[:, 0], free[:, 1]), (target[:, 0], target[:, 1])
+    on_it = (cell, cell, cell, cell)
+    goals = _map(lambda there, before: jnp.where(arrive, there, before), on_it, _step_back(on_it))
+    # Rows without a target search nothing.
+    first = _map(lambda word: jnp.where(_exists(goals), word, 0), _agent(free.shape[0]))
 
     def grow(carry: tuple) -> tuple:
         layers, found, frontier, depth = carry
         # A row whose goal has been found ends here.
-        frontier = jnp.where(jnp.any(frontier & goals != 0, axis=(1, 2), keepdims=True), 0, frontier)
-        frontier = _grow(frontier, found, free)
-        return layers.at[depth].set(frontier), found | frontier, frontier, depth + 1
+        ended = _exists(_and(frontier, goals))
+        frontier = _grow(_map(lambda word: jnp.where(ended, 0, word), frontier), found, allowed)
+        return _set(layers, depth, frontier), _or(found, frontier), frontier, depth + 1
 
-    layers = jnp.zeros((MAX_DEPTH + 1, rows, 4, ROWS), jnp.uint8).at[0].set(first)
-    going = lambda carry: jnp.any(carry[2] != 0) & (carry[3] <= MAX_DEPTH)  # noqa: E731
-    layers = jax.lax.while_loop(going, grow, (layers, first, first, jnp.int32(1)))[0]
-    hits = jnp.any(layers & goals != 0, axis=(2, 3))
-    depth = jnp.argmax(hits, axis=0).astype(jnp.int32)
-    actions = by_length(_shortest, depth, (jnp.moveaxis(layers, 0, 1), goals, depth))
-    return actions, depth
+    def going(carry: tuple) -> Bool[Array, ""]:
+        return jnp.any(_exists(carry[2])) & (carry[3] <= MAX_DEPTH)
 
+    layers = _set(_map(lambda word: jnp.zeros((MAX_DEPTH + 1, *word.shape), jnp.uint32), first), 0, first)
+    layers, _, _, end = jax.lax.while_loop(going, grow, (layers, first, first, jnp.int32(1)))
 
-def _shortest(
-    layers: UInt8[Array, "B D 4 8"], goals: UInt8[Array, "B 4 8"], depth: Int32[Array, " B"]
-) -> Int8[Array, "B D"]:
-    layers = jnp.moveaxis(layers, 1, 0)
-    last = jnp.take_along_axis(layers, depth[None, :, None, None], axis=0)[0] & goals
-    several = jnp.sum(jax.lax.population_count(last), axis=(1, 2)) > 1
+    def find(carry: tuple) -> tuple:
+        depth, last, level = carry
+        hit = _and(_at(layers, level), goals)
+        found = _exists(hit)
+        return jnp.where(found, level, depth), _map(lambda a, b: jnp.where(found, a, b), hit, last), level - 1
+
+    nothing = _map(jnp.zeros_like, first)
+    start = jnp.zeros(free.shape[:1], jnp.int32), nothing, end - 1
+    depth, last, _ = jax.lax.while_loop(lambda carry: carry[2] >= 0, find, start)
+    several = sum(jax.lax.population_count(word) for word in jax.tree.leaves(last)) > 1
     depth_of_choice = jnp.where(several, depth, 0)
     chosen, _ = _walk(_between(layers, last, depth_of_choice), depth_of_choice, last=False)
-    goal = jnp.where(several[:, None, None], chosen, last)
-    return _walk(_between(layers, goal, depth), depth, last=True)[1]
+    goal = _map(lambda a, b: jnp.where(several, a, b), chosen, last)
+    return _walk(_between(layers, goal, depth), depth, last=True)[1].T, depth
 
 
-def _between(
-    layers: UInt8[Array, "D B 4 8"], last: UInt8[Array, "B 4 8"], depth: Int32[Array, " B"]
-) -> UInt8[Array, "D B 4 8"]:
-    """Returns the nodes at each depth that are on a shortest path to the last ones, which are at a depth."""
+def _set(layers: Nodes, depth: Int[Array, ""] | int, nodes: Nodes) -> Nodes:
+    return _map(lambda stored, word: stored.at[depth].set(word), layers, nodes)
+
+
+def _at(layers: Nodes, depth: Int[Array, ""]) -> Nodes:
+    return _map(lambda stored: stored[depth], layers)
+
+
+def _between(layers: Nodes, last: Nodes, depth: Int32[Array, " B"]) -> Nodes:
+    """Returns the nodes at each depth, [D, B], that are on a shortest path to the last ones, which are at a depth."""
 
     def shrink(carry: tuple) -> tuple:
         kept, ahead, level = carry
-        back = layers[level] & (_step(ahead, -1) | _turns(ahead))
-        back = jnp.where((level == depth)[:, None, None], last, back)
-        return kept.at[level].set(back), back, level - 1
+        before = _or(_step_back(ahead), _or(_turn_left(ahead), _turn_right(ahead)))
+        back = _and(_at(layers, level), before)
+        back = _map(lambda a, b: jnp.where(level == depth, a, b), last, back)
+        return _set(kept, level, back), back, level - 1
 
-    nothing = jnp.zeros_like(last)
-    first = jnp.zeros_like(layers), nothing, jnp.max(depth)
+    first = _map(jnp.zeros_like, layers), _map(jnp.zeros_like, last), jnp.max(depth)
     return jax.lax.while_loop(lambda carry: carry[2] >= 0, shrink, first)[0]
 
 
-def _walk(
-    kept: UInt8[Array, "D B 4 8"], depth: Int32[Array, " B"], *, last: bool
-) -> tuple[UInt8[Array, "B 4 8"], Int8[Array, "B D"]]:
+def _walk(kept: Nodes, depth: Int32[Array, " B"], *, last: bool) -> tuple[Nodes, Int8[Array, "D B"]]:
     """Walks from the agent over nodes of each depth, taking the first or last possible action.
 
     Returns the node at the end and the actions.
@@ -163,20 +211,15 @@ def _walk(
 
     def step(carry: tuple) -> tuple:
         node, actions, level = carry
-        options = (
-            (FORWARD, _step(node)),
-            (LEFT, jnp.roll(node, -1, axis=1)),
-            (RIGHT, jnp.roll(node, 1, axis=1)),
-        )
-        ahead = kept[level + 1]
+        options = ((FORWARD, _step(node)), (LEFT, _turn_left(node)), (RIGHT, _turn_right(node)))
+        ahead = _at(kept, level + 1)
         action, chosen = jnp.zeros(rows, jnp.int8), node
         for name, option in options if last else options[::-1]:
-            possible = jnp.any(option & ahead != 0, axis=(1, 2)) & (level < depth)
+            possible = _exists(_and(option, ahead)) & (level < depth)
             action = jnp.where(possible, name, action).astype(jnp.int8)
-            chosen = jnp.where(possible[:, None, None], option, chosen)
+            chosen = _map(lambda a, b, p=possible: jnp.where(p, a, b), option, chosen)
         return chosen, actions.at[level].set(action), level + 1
 
-    node = jnp.broadcast_to(jnp.asarray(_START), (rows, 4, ROWS))
-    first = node, jnp.zeros((MAX_DEPTH + 1, rows), jnp.int8), jnp.int32(0)
+    first = _agent(rows), jnp.zeros((MAX_DEPTH + 1, rows), jnp.int8), jnp.int32(0)
     node, actions, _ = jax.lax.while_loop(lambda carry: carry[2] < jnp.max(depth), step, first)
-    return node, actions.T
+    return node, actions

@@ -5,7 +5,7 @@ Shapes: `H`, `W` rows and columns of the grid, `S` object slots, `C` = `codes.CL
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float32, Int8, Int16, Int32
+from jaxtyping import Array, Bool, Float32, Int8, Int16, Int32, UInt32
 
 from envs_jax.environment import EnvState
 
@@ -44,14 +44,14 @@ class Progress:
     """How far a mission is, as MiniGrid's verifier keeps it.
 
     Attributes:
-        tracked: objects that a description named at the start.
+        tracked: slots that a description named at the start, as 64 bits.
         several: whether a description named more than one thing at the start.
         done: clauses of a pair that have been fulfilled.
         first_done: the part that comes first has been fulfilled.
         carried_before: slot that was carried when a clause was last checked.
     """
 
-    tracked: Bool[Array, "C 2 S"]
+    tracked: UInt32[Array, "C 2 2"]
     several: Bool[Array, "C 2"]
     done: Bool[Array, " C"]
     first_done: Bool[Array, ""]

@@ -156,7 +156,7 @@ def piece_limits(most: int, clauses: int) -> tuple[int, ...]:
 
 
 def describe(state: BabyAIState, most: int, clauses: int, *, upstream: bool) -> Int32[Array, " P"]:
-    """Returns the pieces of what the agent is shown, padded with `NO_PIECE`.
+    """Returns the pieces of what the agent is shown, with `NO_PIECE` between them.
 
     At most `most` objects are described, the nearest ones. The goal of up to `clauses` clauses is shown at the start.
     With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view.
@@ -173,14 +173,7 @@ def describe(state: BabyAIState, most: int, clauses: int, *, upstream: bool) -> 
         jnp.pad(ids, (0, size - len(ids)), constant_values=NO_PIECE) for ids in (answer, observation)
     )
     body = jnp.where(notice.code == SEEN, observation, answer)
-    return _compact(jnp.concatenate([goal, body, _list(_P.quoted, can, seen)]))
-
-
-def _compact(ids: Int32[Array, " P"]) -> Int32[Array, " P"]:
-    """Moves the pieces to the front, in their order."""
-    kept = ids >= 0
-    to = jnp.where(kept, jnp.cumsum(kept) - 1, len(ids))
-    return jnp.full_like(ids, NO_PIECE).at[to].set(ids, mode="drop", unique_indices=True)
+    return jnp.concatenate([goal, body, _list(_P.quoted, can, seen)])
 
 
 def _show(condition: Bool[Array, "*K"], ids: Int[Array, "*K"] | int) -> Int32[Array, "*K"]:
