@@ -9,7 +9,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["agentrl_jax", "agentrl_jax.*", "envs_jax", "envs_jax.*"]),
-    package_data={"agentrl_jax.text": ["data/*.json"], "agentrl_jax.config.presets": ["*.yaml"]},
+    package_data={
+        "agentrl_jax.text": ["data/*.json"],
+        "agentrl_jax.config.presets": ["*.yaml"],
+        "envs_jax.babyai": ["items.npz", "plans.json"],
+    },
     install_requires=[
         "jax>=0.10.2,<0.13",
         "flax>=0.12.8,<0.13",
@@ -33,6 +37,7 @@ setup(
         "tyro>=1.0",
         "rich>=14",
         "matplotlib>=3.10",
+        "pillow>=11",
         "tensorboardX>=2.6.4",
         "fastapi>=0.120",
         "uvicorn>=0.35",

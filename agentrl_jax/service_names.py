@@ -1,3 +1,3 @@
 """Names of the Python services that a configuration may use; the services are in `services.catalog`."""
 
-TEXT_SERVICES = ("textcraft", "sciworld", "maze", "wordle")
+TEXT_SERVICES = ("textcraft", "sciworld", "maze", "wordle", "babyai")

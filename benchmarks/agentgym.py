@@ -35,6 +35,7 @@ from agentrl_jax.services.protocol import ROUTES
 CLIENTS = {
     "textcraft": ("TextCraftEnvClient", ""),
     "sciworld": ("SciworldEnvClient", ""),
+    "babyai": ("BabyAIEnvClient", ""),
     "maze": ("MazeEnvClient", "/maze"),
     "wordle": ("WordleEnvClient", "/wordle"),
 }
@@ -65,8 +66,10 @@ def their_client_on_our_server(name: str, episodes: int, folder: Path) -> str:
     solved = turns = different = 0
     try:
         client = getattr(envs, kind)(env_server_base=server.url() + ending, data_len=1)
-        for item in range(episodes):
-            item = item * 7 % min(service.items, 500)
+        chosen = (
+            service.panel().items if service.panel else [item * 7 % min(service.items, 500) for item in range(episodes)]
+        )
+        for item in chosen[:episodes]:
             mine = service.make(False)
             client.reset(item)
             player, answer, text = service.oracle(item), mine.reset(item), client.observe()

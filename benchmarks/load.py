@@ -48,7 +48,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=10)
     given = parser.parse_args()
     service, routes = get_service(given.env), routes_of(given.env)
-    chosen = [number * service.items // given.instances for number in range(given.instances)]
+    items = service.panel().items if service.panel else range(service.items)
+    chosen = [items[number * len(items) // given.instances] for number in range(given.instances)]
     before = {child.pid for child in psutil.Process().children()}
     with tempfile.TemporaryDirectory() as folder:
         process = ServiceProcess(given.env, Path(folder) / "log", max_instances=given.instances)

@@ -57,6 +57,7 @@ class TextEnvironment(environment.Environment):
             if there is no limit but `P`.
         instruction: the task in words, shown once before the first turn.
         legend: pairs (symbol, meaning), shown after the instruction; empty if there is no grid.
+        test_levels: hashes u32[N, 2] of levels that are test levels whatever their hash says, see `envs_jax.splits`.
         lists_actions: prompts list the names of the actions, in the order of their ids. False if observations name
             them, for instance because their order would reveal which one is better.
     """
@@ -66,6 +67,7 @@ class TextEnvironment(environment.Environment):
     piece_limits: tuple[int, ...] = ()
     instruction: str = ""
     legend: tuple[tuple[str, str], ...] = ()
+    test_levels: UInt32[np.ndarray, "N 2"] = np.zeros((0, 2), np.uint32)
     lists_actions: bool = True
 
     def describe(self, state: Any, params: Any) -> Int32[Array, " P"]:

@@ -52,31 +52,33 @@ class LevelRules:
 
     def load_pack(self, path: str | Path) -> Levels:
         """Reads a pack; raises a `ValueError` if the file holds something else, or a level that cannot be played."""
-        with open(path, "rb") as file:
-            try:
-                version = np.lib.format.read_magic(file)
-                readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-                shape, _, dtype = readers[version](file)
-            except Exception as error:  # NumPy does not catch what Python's parser raises for a damaged header
-                reason = " ".join(str(error).split())[:200]
-                raise ValueError(
-                    f"{path} is no .npy array file ({reason}); expected a level pack, i8[N, H, W]"
-                ) from error
-            # The header may request any amount of memory, so nothing is allocated before it is compared with the size
-            # of the file.
-            if dtype != np.int8 or len(shape) != 3 or not shape[0]:
-                found = f"{str(dtype)[:60]}{str(list(shape))[:60]}"
-                raise ValueError(
-                    f"{path} holds {found}; expected a level pack, int8 [N, H, W], with at least one level"
-                )
-            check_cells(*shape)
-            start = file.tell()
-            if file.seek(0, 2) - start != math.prod(shape):
-                raise ValueError(f"{path} has not the size of the int8{list(shape)} that it names; write it again")
-            file.seek(0)
-            pack = np.load(file, allow_pickle=False)
+        pack = read_pack(path)
         self.check_pack(pack, f"{path}, level")
         return pack
+
+
+def read_pack(path: str | Path) -> Levels:
+    """Reads a pack, int8[N, H, W] with at least one level; raises a `ValueError` if the file holds something else."""
+    with open(path, "rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, _, dtype = readers[version](file)
+        except Exception as error:  # NumPy does not catch what Python's parser raises for a damaged header
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} is no .npy array file ({reason}); expected a level pack, i8[N, H, W]") from error
+        # The header may request any amount of memory, so nothing is allocated before it is compared with the size
+        # of the file.
+        if dtype != np.int8 or len(shape) != 3 or not shape[0]:
+            found = f"{str(dtype)[:60]}{str(list(shape))[:60]}"
+            raise ValueError(f"{path} holds {found}; expected a level pack, int8 [N, H, W], with at least one level")
+        check_cells(*shape)
+        start = file.tell()
+        if file.seek(0, 2) - start != math.prod(shape):
+            raise ValueError(f"{path} has not the size of the int8{list(shape)} that it names; write it again")
+        file.seek(0)
+        pack = np.load(file, allow_pickle=False)
+    return pack
 
 
 def check_cells(number: int, height: int, width: int) -> None:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int8, Int32, Key
 
-from envs_jax import bandit, frozen_lake, sokoban
+from envs_jax import babyai, bandit, frozen_lake, sokoban
+from envs_jax.babyai import baselines as babyai_baselines
 from envs_jax.budget import CLOSED_LOOP, EXACT, Baselines, Budget
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
@@ -23,8 +24,9 @@ from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
 Factory = Callable[..., tuple[Any, Any]]
-Oracle = Callable[[Any, Levels, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
-Planner = Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L"] | None]
+Oracle = Callable[[Any, Any, Levels, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
+Plans = list[Int32[np.ndarray, " L"] | None]
+Planner = Callable[[Any, Any, Int8[np.ndarray, "N H W"], int], Plans]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +37,11 @@ class Spec:
         factory: function from options to (env, params).
         description: one line for users.
         max_actions: actions of an episode, unless the user sets another budget.
-        oracle: (params, levels, budget) -> exact success f64[N] of the uniform random and of the optimal policy within
+        oracle: (env, params, levels, budget) -> success f64[N] of the uniform random and of the optimal policy within
             `budget.reachable` actions, a pair or a `Baselines`. With random transitions the optimum also depends on the
             number of actions per turn.
-        plan: level -> the action ids of a shortest plan; None if there is no plan.
+        plan: (env, params, levels, limit) -> for each level the action ids of a shortest plan; None if there is none.
+            Plans of more than `limit` actions may be left out.
     """
 
     factory: Factory
@@ -114,17 +117,19 @@ class Registry:
         if self.spec(name).oracle is None:
             return float("nan"), float("nan")
         env, params = self.make(name)
-        found = self.level_baselines(name, params, sample_levels(env, params, jax.random.split(key, n)), budget)
+        found = self.level_baselines(name, env, params, sample_levels(env, params, jax.random.split(key, n)), budget)
         assert found is not None
         return float(np.mean(found.random)), float(np.mean(found.optimal))
 
-    def level_baselines(self, name: str, params: Any, levels: Levels, budget: Budget) -> Baselines | None:
+    def level_baselines(
+        self, name: str, env: TextEnvironment, params: Any, levels: Levels, budget: Budget
+    ) -> Baselines | None:
         """Returns baselines within the budget and `params.max_steps_in_episode` actions; None if there is no oracle."""
         oracle = self.spec(name).oracle
         if oracle is None:
             return None
         actions = min(budget.actions, int(params.max_steps_in_episode))
-        return Baselines(*oracle(params, levels, dataclasses.replace(budget, actions=actions)))
+        return Baselines(*oracle(env, params, levels, dataclasses.replace(budget, actions=actions)))
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
@@ -166,13 +171,13 @@ def _sample_levels(env: TextEnvironment, keys: jax.Array, params: Any, split: ja
     return jax.vmap(one)(keys)
 
 
-def _sokoban_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
+def _sokoban_oracle(env: Any, params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     # Transitions are deterministic, so nothing is lost by choosing many actions at once.
     actions = budget.reachable
     return Baselines(sokoban_oracle.random_success(levels, actions), sokoban_oracle.optimal_success(levels, actions))
 
 
-def _frozen_lake_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
+def _frozen_lake_oracle(env: Any, params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     rate, actions = float(params.success_rate), budget.reachable
     random = frozen_lake_oracle.random_success(levels, actions, rate)
     try:
@@ -181,9 +186,13 @@ def _frozen_lake_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Base
         return Baselines(random, frozen_lake_oracle.optimal_success(levels, actions, rate), CLOSED_LOOP)
 
 
-def _bandit_oracle(params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
+def _bandit_oracle(env: Any, params: Any, levels: np.ndarray, budget: Budget) -> Baselines:
     # Success means pulling the high arm of the two with the only action of an episode.
     return Baselines(np.full(len(levels), 0.5), np.ones(len(levels)))
+
+
+def _one_by_one(solve: Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L"] | None]) -> Planner:
+    return lambda env, params, levels, limit: [solve(level) for level in levels]
 
 
 _DESCRIPTIONS = {
@@ -200,13 +209,16 @@ _DESCRIPTIONS = {
     "LargerSokoban": "8x8 Sokoban with two boxes",
     "SokobanDifferentGridVocab": "6x6 Sokoban with one box and other symbols",
     "CoordSokoban": "SimpleSokoban with coordinates before the grid",
+    "BabyAI": "the eighteen levels of AgentGym-RL: rooms, doors and keys, missions in words",
+    **{f"BabyAI-{name}": f"level {number} of BabyAI" for number, name in babyai.NAMES.items()},
 }
 BUILT_IN: dict[str, Spec] = {
     name: Spec(factory, _DESCRIPTIONS[name], max_actions, oracle, plan)
     for tags, max_actions, oracle, plan in (
         (bandit.TAGS, 1, _bandit_oracle, None),
-        (frozen_lake.TAGS, 10, _frozen_lake_oracle, frozen_lake_oracle.plan),
-        (sokoban.TAGS, 10, _sokoban_oracle, sokoban_oracle.solve),
+        (frozen_lake.TAGS, 10, _frozen_lake_oracle, _one_by_one(frozen_lake_oracle.plan)),
+        (sokoban.TAGS, 10, _sokoban_oracle, _one_by_one(sokoban_oracle.solve)),
+        (babyai.TAGS, 20, babyai_baselines.oracle, babyai_baselines.plan),
     )
     for name, factory in tags.items()
 }

@@ -46,6 +46,13 @@ def split_of(level_hash: UInt32[Array, "2"]) -> Int32[Array, ""]:
     return sum((mixed >= jnp.uint32(bound)).astype(jnp.int32) for bound in _BOUNDS)
 
 
+def split_of_level(env: TextEnvironment, state: Any, params: Any) -> Int32[Array, ""]:
+    """Returns the split of the level of a state that was just reset."""
+    level_hash = env.level_hash(state, params)
+    fixed = jnp.any(jnp.all(level_hash == env.test_levels, axis=1))
+    return jnp.where(fixed, Split.TEST, split_of(level_hash))
+
+
 def split_key(
     env: TextEnvironment, key: Key[Array, ""], params: Any, split: Int32[Array, ""] | int
 ) -> tuple[Key[Array, ""], Bool[Array, ""]]:
@@ -59,7 +66,7 @@ def split_key(
     def try_key(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         number, _ = carry
         state = env.reset_env(jax.random.fold_in(base, number), params)[1]
-        return number + 1, split_of(env.level_hash(state, params)) == split
+        return number + 1, split_of_level(env, state, params) == split
 
     any_level = jnp.asarray(split) == Split.ANY
     number, found = jax.lax.while_loop(
@@ -72,7 +79,7 @@ def splits_of_levels(env: TextEnvironment, params: Any, levels: Int8[np.ndarray,
     """Returns the split of each level. Runs on the host."""
 
     def one(level: jax.Array) -> jax.Array:
-        return split_of(env.level_hash(env.reset_to_level(level, params)[1], params))
+        return split_of_level(env, env.reset_to_level(level, params)[1], params)
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.asarray(levels)))
 
@@ -81,8 +88,8 @@ def distinct_levels(env: TextEnvironment, params: Any, draws: int) -> dict[Split
     """Returns how many different levels of each split occur in `draws` draws from a fixed key. Runs on the host."""
 
     def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        level_hash = env.level_hash(env.reset_env(key, params)[1], params)
-        return level_hash, split_of(level_hash)
+        state = env.reset_env(key, params)[1]
+        return env.level_hash(state, params), split_of_level(env, state, params)
 
     keys = jax.random.split(jax.random.key(_KEYS), draws)
     hashes, splits = map(np.asarray, jax.jit(jax.vmap(one))(keys))

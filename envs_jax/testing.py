@@ -80,8 +80,6 @@ def _check_names(env: TextEnvironment) -> None:
     _require(len(set(names)) == len(names), f"actions is {env.actions!r}; expected names that differ in letters")
     texts = env.pieces and all(isinstance(piece, str) and piece for piece in env.pieces)
     _require(texts, f"pieces is {env.pieces!r}; expected a tuple of non-empty strings")
-    named = env.lists_actions or all(name in "\n".join(env.pieces).lower() for name in names)
-    _require(named, "lists_actions is False, but no piece of an observation names some action")
     _require(isinstance(env.instruction, str), f"instruction is {env.instruction!r}; expected a string")
     pairs = all(len(pair) == 2 and all(isinstance(text, str) and text for text in pair) for pair in env.legend)
     _require(pairs, f"legend is {env.legend!r}; expected pairs (symbol, meaning) of strings")
@@ -257,6 +255,9 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
             len(env.piece_limits) == len(env.pieces) and (seen <= env.piece_limits).all(),
             f"piece_limits is {env.piece_limits}; expected a number for each piece, at least as seen: {seen.tolist()}",
         )
+    texts = ["".join(env.pieces[i] for i in row if i != NO_PIECE) for row in rows]
+    named = env.lists_actions or any(name.lower() in text.lower() for text in texts for name in env.actions)
+    _require(named, "lists_actions is False, but no observation names an action")
     text = "".join(env.pieces[i] for i in walk.facts["text"][0, 1] if i != NO_PIECE)
     rendered = env.render(_pick(walk.visited, (0, 1)), params)
     _require(rendered == text, f"render gives {rendered!r}; expected the joined pieces, {text!r}")

@@ -24,11 +24,14 @@ class Eval:
     """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
     """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
-    maze, wordle, or an environment's tag."""
-    policy: Literal["oracle", "random"] | None = None
-    """Scripted policy to evaluate instead of a run, in the service --env."""
+    babyai, maze, wordle, or an environment's tag."""
+    policy: Literal["oracle", "random", "null"] | None = None
+    """Scripted policy to evaluate instead of a run, in the service --env; null names no action."""
     items: str | None = None
-    """Items for a scripted policy: numbers such as 0-99, or an item file; default: --episodes (200) by --seed."""
+    """Items for a scripted policy: numbers such as 0-99, or an item file; default: the published test items of babyai;
+    otherwise, or with --episodes, so many (200) by --seed."""
+    plays: int | None = None
+    """Episodes of a scripted policy on each item; default: 56 of random play in babyai without --url, else 1."""
     turns: int | None = None
     """Limit of turns per episode of a scripted policy; default: the service's usual limit."""
     url: str = "local"
@@ -50,7 +53,7 @@ class Eval:
 
 
 _OF_RUN = ("checkpoint", "levels", "temperature")
-_OF_SCRIPTED = ("items", "turns", "url", "token_file", "workers")
+_OF_SCRIPTED = ("items", "plays", "turns", "url", "token_file", "workers")
 
 
 def run(command: Eval) -> None:
@@ -101,13 +104,11 @@ def run(command: Eval) -> None:
 def _eval_scripted(command: Eval) -> None:
     if command.run is not None or command.env is None or command.policy is None:
         raise UserError("--policy evaluates a scripted policy: give --env ENV and no run")
-    check_at_least_1(command, "episodes", "turns", "workers")
+    check_at_least_1(command, "episodes", "plays", "turns", "workers")
     from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
 
-    options = {
-        name: getattr(command, name) for name in ("env", "policy", "items", "turns", "url", "token_file", "workers")
-    }
-    options |= {"episodes": command.episodes or 200, "seed": command.seed or 0}
+    options = {name: getattr(command, name) for name in ("env", "policy", "episodes", *_OF_SCRIPTED)}
+    options["seed"] = command.seed or 0
     result = evaluate_scripted(**options, report=lambda line: print(line, file=sys.stderr))
     if command.json:
         print(json.dumps(result, allow_nan=False))

@@ -14,7 +14,7 @@ class Serve:
     """Serve an environment over HTTP, with AgentGym's protocol, until a signal arrives."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """textcraft, sciworld, maze, wordle, or an environment's tag, e.g. FrozenLake; `agentrl envs` lists tags."""
+    """textcraft, sciworld, babyai, maze, wordle, or an environment's tag, e.g. Bandit; `agentrl envs` lists tags."""
     host: str = "127.0.0.1"
     """Address to listen on. 0.0.0.0 lets other machines in: then set a token too."""
     port: int = 8000
@@ -64,10 +64,10 @@ def run(command: Serve) -> None:
     if not 0 <= command.port < 2**16:
         raise UserError(f"--port is {command.port}, expected a number from 0 to {2**16 - 1}")
     token = read_token(command.token_file)
+    upstream = command.compat == "upstream"
     with refusals():
         service = get_service(command.env)
-        service.make(False).close()  # reports now what is missing, not to the first client
-    upstream = command.compat == "upstream"
+        service.make(upstream).close()  # reports now what is missing, not to the first client
     limits = Limits(
         instances=command.max_instances,
         idle_timeout=command.idle_timeout,

@@ -108,6 +108,8 @@ def _services(config: Config) -> Iterator[str]:
             yield f"{key} has levels or options, which services do not have; use items and held_out"
     if env.token_file and env.url in ("", "local"):
         yield f"env.token_file is {env.token_file!r}, but env.url is {env.url!r}; give the address of its server"
+    if served and prompt.observation_tokens:
+        yield f"prompt.observation_tokens is {prompt.observation_tokens}, but services read env.observation_tokens; use that"
     if served and prompt.encoder != "pieces":
         yield f"prompt.encoder is {prompt.encoder}, but a text of a service is always tokenized as one text; use pieces"
     if served and prompt.stop_at_answer:

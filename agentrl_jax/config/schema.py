@@ -24,6 +24,10 @@ from agentrl_jax.config.fields import (
 from agentrl_jax.service_names import TEXT_SERVICES
 
 
+PANEL = "panel"
+"""In place of a file with levels to evaluate on: the 90 items that AgentGym-RL tests BabyAI on."""
+
+
 class TaskConfig(Section):
     """One task of the batch: an environment and its number of groups."""
 
@@ -77,6 +81,9 @@ class PromptConfig(Section):
     """Action budget of an episode."""
     max_response_tokens: Annotated[int, Field(ge=2, le=2**20)] = 16
     """Maximum tokens of the response of one turn, the end-of-turn token included."""
+    observation_tokens: Count = 0
+    """Maximum tokens of a message of a compiled environment, with the text around the observation; longer ones are cut,
+    and counted (train/overflow). 0: the most that the environment can say. For services see env.observation_tokens."""
     format_penalty: Annotated[float, Field(le=0.0, allow_inf_nan=False)] = -0.1
     """Added to the return for every turn whose response breaks the format or names an unknown action."""
 

@@ -129,7 +129,7 @@ class EvalSet:
             return None if task.baselines is None else task.baselines(episodes)
         levels = self.boards(episodes)
         budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
-        known = registry.level_baselines(task.name, task.env_params, levels, budget)
+        known = registry.level_baselines(task.name, task.env, task.env_params, levels, budget)
         return known and known._replace(null=null_success(task.env, task.env_params, levels))
 
     def boards(self, episodes: int) -> Int8[np.ndarray, "n H W"]:

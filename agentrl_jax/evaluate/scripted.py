@@ -1,4 +1,4 @@
-"""Scripted policies on a service: what its oracle and random actions reach on a set of items."""
+"""Scripted policies on a service: what its oracle, random and empty actions reach on a set of items."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -12,16 +12,19 @@ from agentrl_jax.config import Config, PromptConfig, ServiceConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.statistics import mean_interval, success_interval
 from agentrl_jax.services.catalog import get_service
+from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
+from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
 from agentrl_jax.setup.service_tasks import Services, play_all
 
 
 def evaluate_scripted(
     env: str,
-    policy: Literal["oracle", "random"],
+    policy: Literal["oracle", "random", "null"],
     *,
     items: str | None = None,
-    episodes: int = 200,
+    episodes: int | None = None,
+    plays: int | None = None,
     turns: int | None = None,
     url: str = "local",
     token_file: str = "",
@@ -29,16 +32,20 @@ def evaluate_scripted(
     workers: int = 4,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Plays each item of a set once with the service's oracle or with random actions.
+    """Plays each item of a set with the service's oracle, with random actions, or with empty ones ("null").
 
-    `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order. `turns`
-    defaults to the service's usual limit per episode. `url` is the address of a server, "local" for this process;
-    `token_file` has its token. `workers` episodes are played at the same time.
+    `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order, and if
+    that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
+    the service's usual limit per episode. `url` is the address of a server, "local" for this process; `token_file` has
+    its token. `workers` episodes are played at the same time. In this process, a service that can plays many episodes
+    at once, by the rules of AgentGym's server.
 
     Returns:
-        env, policy, turns, items (their number), seed; success {mean, low, high, n}; score {mean, low, high, n} of the
-        episodes' last scores, out of `full_score`; and, if items have categories, `categories` with success and score
-        of each.
+        env, policy, turns, items (their number), plays, seed, full_score; success {mean, low, high, n} over items;
+        score of the same form, of the episodes' last scores, out of `full_score`; strict_success, if the service has a
+        stricter rule; `categories` with these of each, if items have categories. With several plays, each also has
+        `standard_error`, that of the mean on these very items. `panel_digest` names the published test items, if they
+        are played, and `compat` is "upstream" if the rules are those of AgentGym's server.
 
     Raises:
         UserError: there is no such service or policy, an item does not exist, or the service fails.
@@ -48,45 +55,111 @@ def evaluate_scripted(
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random")
     with refusals():
-        distinct = min(service.items, service.distinct or service.items)
-        sampled = sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct)))
-        chosen = load_items(items, env) if items else tuple(sampled)
+        panel = service.panel() if service.panel and items is None and episodes is None else None
+        chosen = panel.items if panel else load_items(items, env) if items else _sampled(service, episodes or 200, seed)
+    turns = turns or service.turns
+    compiled = url == "local" and service.play_many is not None
+    plays = plays or (service.random_plays if policy == "random" and compiled else 1)
+    times = f"{plays} plays of each, " if plays > 1 else ""
+    report(f"{policy} on {len(chosen)} items of {env}, {times}at most {turns} turns each")
+    if compiled:
+        assert service.play_many is not None
+        with refusals():
+            found, numbers = service.play_many(policy, chosen, turns, plays, seed), list(chosen)
+    else:
+        found, numbers = _play(service, policy, chosen, turns, plays, seed, url, token_file, workers)
+    result: dict[str, Any] = {"env": env, "policy": policy, "turns": turns, "items": len(chosen), "plays": plays}
+    result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
+    result |= {"panel_digest": panel.digest} if panel else {}
+    result |= {"compat": "upstream"} if compiled else {}
+    if service.category is not None:
+        of_item = np.array([service.category(number) for number in numbers])
+        result["categories"] = {
+            name: _rates(service, Outcomes(*(values[of_item == name] for values in found)))
+            for name in sorted(set(of_item.tolist()))
+        }
+    return result
+
+
+def _sampled(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
+    distinct = min(service.items, service.distinct or service.items)
+    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct))))
+
+
+def _play(
+    service: Service,
+    policy: str,
+    chosen: tuple[int, ...],
+    turns: int,
+    plays: int,
+    seed: int,
+    url: str,
+    token_file: str,
+    workers: int,
+) -> tuple[Outcomes, list[int]]:
+    """Plays on instances; also returns the local numbers of the items."""
     listed = ",".join(map(str, chosen))
     config = Config(
-        tasks=(TaskConfig(env=env, groups=1, items=listed, held_out=listed),),
+        tasks=(TaskConfig(env=service.name, groups=1, items=listed, held_out=listed),),
         env=ServiceConfig(url=url, token_file=token_file, workers=workers),
-        prompt=PromptConfig(style="chat", max_turns=turns or service.turns),
+        prompt=PromptConfig(style="chat", max_turns=turns),
     )
     services = Services(config, lambda: Path("."))
     try:
-        make_policy = service.oracle if policy == "oracle" else (lambda item: service.random(item, seed + item))
-        assert make_policy is not None
-        report(f"{policy} on {len(chosen)} items of {env}, at most {config.prompt.max_turns} turns each")
         with refusals():
-            played = play_all(services.tasks[0], make_policy, chosen, config)
+            played = [
+                play_all(services.tasks[0], _policies(service, policy, seed + (play << 32)), chosen, config)
+                for play in range(plays)
+            ]
     finally:
         services.close()
-    success, score = np.array([p.solved for p in played]), np.array([p.score for p in played], float)
+    columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
+    solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
+    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]]
 
-    def intervals(rows: Any = slice(None)) -> dict[str, Any]:
-        return {"success": success_interval(success[rows]), "score": mean_interval(score[rows])}
 
-    result = {"env": env, "policy": policy, "turns": config.prompt.max_turns, "items": len(chosen), "seed": seed}
-    result |= {**intervals(), "full_score": service.full_score}
-    if service.category is not None:
-        of_item = np.array([service.category(episode.item) for episode in played])
-        result["categories"] = {name: intervals(of_item == name) for name in sorted(set(of_item.tolist()))}
-    return result
+def _policies(service: Service, policy: str, seed: int) -> Callable[[int], ScriptedPolicy]:
+    if policy == "oracle":
+        assert service.oracle is not None
+        return service.oracle
+    if policy == "null":
+        return lambda item: PlannedPolicy(())
+    return lambda item: service.random(item, seed + item)
+
+
+def _rates(service: Service, found: Outcomes) -> dict[str, Any]:
+    """The means of outcomes, with their intervals."""
+    rates = {
+        "success": success_interval(found.solved.mean(axis=1)) | _standard_error(found.solved),
+        "score": mean_interval(found.score.mean(axis=1)) | _standard_error(found.score),
+    }
+    if service.strict is not None:
+        rates["strict_success"] = success_interval(found.strict.mean(axis=1)) | _standard_error(found.strict)
+    return rates
+
+
+def _standard_error(values: np.ndarray) -> dict[str, float]:
+    items, plays = values.shape
+    if plays == 1:
+        return {}
+    return {"standard_error": float(np.sqrt((values.var(axis=1, ddof=1) / plays).sum()) / items)}
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
     """The result of `evaluate_scripted` as a table for the terminal."""
     title = f"{result['policy']} in {result['env']}; scores of {result['full_score']:g}"
+    title += f"; {result['plays']} plays of each item" if result["plays"] > 1 else ""
     table = Table(title=title, title_justify="left")
-    for name in ("", "items", "solved", "low", "high", "score", "low", "high"):
+    whole = ("mean", "low", "high")
+    error = ("standard_error",) if result["plays"] > 1 else ()
+    parts = {"success": whole + error, "score": whole}
+    if "strict_success" in result:  # leave out the intervals that would make the table too wide
+        parts |= {"score": ("mean",), "strict_success": ("mean",)}
+    titles = {"success": "solved", "score": "score", "strict_success": "strictly", "standard_error": "s.e."}
+    columns = [titles[name] if part == "mean" else titles.get(part, part) for name in parts for part in parts[name]]
+    for name in ("", "items", *columns):
         table.add_column(name, justify="right" if name else "left", overflow="fold", no_wrap=bool(name))
-    bounds = ("mean", "low", "high")
-    for name, row in {"all": result, **result.get("categories", {})}.items():
-        rates = (f"{row['success'][bound]:.1%}" for bound in bounds)
-        table.add_row(name, str(row["success"]["n"]), *rates, *(f"{row['score'][bound]:.2f}" for bound in bounds))
+    for kind, row in {"all": result, **result.get("categories", {})}.items():
+        shown = [f"{row[name][part]:{'.2f' if name == 'score' else '.1%'}}" for name in parts for part in parts[name]]
+        table.add_row(kind, str(row["success"]["n"]), *shown)
     return table

@@ -1,8 +1,11 @@
 """Interface of an environment behind a service: one text episode at a time, in Python, without model or tokenizer."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float
 
 from agentrl_jax.services.action_parsing import Reader
 
@@ -50,6 +53,21 @@ class ScriptedPolicy(Protocol):
         """The next action, given the last observation."""
 
 
+class Outcomes(NamedTuple):
+    """How N items went in P plays of each: whether they were solved, the last score, and `Service.strict`."""
+
+    solved: Bool[np.ndarray, "N P"]
+    score: Float[np.ndarray, "N P"]
+    strict: Bool[np.ndarray, "N P"]
+
+
+class Panel(NamedTuple):
+    """Published test items, and a digest of what they are."""
+
+    items: tuple[int, ...]
+    digest: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
     """A kind of environment: how to create it, talk to it and judge it; named as in AgentGym, if it is there.
@@ -75,6 +93,12 @@ class Service:
             `ItemError` with the reason if there is none. None if all servers number items alike.
         facts: JSON data that a client may read by name without an instance.
         table: what each item is, as JSON; None if there is nothing to list.
+        strict: a stricter rule of success than `solved`, of the last answer; None if there is none.
+        panel: the published test items, which scripted policies play by default; `ValueError` if they are not what they
+            were. None if none were published.
+        play_many: plays episodes of a scripted policy (oracle, random or null) without instances, from (policy, items,
+            turns, plays of each, seed), by the rules of AgentGym's server; None if it takes instances.
+        random_plays: episodes on each item that give the success of random play on the panel with a small error.
     """
 
     name: str
@@ -97,3 +121,7 @@ class Service:
     locate: Callable[[str], int] | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     table: Callable[[], Any] | None = None
+    strict: Callable[[StepResult], bool] | None = None
+    panel: Callable[[], Panel] | None = None
+    play_many: Callable[[str, Sequence[int], int, int, int], Outcomes] | None = None
+    random_plays: int = 1

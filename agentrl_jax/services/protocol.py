@@ -40,6 +40,7 @@ class RouteSpec:
         reset_body: further fields of that body.
         reset_answer: "object" with `reset_fields`, "pair" for [observation, null], or "text".
         step_variants: further routes that play an action by the method of the same name, and their answers' fields.
+        post_views: methods of the environment, without arguments, whose JSON results are answered to a POST.
         fetches_observation: the observation of a reset is fetched from /observation instead.
         shown_fields: fields of a reset's answer that the agent is shown before the observation, one per line.
         actions_field: field of a reset's answer that lists the available actions, shown after the observation.
@@ -61,6 +62,7 @@ class RouteSpec:
     reset_fields: tuple[str, ...] = ("observation",)
     step_fields: tuple[str, ...] = ("observation", "reward", "done")
     step_variants: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    post_views: tuple[str, ...] = ()
     fetches_observation: bool = False
     shown_fields: tuple[str, ...] = ()
     actions_field: str = ""
@@ -117,10 +119,11 @@ _BABYAI = RouteSpec(
     create_fields=("id",),
     reset_fields=(*_SCORED, "deleted"),
     step_fields=_SCORED,
+    post_views=("render",),
     cumulative_score=True,
 )
 
-COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"))
+COMPILED = dataclasses.replace(_BABYAI, title="", step_fields=(*_SCORED, "success"), post_views=())
 """Our environments that AgentGym does not have: like BabyAI, with an additional field for success."""
 
 ROUTES: Mapping[str, RouteSpec] = {

@@ -103,6 +103,9 @@ def make_task(name: str, env: TextEnvironment, params: Any, prompt: PromptConfig
         encoder=prompt.encoder,
         lists_actions=env.lists_actions,
     )
+    if prompt.observation_tokens:
+        most = min(prompt.observation_tokens, compiled.max_message_tokens)
+        compiled = compiled.replace(max_message_tokens=most)
     return Task(name=name, env=env, env_params=params, prompt=compiled, grammar=compile_grammar(grammar, tokenizer))
 
 

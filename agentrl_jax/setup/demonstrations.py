@@ -123,12 +123,12 @@ def _solve_levels(
     tried: set[bytes] = set()
     for batch in range(MAX_BATCHES):
         keys = jax.random.split(jax.random.fold_in(key, batch), levels)
-        for board in registry.sample_levels(task.env, task.env_params, keys, split.split(Split.TRAIN)):
-            if board.tobytes() in tried or len(found) == levels:
-                continue
-            tried.add(board.tobytes())
-            actions = plan(board)
-            if actions is not None and 0 < len(actions) <= limit:
+        boards = registry.sample_levels(task.env, task.env_params, keys, split.split(Split.TRAIN))
+        fresh = {board.tobytes(): board for board in boards if board.tobytes() not in tried}
+        tried |= fresh.keys()
+        solved = plan(task.env, task.env_params, np.stack(list(fresh.values())), limit) if fresh else []
+        for board, actions in zip(fresh.values(), solved):
+            if actions is not None and 0 < len(actions) <= limit and len(found) < levels:
                 found[board.tobytes()] = board, actions
         if len(found) == levels:
             return np.stack([board for board, _ in found.values()]), [actions for _, actions in found.values()]

@@ -8,7 +8,10 @@ import numpy as np
 
 import envs_jax
 from agentrl_jax.config import TaskConfig
+from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError
+from envs_jax.babyai import BabyAI
+from envs_jax.babyai import levels as babyai_levels
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import FrozenLake
 from envs_jax.frozen_lake import levels as frozen_lake_levels
@@ -22,8 +25,9 @@ MAX_BYTES = 64 * 1024 * 1024
 def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
     """Makes a task's environment; with `task.levels` its parameters hold those levels as a pack.
 
-    The board grows to the largest level of a text file. A `.npy` file holds a pack i8[N, H, W]; any other file is text,
-    in XSB symbols for Sokoban and the letters S F H G for FrozenLake.
+    The board grows to the largest level of a text file. A `.npy` file holds a pack i8[N, H, W], for BabyAI of the shape
+    of its own levels; any other file is text, in XSB symbols for Sokoban and the letters S F H G for FrozenLake. The
+    levels `PANEL` are BabyAI's published test items, with AgentGym's own rules.
 
     Raises:
         UserError: the environment or an option is unknown, or the levels cannot be read or do not fit the environment.
@@ -34,6 +38,12 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
         raise UserError(str(error)) from error
     if not task.levels:
         return env, params
+    if task.levels == PANEL:
+        if not isinstance(env, BabyAI):
+            raise UserError(
+                f"levels is {PANEL}, but {task.env} has no such levels; give a file with levels of {task.env}"
+            )
+        return env.on_panel(params)
     file = Path(task.levels)
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a text file with levels or a .npy pack")
@@ -62,6 +72,8 @@ def _fit(env: TextEnvironment, file: Path) -> tuple[TextEnvironment, np.ndarray 
         levels = frozen_lake_levels.load_pack(file) if packed else frozen_lake_levels.parse_maps(_text(file))
         pack = frozen_lake_levels.stack_levels(levels)
         return FrozenLake(pack.shape[1], pack.shape[2], env.observation), pack
+    if isinstance(env, BabyAI):
+        return env, babyai_levels.load_pack(file, env.shape)
     return env, None
 
 

@@ -305,6 +305,8 @@ class ScriptedEpisode(NamedTuple):
     solved: bool
     score: float
     """The last score."""
+    strict: bool
+    """Solved by the stricter rule of the service, if it has one."""
 
 
 def play_all(
@@ -354,4 +356,6 @@ def _play_once(
         good = True
     finally:
         lease.leave(good=good)
-    return ScriptedEpisode(number, actions, task.service.solved(answer), answer.score)
+    solved = task.service.solved(answer)
+    strict = solved if task.service.strict is None else task.service.strict(answer)
+    return ScriptedEpisode(number, actions, solved, answer.score, strict)

@@ -144,7 +144,9 @@ def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokeniz
     )
     tables = automaton.compose(machine, tokenizer.token_bytes)
     token_class, next_state, emission, added, runs = map(jnp.asarray, tables)
-    return GrammarTable(token_class, next_state, emission, added, runs, machine.start, machine.closed, grammar.max_actions)
+    return GrammarTable(
+        token_class, next_state, emission, added, runs, machine.start, machine.closed, grammar.max_actions
+    )
 
 
 def start(table: GrammarTable) -> GrammarState:

@@ -1,0 +1,46 @@
+"""BabyAI with AgentGym's text and actions: levels, environment, recorded items, policies and search."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from envs_jax.babyai import items
+from envs_jax.babyai.env import BabyAI, BabyAIParams
+from envs_jax.babyai.generator import NAMES, make_generator, shape_of
+from envs_jax.babyai.state import BabyAIState
+
+__all__ = ["NAMES", "TAGS", "BabyAI", "BabyAIParams", "BabyAIState", "make_babyai"]
+
+
+def make_babyai(
+    numbers: str | Sequence[int] = items.NUMBERS,
+    mode: str = "intended",
+    objects_shown: int | None = None,
+    goal: str = "first",
+) -> tuple[BabyAI, BabyAIParams]:
+    """Makes a BabyAI whose levels are generated on the device, each of one of the numbers with the same probability.
+
+    The numbers are 1 to 40, also as text such as "1-11,19"; by default the eighteen of AgentGym-RL's items. For the
+    other options see `BabyAI`. Raises a `ValueError` for options that are not usable.
+    """
+    numbers = _numbers(numbers) if isinstance(numbers, str) else tuple(numbers)
+    if not numbers or any(number not in NAMES for number in numbers) or len(set(numbers)) < len(numbers):
+        raise ValueError(f"numbers is {list(numbers)}; expected different numbers of levels from 1 to {len(NAMES)}")
+    shape = shape_of(numbers)
+    env = BabyAI(shape, make_generator(numbers, shape, upstream=mode == "upstream"), mode, objects_shown, goal)
+    return env, env.default_params
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    ranges = re.fullmatch(r"\d{1,2}(-\d{1,2})?(,\d{1,2}(-\d{1,2})?)*", text.replace(" ", ""))
+    if ranges is None:
+        raise ValueError(f"numbers is {text!r}; expected numbers of levels and ranges, such as 1-11,19")
+    ends = [[int(end) for end in part.split("-")] for part in ranges[0].split(",")]
+    return tuple(number for pair in ends for number in range(pair[0], pair[-1] + 1))
+
+
+TAGS: dict[str, Callable[..., tuple[BabyAI, BabyAIParams]]] = {
+    "BabyAI": make_babyai,
+    **{f"BabyAI-{name}": partial(make_babyai, numbers=(number,)) for number, name in NAMES.items()},
+}
+"""The eighteen levels of AgentGym-RL, and each of the forty."""

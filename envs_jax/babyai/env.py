@@ -10,7 +10,7 @@ from flax import struct
 from gymnax.environments import spaces
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key, UInt32
 
-from envs_jax.babyai import levels, macros, mission, physics, text
+from envs_jax.babyai import items, levels, macros, mission, physics, text
 from envs_jax.babyai.codes import NO_OPERATION, NUM_CELLS
 from envs_jax.babyai.state import BabyAIState, Mission, Notice, Progress, World
 from envs_jax.babyai.view import SIZE, look
@@ -18,6 +18,7 @@ from envs_jax.batching import by_length, on_rows
 from envs_jax.environment import EnvParams, TextEnvironment
 
 MODES = ("intended", "upstream")
+GOALS = ("first", "always")
 
 OBJECTS_IN_VIEW = 20
 """Most objects that are described: more are not in one view in levels of at most 20 objects in several rooms."""
@@ -52,6 +53,7 @@ class BabyAI(TextEnvironment):
     """
 
     lists_actions = False
+    test_levels = items.panel_hashes()
     instruction = text.INSTRUCTION
     actions: tuple[str, ...] = macros.action_names()
 
@@ -61,21 +63,30 @@ class BabyAI(TextEnvironment):
         generate: Callable[[Key[Array, ""]], Int8[Array, "H W"]] | None = None,
         mode: str = "intended",
         objects_shown: int | None = None,
+        goal: str = "first",
     ):
         """Fixes the size of levels and the number of objects that an observation shows, by default all.
 
-        Without `generate`, levels come from a pack. Raises a `ValueError` for options that are not usable.
+        Without `generate`, levels come from a pack. The goal is shown in the first observation, as AgentGym does, or
+        with `goal="always"` in each. Raises a `ValueError` for options that are not usable.
         """
+        if goal not in GOALS:
+            raise ValueError(f"goal is {goal!r}; expected one of {', '.join(GOALS)}")
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(MODES)}")
         most = min(shape.slots, OBJECTS_IN_VIEW)
         if objects_shown is not None and not 1 <= objects_shown <= most:
             raise ValueError(f"objects_shown is {objects_shown}; expected 1 to {most}, or none to show all")
-        self.shape, self.generate, self.mode = shape, generate, mode
+        self.shape, self.generate, self.mode, self.goal = shape, generate, mode, goal
         self.objects_shown = objects_shown or most
         self.upstream = mode == "upstream"
         self.pieces = text.PIECES
         self.piece_limits = text.piece_limits(self.objects_shown, shape.clauses)
+
+    def on_panel(self, params: BabyAIParams) -> tuple["BabyAI", BabyAIParams]:
+        """Returns this environment on AgentGym-RL's 90 test items, with AgentGym's own rules and the same text."""
+        env = BabyAI(items.SHAPE, None, "upstream", self.objects_shown, self.goal)
+        return env, params.replace(levels=jnp.asarray(items.load(items.panel())))
 
     @property
     def default_params(self) -> BabyAIParams:
@@ -188,7 +199,8 @@ class BabyAI(TextEnvironment):
 
     def describe(self, state: BabyAIState, params: Any) -> Int32[Array, " P"]:
         """Returns the text as piece ids, padded with `NO_PIECE`."""
-        return text.describe(state, self.objects_shown, self.shape.clauses, upstream=self.upstream)
+        shows_goal = (state.time == 0) | (self.goal == "always")
+        return text.describe(state, shows_goal, self.objects_shown, self.shape.clauses, upstream=self.upstream)
 
     def success(self, state: BabyAIState, params: Any) -> Bool[Array, ""]:
         """Returns whether the mission is fulfilled; in the mode "upstream", whether the score is above 0."""

@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int8, Int32
+from jaxtyping import Int8, Int32, UInt32
 
 from envs_jax.babyai.levels import Shape
 
@@ -44,6 +44,11 @@ def panel() -> tuple[int, ...]:
     return tuple(index for index in range(1804, 2004) if number_of(index) in NUMBERS)
 
 
+def panel_hashes() -> UInt32[np.ndarray, "90 2"]:
+    """Returns `levels.hash_level` of the levels of `panel()`, so that no run trains on one."""
+    return _stored()[2]
+
+
 def number_of(index: int) -> int:
     """Returns the level of an index, 1 to 40."""
     return index % 40 + 1
@@ -55,9 +60,9 @@ def family_of(number: int) -> str:
 
 
 @functools.cache
-def _stored() -> tuple[dict[int, int], Int8[np.ndarray, "N H W"]]:
+def _stored() -> tuple[dict[int, int], Int8[np.ndarray, "N H W"], UInt32[np.ndarray, "90 2"]]:
     with np.load(FILE, allow_pickle=False) as file:
-        return {int(index): row for row, index in enumerate(file["index"])}, file["levels"]
+        return {int(index): row for row, index in enumerate(file["index"])}, file["levels"], file["panel_hashes"]
 
 
 def stored_indices() -> tuple[int, ...]:
@@ -67,7 +72,7 @@ def stored_indices() -> tuple[int, ...]:
 
 def load(indices: tuple[int, ...] | Int32[np.ndarray, " N"]) -> Int8[np.ndarray, "N H W"]:
     """Returns stored levels, of `SHAPE`; a `ValueError` names an index that is not stored."""
-    rows, packed = _stored()
+    rows, packed, _ = _stored()
     for index in indices:
         if int(index) not in rows:
             raise ValueError(

@@ -6,6 +6,7 @@ two objects.
 """
 
 import dataclasses
+from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -20,12 +21,15 @@ from envs_jax.babyai.codes import (
     EMPTY,
     HIDING,
     KEY,
+    LAST_CELL,
     OBJECT,
     PLACES,
+    PUT_NEXT,
     WALL,
     cell_of,
 )
 from envs_jax.babyai.state import NOTHING, BabyAIState, Mission, World
+from envs_jax.packs import read_pack
 
 HEADER = (
     "number",
@@ -173,6 +177,27 @@ def reshape(level: Int8[np.ndarray, "H W"], old: Shape, new: Shape) -> Int8[np.n
     return np.concatenate([grid, header.reshape(-1, new.width)])
 
 
+def load_pack(path: str | Path, shape: Shape) -> Int8[np.ndarray, "N H W"]:
+    """Reads a pack of levels of a shape; raises a `ValueError` if the file holds something else."""
+    pack = read_pack(path)
+    if pack.shape[1:] != (shape.rows, shape.width):
+        raise ValueError(
+            f"{path} has levels of shape {pack.shape[1:]}; expected ({shape.rows}, {shape.width}) for {shape}: write "
+            "it with `envs_jax.babyai.levels.reshape`"
+        )
+    grids, headers = pack[:, : shape.height], pack[:, shape.height :].reshape(len(pack), -1).astype(int)
+    number, x, y, heading = headers[:, :4].T
+    inside = (x >= 0) & (x < shape.width) & (y >= 0) & (y < shape.height)
+    at_agent = grids[np.arange(len(pack)), np.clip(y, 0, shape.height - 1), np.clip(x, 0, shape.width - 1)]
+    verbs = headers[:, len(HEADER) : shape.header : _CLAUSE]
+    good = (grids >= EMPTY).all(axis=(1, 2)) & (grids <= LAST_CELL).all(axis=(1, 2)) & inside & (at_agent == EMPTY)
+    good &= (number > 0) & (heading >= 0) & (heading < 4) & (verbs >= 0).all(axis=1) & (verbs <= PUT_NEXT).all(axis=1)
+    good &= ((grids >= OBJECT).sum(axis=(1, 2)) <= shape.slots - shape.hides) & (verbs[:, 0] > 0)
+    for index in np.flatnonzero(~good)[:1]:
+        raise ValueError(f"{path}, level {index + 1} is no level of BabyAI of {shape}; write it with `levels.encode`")
+    return pack
+
+
 def hash_level(state: BabyAIState) -> UInt32[Array, "2"]:
     """Hashes the level of a state that was just reset: what is where, seen from the agent, and the mission.
 
@@ -184,10 +209,17 @@ def hash_level(state: BabyAIState) -> UInt32[Array, "2"]:
 
 
 def hash_state(state: BabyAIState) -> UInt32[Array, "2"]:
-    """Hashes where everything is, seen from the agent, and how far the mission is."""
-    progress = state.progress
-    done = jnp.concatenate([progress.done, progress.first_done[None], state.terminated[None]])
-    return _hash(state, False) + _mix(jnp.sum(done.astype(jnp.int32) << np.arange(len(done))), 4)
+    """Hashes where everything is, what the mission compares with, and how far it is; within one level."""
+    progress, world = state.progress, state.world
+    flags = jnp.concatenate([progress.done, progress.first_done[None], state.terminated[None]])
+    held = jnp.sum((progress.carried_before + 1) * np.array([1, 64, 64**2, 64**3]))
+    facts = jnp.append(jnp.sum(flags.astype(jnp.int32) << np.arange(len(flags))), held)
+    known = (world.known_places.astype(jnp.int32) + 1) * 64 + np.arange(world.known_places.shape[0])
+    return (
+        _hash(state, False)
+        + jnp.sum(_mix(facts, 4), axis=0, dtype=jnp.uint32)
+        + jnp.sum(_mix(known, 5), axis=0, dtype=jnp.uint32)
+    )
 
 
 def _hash(state: BabyAIState, mirrored: bool) -> UInt32[Array, "2"]:

@@ -5,7 +5,7 @@ Rooms are numbered `ROOMS * row + column`, also where a level has fewer than 3x3
 
 from dataclasses import dataclass
 
-from envs_jax.babyai.codes import COLORS, GO_TO, OPEN, PICK_UP, PUT_NEXT, SINGLE
+from envs_jax.babyai.codes import COLOR_NAMES, COLORS, DOOR, FORMS, GO_TO, KEY, OPEN, PICK_UP, PUT_NEXT, SINGLE
 
 ROOMS = 3
 """Rows and columns of rooms, at most."""
@@ -35,33 +35,28 @@ ACT, AND, SEQUENCE = range(3)
 """Kinds of missions in a grammar."""
 
 
-def wall(room: int, side: int) -> int:
-    """Returns the number of a wall, counted between rooms of a row first; -1 for an outer wall of 3x3 rooms."""
-    row, column = divmod(room, ROOMS)
-    if side in (TO_RIGHT, TO_LEFT):
-        column -= side == TO_LEFT
-        return (ROOMS - 1) * row + column if 0 <= column < ROOMS - 1 else -1
-    row -= side == UP
-    return ROOMS * (ROOMS - 1) + ROOMS * row + column if 0 <= row < ROOMS - 1 else -1
-
-
 LOCKED = 2 * ROOMS * (ROOMS - 1)
 """In place of a wall: the one with the door of the locked room."""
 
+CENTER = ROOMS + 1
+"""The room in the middle of 3x3."""
+
+_STEPS = (1, ROOMS, -1, -ROOMS)
+
 
 @dataclass(frozen=True)
-class Step:
-    """One placement.
+class Thing:
+    """An object to be placed.
 
     Attributes:
-        pairs: bits of what it may be, each `form * COLORS + color`; 0 for the agent.
+        pairs: bits of what it may be, each `form * COLORS + color`.
         rooms: where it may be; all rooms if empty.
-        locked: `EVERYWHERE`, `OUTSIDE` or `INSIDE`. A step that has no room left is left out.
+        locked: `EVERYWHERE`, `OUTSIDE` or `INSIDE`. A thing that has no room left is left out.
         key_of: it is the key of the door in this wall, and left out if there is none.
         unique: it differs from everything before it.
         hides_key: it holds the key of the locked door.
         blocks: it lies directly to the left of the locked door.
-        late: it comes after the check of what is reachable.
+        late: MiniGrid places it after the agent and after checking what is reachable.
     """
 
     pairs: int
@@ -75,18 +70,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Agent:
+    """Where the agent starts: in one of the rooms, all if empty; `first` if it is placed before all things."""
+
+    rooms: tuple[int, ...] = ()
+    first: bool = False
+    locked: int = EVERYWHERE
+
+
+@dataclass(frozen=True)
 class Lock:
     """A door that locks one room, with a probability; the choice among (room, side) goes by weights."""
 
-    choices: tuple[tuple[int, int, float], ...]
+    choices: tuple[tuple[int, int, int], ...]
     probability: float = 1.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Things that a mission may name: by their steps, and doors by their walls."""
+    """What a mission may name: things by their number in the recipe, and doors by their walls."""
 
-    steps: tuple[int, ...] = ()
+    things: tuple[int, ...] = ()
     walls: tuple[int, ...] = ()
     only_locked: bool = False
 
@@ -139,7 +143,7 @@ class Recipe:
 
     Attributes:
         doors: wall, form and color of each.
-        opened: walls that are removed, before the placements or after them.
+        opened: walls that are removed, before things are placed or after it.
         connects: closed doors are added at random walls until all rooms are connected.
         avoids_color: with probability 1/2, doors so added do not have the color of the locked door.
         faces_added, faces_doors: the agent is placed before doors are added, or before all doors, and may face one.
@@ -147,9 +151,10 @@ class Recipe:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    room_size: int
+    agent: Agent
+    things: tuple[Thing, ...]
     mission: Goal | Grammar
-    room_size: int = 8
     rows: int = ROOMS
     columns: int = ROOMS
     doors: tuple[tuple[int, int, int], ...] = ()
@@ -171,14 +176,67 @@ class Recipe:
     @property
     def most_objects(self) -> int:
         """Objects and doors, at most; a hidden key included."""
-        things = [step for step in self.steps if step.pairs]
-        # Steps bound to a room outside of the locked one: one room's are left out.
-        bound = sum(step.locked == OUTSIDE and len(step.rooms) == 1 for step in things)
-        count = len(things) - bound // len(self.rooms) + sum(step.hides_key for step in things)
+        # Where a thing is bound to each room but the locked one, one room's are left out.
+        bound = sum(thing.locked == OUTSIDE and len(thing.rooms) == 1 for thing in self.things)
+        count = len(self.things) - bound // len(self.rooms) + sum(thing.hides_key for thing in self.things)
         if not self.connects:
             return count + len(self.doors) + bool(self.lock.choices)
         # The last door added connects two parts; without it, all walls between them are without a door.
         doors, doors_if_locked = {(3, 3): (11, 10), (2, 3): (6, 6), (2, 2): (3, 3)}[self.rows, self.columns]
-        keys = sum(step.key_of == LOCKED for step in things)
+        keys = sum(thing.key_of == LOCKED for thing in self.things)
         with_lock = count + doors_if_locked if self.lock.probability > 0 else 0
         return max(with_lock, count - keys + doors if self.lock.probability < 1 else 0)
+
+
+def wall(room: int, side: int) -> int:
+    """Returns the number of an inner wall: first those between rooms of a row, then those between rooms of a column."""
+    first = min(room, room + _STEPS[side])
+    return first - first // ROOMS if side in (TO_RIGHT, TO_LEFT) else ROOMS * (ROOMS - 1) + first
+
+
+def sides(rows: int = ROOMS, columns: int = ROOMS) -> list[tuple[int, int]]:
+    """Returns all (room, side) with a neighbor."""
+    steps = {TO_RIGHT: (0, 1), DOWN: (1, 0), TO_LEFT: (0, -1), UP: (-1, 0)}
+    return [
+        (ROOMS * row + column, side)
+        for row in range(rows)
+        for column in range(columns)
+        for side, (down, right) in steps.items()
+        if 0 <= row + down < rows and 0 <= column + right < columns
+    ]
+
+
+def lock_of_sides(probability: float, rows: int = ROOMS, columns: int = ROOMS) -> Lock:
+    """Returns a lock with a uniform (room, side)."""
+    return Lock(tuple((room, side, 1) for room, side in sides(rows, columns)), probability)
+
+
+def lock_of_rooms() -> Lock:
+    """Returns a lock with a uniform room of 3x3, then a uniform side."""
+    rooms = [room for room, _ in sides()]
+    return Lock(tuple((room, side, 12 // rooms.count(room)) for room, side in sides()))
+
+
+def pairs(*names: str) -> int:
+    """Returns the bits of the pairs that fit a name: a form, a color, both, or neither."""
+    bits = 0
+    for form in range(DOOR):
+        for color in range(COLORS):
+            if any(set(name.split()) <= {FORMS[form], COLOR_NAMES[color]} for name in names):
+                bits |= 1 << form * COLORS + color
+    return bits
+
+
+def things(count: int = 1, *rooms: int, name: str = "", **options) -> tuple[Thing, ...]:
+    """Returns equal things; the options are those of `Thing`."""
+    return (Thing(pairs(name), rooms, **options),) * count
+
+
+def key(*rooms: int, of: int = LOCKED, **options) -> tuple[Thing, ...]:
+    """Returns the key of a door."""
+    return things(1, *rooms, name=FORMS[KEY], key_of=of, **options)
+
+
+def around(form: int, *colors: int) -> tuple[tuple[int, int, int], ...]:
+    """Returns doors on the four sides of the room in the middle."""
+    return tuple((wall(CENTER, side), form, color) for side, color in zip(range(4), colors))

@@ -143,7 +143,7 @@ def path(
 ) -> tuple[Int8[Array, "B D"], Int32[Array, " B"]]:
     """Returns the primitive actions of AgentGym's planner to a target, and their number; 0 without a path.
 
-    The target is the set of one cell, or an empty set. With `arrive`, the path ends on it, else where the agent faces it.
+    The target is a set of one cell, or empty. With `arrive`, the path ends on it, else where the agent faces it.
     """
     allowed, cell = (free[:, 0], free[:, 1]), (target[:, 0], target[:, 1])
     on_it = (cell, cell, cell, cell)

@@ -52,7 +52,7 @@ def play(
 ) -> tuple[Bool[Array, " N"], Bool[Array, " N"], Float[Array, " N"], Int32[Array, " N"]]:
     """Plays an episode of at most `rounds` actions on each level.
 
-    Returns success, strict success (see `BabyAI`), the last reward, and the number of actions.
+    Returns success, strict success (see `BabyAI`), the score (the sum of the rewards), and the number of actions.
     """
     params = params.replace(max_steps_in_episode=jnp.int32(rounds))
 
@@ -66,6 +66,6 @@ def play(
             return (state, strict | info["strict_success"]), None
 
         (last, strict), _ = jax.lax.scan(step, (first, jnp.bool_(False)), jax.random.split(key, rounds))
-        return env.success(last, params), strict, last.reward, last.time
+        return env.success(last, params), strict, last.score, last.time
 
     return jax.vmap(one)(levels, keys)

@@ -1,13 +1,13 @@
-"""Recipes of the forty levels: their objects in the order in which MiniGrid 2.3.1 places them, and their missions."""
+"""Recipes of the forty levels: their things in the order in which MiniGrid 2.3.1 places them, and their missions."""
+
+import functools
+from typing import Any
 
 from envs_jax.babyai.codes import (
     BEFORE,
     CLOSED_DOOR,
     COLOR_NAMES,
-    COLORS,
-    FORMS,
     GO_TO,
-    KEY,
     LOCKED_DOOR,
     NO_VERB,
     OPEN,
@@ -20,6 +20,7 @@ from envs_jax.babyai.parts import (
     BY_PLACE,
     BY_SOME,
     BY_TYPE,
+    CENTER,
     DISTINCT,
     DOWN,
     EITHER,
@@ -35,326 +36,245 @@ from envs_jax.babyai.parts import (
     TO_RIGHT,
     UNCHECKED,
     UP,
+    Agent,
     Choice,
     Goal,
     Grammar,
     Lock,
     Recipe,
-    Step,
+    Thing,
+    around,
+    key,
+    lock_of_rooms,
+    lock_of_sides,
+    pairs,
+    sides,
+    things,
     wall,
 )
 
-
-def _pairs(*names: str) -> int:
-    """Bits of the pairs that fit a name: a form, a color, both, or neither."""
-    bits = 0
-    for name in names:
-        words = name.split()
-        for form in range(3):
-            for color in range(COLORS):
-                if set(words) <= {FORMS[form], COLOR_NAMES[color]}:
-                    bits |= 1 << form * COLORS + color
-    return bits
-
-
-def _things(name: str = "", *rooms: int, count: int = 1, **options) -> tuple[Step, ...]:
-    return (Step(_pairs(name), rooms, **options),) * count
-
-
-def _agent(*rooms: int, **options) -> tuple[Step, ...]:
-    return (Step(0, rooms, **options),)
+_RED, _BLUE = COLOR_NAMES.index("red"), COLOR_NAMES.index("blue")
+_DISTINCT, _RANDOM = range(DISTINCT, DISTINCT + 4), (RANDOM,) * 4
+_DOORS = Choice(walls=tuple(range(LOCKED)))
+_ONE_ROOM: dict[str, Any] = {"rows": 1, "columns": 1}
+_TWO_ROOMS: dict[str, Any] = {"rows": 1, "columns": 2}
+_FOUR_ROOMS: dict[str, Any] = {"rows": 2, "columns": 2, "connects": True}
+# The agent is placed before the doors.
+_MAZE: dict[str, Any] = {"connects": True, "faces_added": True}
+_LOCKED_MAZE: dict[str, Any] = {"lock": lock_of_rooms(), "connects": True, "reach": ALL}
+_HALF_LOCKED_MAZE: dict[str, Any] = {"lock": lock_of_sides(0.5), "connects": True}
+_FIRST, _LAST, _CENTER, _OUTSIDE = Agent(first=True), Agent(), Agent((CENTER,)), Agent(locked=OUTSIDE)
+_IN_LEFT, _FIRST_IN_LEFT = Agent((0,)), Agent((0,), first=True)
+_LEFT, _RIGHT, _ABOVE, _BELOW = (wall(CENTER, side) for side in (TO_LEFT, TO_RIGHT, UP, DOWN))
+_NEXT, _OVER_NEXT = wall(0, TO_RIGHT), wall(1, TO_RIGHT)
+_LOCKED_NEXT = Lock(((0, TO_RIGHT, 1),))
+_LOCKED_CENTER = Lock(tuple((room, side, 1) for room, side in sides() if room == CENTER))
+_LOCKED_RIGHT = Lock(tuple((room, side, 1) for room, side in sides() if room % ROOMS == 2 and side == TO_LEFT))
 
 
-def _key(*rooms: int, of: int = LOCKED, **options) -> tuple[Step, ...]:
-    return (Step(_pairs(FORMS[KEY]), rooms, key_of=of, **options),)
+def _one_of(first: int, count: int = 1) -> Choice:
+    return Choice(tuple(range(first, first + count)))
 
 
-def _in_each_room(count: int, upstream: bool) -> tuple[Step, ...]:
-    """Objects in all rooms but the locked one; upstream compares rooms such that they are in all."""
+def _first(verb: int, **options) -> Goal:
+    """About the first thing."""
+    return Goal(verb, (_one_of(0),), **options)
+
+
+def _any(verb: int, count: int) -> Goal:
+    """About any thing."""
+    return Goal(verb, (_one_of(0, count),))
+
+
+_TYPE_OF_FIRST = _first(PICK_UP, by=BY_TYPE)
+_THE_DOOR, _ANY_DOOR = Goal(OPEN, (_DOORS,), BY_TYPE), Goal(OPEN, (_DOORS,))
+
+
+def _general(count: int) -> tuple[Thing, ...]:
+    return key(locked=OUTSIDE) + things(count)
+
+
+def _locked(count: int, upstream: bool) -> tuple[Thing, ...]:
+    """A key, and things in each room but the locked one; upstream compares rooms such that it is no exception."""
     locked = EVERYWHERE if upstream else OUTSIDE
-    return tuple(Step(_pairs(""), (room,), locked) for room in range(ROOMS * ROOMS) for _ in range(count))
+    in_rooms = [things(count, room, locked=locked) for room in range(ROOMS * ROOMS)]
+    return key(locked=locked) + sum(in_rooms, ())
 
 
-_CENTER = ROOMS + 1
-_AROUND = tuple(wall(_CENTER, side) for side in range(4))
-_ALL_WALLS = tuple(range(LOCKED))
-_SIDES = [(room, side) for room in range(ROOMS * ROOMS) for side in range(4)]
-_LAST_COLUMN = range(ROOMS - 1, ROOMS * ROOMS, ROOMS)
-
-
-def _lock_of_sides(probability: float, rows: int = ROOMS, columns: int = ROOMS) -> Lock:
-    """A uniform (room, side) with a neighbor."""
-    rooms = {ROOMS * row + column for row in range(rows) for column in range(columns)}
-    beside = {TO_RIGHT: 1, DOWN: ROOMS, TO_LEFT: -1, UP: -ROOMS}
-    sides = [(r, s) for r, s in _SIDES if r in rooms and wall(r, s) >= 0 and r + beside[s] in rooms]
-    return Lock(tuple((r, s, 1.0) for r, s in sides), probability)
-
-
-def _lock_of_rooms() -> Lock:
-    """A uniform room, then a uniform side with a neighbor."""
-    neighbors = {room: sum(wall(room, side) >= 0 for side in range(4)) for room, _ in _SIDES}
-    return Lock(tuple((r, s, 1 / neighbors[r]) for r, s in _SIDES if wall(r, s) >= 0))
-
-
-def _steps(first: int, count: int) -> Choice:
-    return Choice(steps=tuple(range(first, first + count)))
-
-
-def _single_room(name: str, steps: tuple[Step, ...], mission: Goal | Grammar, **options) -> Recipe:
-    return Recipe(name, steps, mission, rows=1, columns=1, **options)
-
-
-def _doors_around(form: int, *colors: int) -> tuple[tuple[int, int, int], ...]:
-    """Doors on the four sides of the room in the middle."""
-    return tuple((wall(_CENTER, side), form, color) for side, color in zip(range(4), colors))
-
-
+@functools.cache
 def recipes(upstream: bool = False) -> dict[int, Recipe]:
     """Returns the recipe of each number; with `upstream`, with the slips of MiniGrid."""
-    agent, center = _agent(), _agent(_CENTER)
-    red_ball = Goal(GO_TO, (_steps(1, 1),))
-    first_of_all, all_doors = Goal(PICK_UP, (_steps(0, 1),), BY_TYPE), Choice(walls=_ALL_WALLS)
-    the_door, locked_door = Goal(OPEN, (all_doors,), BY_TYPE), Goal(OPEN, (Choice((), _ALL_WALLS, True),))
-    right, left = wall(0, TO_RIGHT), wall(_CENTER, TO_LEFT)
-    across = wall(1, TO_RIGHT)
-    red, blue = COLOR_NAMES.index("red"), COLOR_NAMES.index("blue")
-    no_red_nor_blue_ball = (Step(_pairs("") & ~_pairs("red ball", "blue ball")),)
-    any_colors, distinct_colors = (RANDOM,) * 4, range(DISTINCT, DISTINCT + 4)
-    center_lock = Lock(tuple((_CENTER, side, 1.0) for side in range(4)))
-    left_lock = Lock(((0, TO_RIGHT, 1.0),))
-    maze = dict(connects=True, faces_added=True)
-    one_of_two, next_two = _steps(1, 4), _steps(5, 4)
-    from_left, from_right = _steps(1, 9), _steps(10, 9)
-
-    def locked(objects: int) -> tuple[Step, ...]:
-        return (
-            *_key(locked=EVERYWHERE if upstream else OUTSIDE),
-            *_in_each_room(objects, upstream),
-            *_agent(locked=OUTSIDE),
-        )
-
-    def general(objects: int) -> tuple[Step, ...]:
-        return (*_key(locked=OUTSIDE), *_things(count=objects), *_agent(locked=OUTSIDE))
-
-    return {
-        1: _single_room(
-            "GoToRedBallGrey", (*agent, *_things("red ball"), *_things("grey", count=7)), red_ball, reach=ALL
-        ),
-        2: _single_room("GoToRedBall", (*agent, *_things("red ball"), *_things(count=7)), red_ball, reach=ALL),
-        3: _single_room("GoToRedBallNoDists", (*agent, *_things("red ball")), red_ball, reach=ALL),
-        4: _single_room("GoToObjS6", (*agent, *_things()), red_ball, room_size=4),
-        5: _single_room("GoToLocalS8N7", (*agent, *_things(count=7)), Goal(GO_TO, (_steps(1, 7),)), reach=ALL),
-        6: Recipe("GoToObjMazeS7", (*agent, *_things()), red_ball, room_size=7, reach=ALL, **maze),
-        7: Recipe(
+    red_ball, one_ball = things(name="red ball"), things(name="ball")
+    others, red_or_blue = Thing(pairs("") & ~pairs("red ball", "blue ball")), Thing(pairs("red ball", "blue ball"))
+    box_next, ball_in_way = things(1, 1, name="box"), things(1, 0, name="ball", blocks=True)
+    crossed_keys = things(1, 0, name="ball") + key(2, of=_NEXT) + key(1, of=_OVER_NEXT)
+    in_left, in_right = _one_of(0, 9), _one_of(9, 9)
+    red_then_blue = Goal(
+        OPEN, (Choice(walls=(_LEFT,)), Choice(), Choice(walls=(_RIGHT,))), strict=(True, False), order=BEFORE
+    )
+    in_any_order = Goal(OPEN, (_DOORS, Choice(), _DOORS), strict=(True, True), order=None)
+    locked_door = Goal(OPEN, (Choice(walls=_DOORS.walls, only_locked=True),))
+    by_some = Goal(PICK_UP, (_one_of(0, 5),), BY_SOME, strict=(True, False))
+    carried = Goal(PUT_NEXT, (_one_of(0, 4), _one_of(4, 4)), swaps=True, carries=True)
+    distinct_doors = around(CLOSED_DOOR, *_DISTINCT)
+    red_and_blue = ((_LEFT, CLOSED_DOOR, _RED), (_RIGHT, CLOSED_DOOR, _BLUE))
+    go_to_eighth = Goal(GO_TO, (_one_of(7),))
+    going = Grammar(verbs=(GO_TO,), places=False, spares_keys=False)
+    picking_up = Grammar(verbs=(PICK_UP,), kinds=(ACT,), spares_keys=False)
+    # Taking anything else fails, so that nothing can be moved out of the way.
+    reach = UNCHECKED if upstream else TARGET
+    five_or_doors, eight_or_doors = (Choice(tuple(range(count)), _DOORS.walls) for count in (5, 8))
+    levels = (
+        Recipe("GoToRedBallGrey", 8, _FIRST, red_ball + things(7, name="grey"), _first(GO_TO), reach=ALL, **_ONE_ROOM),
+        Recipe("GoToRedBall", 8, _FIRST, red_ball + things(7), _first(GO_TO), reach=ALL, **_ONE_ROOM),
+        Recipe("GoToRedBallNoDists", 8, _FIRST, red_ball, _first(GO_TO), reach=ALL, **_ONE_ROOM),
+        Recipe("GoToObjS6", 4, _FIRST, things(), _first(GO_TO), **_ONE_ROOM),
+        Recipe("GoToLocalS8N7", 8, _FIRST, things(7), _any(GO_TO, 7), reach=ALL, **_ONE_ROOM),
+        Recipe("GoToObjMazeS7", 7, _FIRST, things(), _first(GO_TO), reach=ALL, **_MAZE),
+        Recipe(
             "GoToImpUnlock",
-            (*locked(2), *_things(locked=INSIDE, late=True)),
-            Goal(GO_TO, (_steps(2 + 2 * ROOMS * ROOMS, 1),)),
-            lock=_lock_of_rooms(),
-            connects=True,
-            reach=ALL,
+            8,
+            _OUTSIDE,
+            _locked(2, upstream) + things(locked=INSIDE, late=True),
+            Goal(GO_TO, (_one_of(1 + 2 * ROOMS * ROOMS),)),
+            **_LOCKED_MAZE,
         ),
-        8: Recipe(
-            "GoToSeqS5R2",
-            (*_things(count=4), *agent),
-            Grammar(verbs=(GO_TO,), places=False, spares_keys=False),
-            room_size=5,
-            rows=2,
-            columns=2,
-            connects=True,
-            reach=ALL,
-        ),
-        9: _single_room(
-            "GoToRedBlueBall",
-            (*agent, *no_red_nor_blue_ball * 7, Step(_pairs("red ball", "blue ball"))),
-            Goal(GO_TO, (_steps(8, 1),)),
-            reach=ALL,
-        ),
-        10: Recipe(
-            "GoToDoor", center, Goal(GO_TO, (all_doors,)), room_size=7, doors=_doors_around(EITHER, *any_colors)
-        ),
-        11: Recipe(
+        Recipe("GoToSeqS5R2", 5, _LAST, things(4), going, reach=ALL, **_FOUR_ROOMS),
+        # MiniGrid rejects layouts in which one of the seven is a red or blue ball.
+        Recipe("GoToRedBlueBall", 8, _FIRST, (others,) * 7 + (red_or_blue,), go_to_eighth, reach=ALL, **_ONE_ROOM),
+        Recipe("GoToDoor", 7, _CENTER, (), Goal(GO_TO, (_DOORS,)), doors=around(EITHER, *_RANDOM)),
+        Recipe(
             "GoToObjDoor",
-            (*center, *_things("", _CENTER, count=8)),
-            Goal(GO_TO, (Choice(tuple(range(1, 9)), _ALL_WALLS),)),
-            doors=_doors_around(EITHER, *any_colors),
+            8,
+            Agent((CENTER,), first=True),
+            things(8, CENTER),
+            Goal(GO_TO, (eight_or_doors,)),
+            doors=around(EITHER, *_RANDOM),
             faces_doors=True,
             reach=ALL,
         ),
-        12: Recipe("Open", (*agent, *_things(count=18)), Goal(OPEN, (all_doors,)), reach=ALL, **maze),
-        13: Recipe(
-            "OpenRedDoor",
-            _agent(0),
-            Goal(OPEN, (all_doors,)),
-            room_size=5,
-            rows=1,
-            columns=2,
-            doors=((right, CLOSED_DOOR, red),),
-        ),
-        14: Recipe(
-            "OpenDoorLoc",
-            center,
-            Goal(OPEN, (all_doors,), BY_PLACE),
-            doors=_doors_around(CLOSED_DOOR, *distinct_colors),
-        ),
-        15: Recipe(
-            "OpenRedBlueDoorsDebug",
-            center,
-            Goal(
-                OPEN,
-                (Choice(walls=(left,)), Choice(), Choice(walls=(left + 1,))),
-                strict=(True, False),
-                order=BEFORE,
-            ),
-            room_size=6,
-            doors=((left, CLOSED_DOOR, red), (left + 1, CLOSED_DOOR, blue)),
-            limit=20 * 6**2,
-        ),
-        16: Recipe(
-            "OpenDoorsOrderN4Debug",
-            center,
-            Goal(OPEN, (all_doors, Choice(), all_doors), strict=(True, True), order=None),
-            room_size=6,
-            doors=_doors_around(CLOSED_DOOR, *distinct_colors),
-            limit=20 * 6**2,
-        ),
-        17: Recipe("Pickup", (*agent, *_things(count=18)), Goal(PICK_UP, (_steps(1, 18),)), reach=ALL, **maze),
-        18: Recipe(
-            "UnblockPickup", (*agent, *_things(count=20)), Goal(PICK_UP, (_steps(1, 20),)), reach=NOT_ALL, **maze
-        ),
-        19: _single_room(
-            "PickupLoc",
-            (*_things(count=8), *agent),
-            Grammar(verbs=(PICK_UP,), kinds=(ACT,), spares_keys=False),
-            reach=ALL,
-        ),
-        20: _single_room(
-            "PickupDistDebug",
-            (*_things(count=5, unique=True), *agent),
-            Goal(PICK_UP, (_steps(0, 5),), BY_SOME, strict=(True, False)),
-            room_size=7,
-            # Taking anything else fails, so that nothing can be moved out of the way.
-            reach=UNCHECKED if upstream else TARGET,
-        ),
-        21: Recipe(
+        Recipe("Open", 8, _FIRST, things(18), _ANY_DOOR, reach=ALL, **_MAZE),
+        Recipe("OpenRedDoor", 5, _IN_LEFT, (), _ANY_DOOR, doors=((_NEXT, CLOSED_DOOR, _RED),), **_TWO_ROOMS),
+        Recipe("OpenDoorLoc", 8, _CENTER, (), Goal(OPEN, (_DOORS,), BY_PLACE), doors=distinct_doors),
+        Recipe("OpenRedBlueDoorsDebug", 6, _CENTER, (), red_then_blue, doors=red_and_blue, limit=20 * 6**2),
+        Recipe("OpenDoorsOrderN4Debug", 6, _CENTER, (), in_any_order, doors=distinct_doors, limit=20 * 6**2),
+        Recipe("Pickup", 8, _FIRST, things(18), _any(PICK_UP, 18), reach=ALL, **_MAZE),
+        Recipe("UnblockPickup", 8, _FIRST, things(20), _any(PICK_UP, 20), reach=NOT_ALL, **_MAZE),
+        Recipe("PickupLoc", 8, _LAST, things(8), picking_up, reach=ALL, **_ONE_ROOM),
+        Recipe("PickupDistDebug", 7, _LAST, things(5, unique=True), by_some, reach=reach, **_ONE_ROOM),
+        Recipe(
             "PickupAbove",
-            (*_things("", _CENTER - ROOMS), *center),
-            Goal(PICK_UP, (_steps(0, 1),)),
-            room_size=6,
-            doors=((wall(_CENTER, UP), CLOSED_DOOR, RANDOM),),
+            6,
+            _CENTER,
+            things(1, CENTER - ROOMS),
+            _first(PICK_UP),
+            doors=((_ABOVE, CLOSED_DOOR, RANDOM),),
             limit=8 * 6**2,
-            **maze,
+            **_MAZE,
         ),
-        22: _single_room(
+        Recipe(
             "PutNextLocalS6N4",
-            (*agent, *_things(count=4, unique=True)),
-            Goal(PUT_NEXT, (_steps(1, 4), _steps(1, 4))),
-            room_size=6,
+            6,
+            _FIRST,
+            things(4, unique=True),
+            Goal(PUT_NEXT, (_one_of(0, 4),) * 2),
             reach=ALL,
+            **_ONE_ROOM,
         ),
-        23: Recipe(
+        Recipe(
             "PutNextS7N4Carrying",
-            (*_agent(0), *_things("", 0, count=4, unique=True), *_things("", 1, count=4, unique=True)),
-            Goal(PUT_NEXT, (one_of_two, next_two), swaps=True, carries=True),
-            room_size=7,
-            rows=1,
-            columns=2,
-            opened=(right,),
+            7,
+            _FIRST_IN_LEFT,
+            things(4, 0, unique=True) + things(4, 1, unique=True),
+            carried,
+            opened=(_NEXT,),
             limit=8 * 7**2,
+            **_TWO_ROOMS,
         ),
-        24: Recipe(
-            "Unlock", locked(3), locked_door, lock=_lock_of_rooms(), connects=True, avoids_color=True, reach=ALL
+        Recipe("Unlock", 8, _OUTSIDE, _locked(3, upstream), locked_door, avoids_color=True, **_LOCKED_MAZE),
+        Recipe(
+            "UnlockLocalDist", 8, _CENTER, key(CENTER) + things(3, CENTER, unique=True), _THE_DOOR, lock=_LOCKED_CENTER
         ),
-        25: Recipe(
-            "UnlockLocalDist",
-            (*_key(_CENTER), *_things("", _CENTER, count=3, unique=True), *center),
-            the_door,
-            lock=center_lock,
-        ),
-        26: Recipe("KeyInBox", (*_things("box", _CENTER, hides_key=True), *center), the_door, lock=center_lock),
-        27: Recipe(
+        Recipe("KeyInBox", 8, _CENTER, things(1, CENTER, name="box", hides_key=True), _THE_DOOR, lock=_LOCKED_CENTER),
+        Recipe(
             "UnlockPickupDist",
-            (*_things("box", 1), *_key(0), *_things(count=4, unique=True), *_agent(0)),
-            Goal(PICK_UP, (_steps(0, 1),)),
-            room_size=6,
-            rows=1,
-            columns=2,
-            lock=left_lock,
+            6,
+            _IN_LEFT,
+            box_next + key(0) + things(4, unique=True),
+            _first(PICK_UP),
+            lock=_LOCKED_NEXT,
             limit=0 if upstream else 8 * 6**2,
+            **_TWO_ROOMS,
         ),
-        28: Recipe(
+        Recipe(
             "BlockedUnlockPickup",
-            (*_things("box", 1), *_things("ball", 0, blocks=True), *_key(0), *_agent(0)),
-            first_of_all,
-            room_size=6,
-            rows=1,
-            columns=2,
-            lock=left_lock,
+            6,
+            _IN_LEFT,
+            box_next + ball_in_way + key(0),
+            _TYPE_OF_FIRST,
+            lock=_LOCKED_NEXT,
             limit=16 * 6**2,
+            **_TWO_ROOMS,
         ),
-        29: Recipe(
+        Recipe(
             "UnlockToUnlock",
-            (*_key(2, of=right), *_key(1, of=across), *_things("ball", 0), *_agent(1)),
-            Goal(PICK_UP, (_steps(2, 1),), BY_TYPE),
-            room_size=6,
+            6,
+            Agent((1,)),
+            crossed_keys,
+            _TYPE_OF_FIRST,
             rows=1,
-            doors=((right, LOCKED_DOOR, DISTINCT), (across, LOCKED_DOOR, DISTINCT + 1)),
+            doors=((_NEXT, LOCKED_DOOR, DISTINCT), (_OVER_NEXT, LOCKED_DOOR, DISTINCT + 1)),
             limit=30 * 6**2,
         ),
-        30: Recipe(
+        Recipe(
             "ActionObjDoor",
-            (*_things("", _CENTER, count=5, unique=True), *center),
-            Goal(NO_VERB, (Choice(tuple(range(5)), _ALL_WALLS),)),
-            room_size=7,
-            doors=_doors_around(CLOSED_DOOR, *any_colors),
+            7,
+            _CENTER,
+            things(5, CENTER, unique=True),
+            Goal(NO_VERB, (five_or_doors,)),
+            doors=around(CLOSED_DOOR, *_RANDOM),
         ),
-        31: Recipe("FindObjS7", (*_things(), *center), first_of_all, room_size=7, limit=20 * 7**2, **maze),
-        32: Recipe(
+        Recipe("FindObjS7", 7, _CENTER, things(), _TYPE_OF_FIRST, limit=20 * 7**2, **_MAZE),
+        Recipe(
             "KeyCorridorS6R3",
-            (*_things("ball", locked=INSIDE), *_key(0, ROOMS, 2 * ROOMS), *center),
-            first_of_all,
-            room_size=6,
-            lock=Lock(tuple((room, TO_LEFT, 1.0) for room in _LAST_COLUMN)),
-            opened=(wall(_CENTER, UP), wall(_CENTER, DOWN)),
+            6,
+            _CENTER,
+            things(name="ball", locked=INSIDE) + key(0, ROOMS, 2 * ROOMS),
+            _TYPE_OF_FIRST,
+            lock=_LOCKED_RIGHT,
+            opened=(_ABOVE, _BELOW),
             opened_first=True,
             limit=30 * 6**2,
-            **maze,
+            **_MAZE,
         ),
-        33: _single_room("OneRoomS20", (*_things("ball"), *agent), first_of_all, room_size=20),
-        34: Recipe(
+        Recipe("OneRoomS20", 20, _LAST, one_ball, _TYPE_OF_FIRST, **_ONE_ROOM),
+        Recipe(
             "MoveTwoAcrossS8N9",
-            (*_agent(0), *_things("", 0, count=9, unique=True), *_things("", 1, count=9, unique=True)),
-            Goal(PUT_NEXT, (from_left, from_right, from_right, from_left), order=BEFORE),
-            rows=1,
-            columns=2,
-            opened=(right,),
+            8,
+            _FIRST_IN_LEFT,
+            things(9, 0, unique=True) + things(9, 1, unique=True),
+            Goal(PUT_NEXT, (in_left, in_right, in_right, in_left), order=BEFORE),
+            opened=(_NEXT,),
             limit=16 * 8**2,
+            **_TWO_ROOMS,
         ),
-        35: Recipe(
+        Recipe(
             "SynthS5R2",
-            general(18),
+            5,
+            _OUTSIDE,
+            _general(18),
             Grammar(kinds=(ACT,), places=False, unlocks=False),
-            room_size=5,
             rows=2,
-            lock=_lock_of_sides(0.5, rows=2),
+            lock=lock_of_sides(0.5, rows=2),
             connects=True,
         ),
-        36: Recipe(
-            "SynthLoc", general(18), Grammar(kinds=(ACT,), unlocks=False), lock=_lock_of_sides(0.5), connects=True
-        ),
-        37: Recipe("SynthSeq", general(18), Grammar(unlocks=False), lock=_lock_of_sides(0.5), connects=True),
-        38: Recipe(
-            "MiniBossLevel",
-            general(7),
-            Grammar(),
-            room_size=5,
-            rows=2,
-            columns=2,
-            lock=_lock_of_sides(0.25, rows=2, columns=2),
-            connects=True,
-        ),
-        39: Recipe("BossLevel", general(18), Grammar(), lock=_lock_of_sides(0.5), connects=True),
-        40: Recipe("BossLevelNoUnlock", (*_things(count=18), *agent), Grammar(unlocks=False), connects=True),
-    }
+        Recipe("SynthLoc", 8, _OUTSIDE, _general(18), Grammar(kinds=(ACT,), unlocks=False), **_HALF_LOCKED_MAZE),
+        Recipe("SynthSeq", 8, _OUTSIDE, _general(18), Grammar(unlocks=False), **_HALF_LOCKED_MAZE),
+        Recipe("MiniBossLevel", 5, _OUTSIDE, _general(7), Grammar(), lock=lock_of_sides(0.25, 2, 2), **_FOUR_ROOMS),
+        Recipe("BossLevel", 8, _OUTSIDE, _general(18), Grammar(), **_HALF_LOCKED_MAZE),
+        Recipe("BossLevelNoUnlock", 8, _LAST, things(18), Grammar(unlocks=False), connects=True),
+    )
+    return dict(enumerate(levels, 1))
 
 
 NAMES = {number: recipe.name for number, recipe in recipes().items()}

@@ -155,16 +155,18 @@ def piece_limits(most: int, clauses: int) -> tuple[int, ...]:
     return tuple(limits.tolist())
 
 
-def describe(state: BabyAIState, most: int, clauses: int, *, upstream: bool) -> Int32[Array, " P"]:
+def describe(
+    state: BabyAIState, shows_goal: Bool[Array, ""], most: int, clauses: int, *, upstream: bool
+) -> Int32[Array, " P"]:
     """Returns the pieces of what the agent is shown, with `NO_PIECE` between them.
 
-    At most `most` objects are described, the nearest ones. The goal of up to `clauses` clauses is shown at the start.
+    At most `most` objects are described, the nearest ones. The goal has up to `clauses` clauses.
     With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view.
     """
     world, notice = state.world, state.notice
     seen = macros.survey(state.view, world.heading, most)
     can = macros.listed(world, seen)
-    goal = jnp.where(state.time == 0, _goal(state, clauses), NO_PIECE)
+    goal = jnp.where(shows_goal, _goal(state, clauses), NO_PIECE)
     checked = _show(notice.code == CHECKED, _list(_P.checked, can, seen))
     answer = jnp.concatenate([_answer(notice, seen, upstream=upstream), checked])
     observation = _observation(state, seen)

@@ -6,9 +6,11 @@ import json
 import pathlib
 import zlib
 
+import jax
 import numpy as np
 
 from envs_jax.babyai import codes, items, levels, macros
+from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.state import Mission
 
 FOLDER = pathlib.Path(__file__).parent / "babyai" / "fixtures"
@@ -83,7 +85,11 @@ def all_levels():
         carried = (-1, -1)
         if data["carrying"][row, 0]:
             # The verifier keeps where the object was that is carried from the start.
-            (carried,) = instruction["desc_move"]["obj_poss"] if None in instruction["desc_move"]["tracked"] else instruction["desc_fixed"]["obj_poss"]
+            (carried,) = (
+                instruction["desc_move"]["obj_poss"]
+                if None in instruction["desc_move"]["tracked"]
+                else instruction["desc_fixed"]["obj_poss"]
+            )
             kind, color = data["carrying"][row].tolist()
             cells[carried[1], carried[0]] = codes.cell_of(kind - 5, color)
         steps = int(data["max_steps"][row])
@@ -146,5 +152,17 @@ def minigrid_image(view):
     return np.ascontiguousarray(codes.MINIGRID[view.astype(int)].transpose(1, 0, 2)).tobytes()
 
 
+def panel_hashes():
+    """The hashes of the panel's levels."""
+    rows = np.flatnonzero(np.isin(read("levels")["index"], items.panel()))
+
+    def one(level):
+        env = BabyAI(SHAPE)
+        return levels.hash_level(env.reset_to_level(level, env.default_params)[1])
+
+    return np.asarray(jax.jit(jax.vmap(one))(all_levels()[rows]))
+
+
 if __name__ == "__main__":  # writes the levels that the package ships
-    np.savez_compressed(items.FILE, index=read("levels")["index"].astype(np.int16), levels=all_levels())
+    index = read("levels")["index"].astype(np.int16)
+    np.savez_compressed(items.FILE, index=index, levels=all_levels(), panel_hashes=panel_hashes())

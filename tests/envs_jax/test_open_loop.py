@@ -103,12 +103,12 @@ def test_without_slip_nothing_is_lost_by_committing(lakes):
 def test_the_registered_oracle_keeps_the_budget(lakes):
     params, levels = lakes
     rate = float(params.success_rate)
-    found = registry.level_baselines("FrozenLake", params, levels, Budget(10, 2, 2))
+    found = registry.level_baselines("FrozenLake", registry.make("FrozenLake")[0], params, levels, Budget(10, 2, 2))
     assert found.optimal_is == EXACT
     np.testing.assert_array_equal(found.random, random_success(levels, 4, float(params.success_rate)))
     np.testing.assert_array_equal(found.optimal, committed_success(levels, Budget(10, 2, 2), rate))
     short = params.replace(max_steps_in_episode=params.max_steps_in_episode * 0 + 3)
-    found = registry.level_baselines("FrozenLake", short, levels, Budget(10, 2, 2))
+    found = registry.level_baselines("FrozenLake", registry.make("FrozenLake")[0], short, levels, Budget(10, 2, 2))
     np.testing.assert_array_equal(found.random, random_success(levels, 3, rate))
 
 
@@ -117,7 +117,7 @@ def test_a_search_that_is_too_large_is_replaced_and_named(lakes, monkeypatch):
     monkeypatch.setattr(open_loop, "MAX_BELIEFS", 100)
     with pytest.raises(open_loop.TooManyBeliefsError, match="more than 100"):
         committed_success(levels, Budget(10, 2, 5), 1 / 3)
-    found = registry.level_baselines("FrozenLake", params, levels, Budget(10, 2, 5))
+    found = registry.level_baselines("FrozenLake", registry.make("FrozenLake")[0], params, levels, Budget(10, 2, 5))
     assert found.optimal_is == CLOSED_LOOP
     np.testing.assert_allclose(found.optimal, optimal_success(levels, 10, 1 / 3), rtol=1e-6)
 

@@ -112,12 +112,15 @@ def test_sokoban_is_wired_to_its_own_oracle_and_planner():
     # Wall around a corridor: player, box, target.
     level = np.zeros((3, 5), np.int8)
     level[1, 1:4] = 5, 4, 2
-    random, optimal = spec.oracle(envs_jax.make("SimpleSokoban")[1], level[None], Budget(2, 1, 2))[:2]
+    env, params = envs_jax.make("SimpleSokoban")
+    random, optimal = spec.oracle(env, params, level[None], Budget(2, 1, 2))[:2]
     assert random.item() == pytest.approx(1 - 0.75**2)
     assert optimal.item() == 1.0
-    assert spec.plan(level).tolist() == [3]
+    (plan,) = spec.plan(env, params, level[None], 10)
+    assert plan.tolist() == [3]
     lake = np.array([[3, 0, 2]], np.int8)
-    assert envs_jax.spec("FrozenLake").plan(lake).tolist() == [2, 2]
+    (plan,) = envs_jax.spec("FrozenLake").plan(*envs_jax.make("FrozenLake"), lake[None], 10)
+    assert plan.tolist() == [2, 2]
     assert envs_jax.spec("Bandit").plan is None
 
 
@@ -131,7 +134,7 @@ def test_baselines_of_no_levels_are_refused():
 
 
 def test_an_oracle_may_return_a_pair():
-    def oracle(params, levels, budget):
+    def oracle(env, params, levels, budget):
         return np.full(len(levels), 0.25), np.full(len(levels), budget.reachable / 10)
 
     own = envs_jax.Registry({})

@@ -311,3 +311,43 @@ def test_differences_from_a_parser_on_text(small):
     assert parse_response(b"<answer>Up</answer>", form).num_valid == 0
     umlaut = ResponseGrammar(actions=("Öffnen",), think=False, forced=True)
     assert parse_response("Öffnen||ÖFFNEN||öffnen</answer>".encode(), umlaut).actions == (0, 0)
+
+
+@functools.cache
+def slot_names():
+    """Names that consist of a verb and some of three slots, ids in the order of the slots."""
+    things = [f"{color} {kind}" for kind in ("ball", "box", "open door", "door") for color in ("red", "green", "gray")]
+    return (
+        *("look", "look up", "drop"),
+        *(f"go to {thing} {number}" for thing in things for number in (1, 2, 3)),
+        *(f"go through {thing} {number}" for thing in things[6:] for number in (1, 2, 3)),
+    )
+
+
+def test_names_with_slots_share_states(small):
+    form = ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3)
+    table = compile_grammar(form, small)
+    # 57 names of about 16 bytes; without sharing there would be a state for each prefix.
+    prefixes = {name[:k] for name in slot_names() for k in range(len(name) + 1)}
+    assert table.next_state.shape[0] < len(prefixes) / 2
+    rows = [small.encode(f" {name.upper()} </answer>") for name in slot_names()]
+    found = [got.actions.tolist() for got in device_parse(table, rows)]
+    assert found == [[number, -1, -1] for number in range(len(slot_names()))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_words_of_names_with_slots(small, data):
+    form = ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3)
+    words = sorted({word for name in slot_names() for word in name.split(" ")})
+    word = st.sampled_from([*words, "look up", "go to red ball 1", "|", "||", "<", "</answer>", "x", ""])
+    space = st.sampled_from([" ", " ", " ", "", "  ", "\n"])
+    text = st.lists(st.tuples(word, space), max_size=12).map(lambda parts: "".join(a + b for a, b in parts))
+    texts = data.draw(st.lists(text, min_size=1, max_size=BATCH))
+    rows = [small.encode(text + "</answer>")[:48] for text in texts]
+    assert_equal_to_reference(small, form, slot_table(small), rows)
+
+
+@functools.cache
+def slot_table(tokenizer):
+    return compile_grammar(ResponseGrammar(actions=slot_names(), think=False, forced=True, max_actions=3), tokenizer)

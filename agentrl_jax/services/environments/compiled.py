@@ -94,7 +94,8 @@ def compiled_service(tag: str) -> Service:
 
     def oracle(item: int) -> ScriptedPolicy:
         assert planner is not None
-        plan = planner(np.asarray(env.sample_level(jax.random.key(item), params)))
+        level = np.asarray(env.sample_level(jax.random.key(item), params))
+        (plan,) = planner(env, params, level[None], registry.spec(tag).max_actions)
         return PlannedPolicy([env.actions[number] for number in plan] if plan is not None else [])
 
     legend = " ".join(f"{symbol} is {meaning}." for symbol, meaning in env.legend)

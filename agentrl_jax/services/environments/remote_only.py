@@ -13,8 +13,6 @@ _TOOLS = (
 )
 
 INSTRUCTIONS = {
-    "babyai": "You explore rooms to fulfil a goal. Doors that are locked open with a key of their color. Choose one "
-    f"of the actions that are listed with every observation, word for word, e.g. go to red ball 1 or toggle. {_REACT}",
     "alfworld": "You do a task in a household. Choose one of the actions that are listed at the start, such as go to "
     f"shelf 1, take mug 1 from shelf 1 or open fridge 1. {_REACT}",
     "webshop": "You shop by an instruction. The actions are search[words] and click[button], with buttons that the "
@@ -32,7 +30,7 @@ INSTRUCTIONS = {
 }
 """Instructions for the agent."""
 
-TURNS = dict(zip(INSTRUCTIONS, (20, 30, 10, 1, 5, 15, 10, 12, 12, 15, 15), strict=True))
+TURNS = dict(zip(INSTRUCTIONS, (30, 10, 1, 5, 15, 10, 12, 12, 15, 15), strict=True))
 """Turn limits of AgentGym's own scripts."""
 
 
@@ -46,8 +44,7 @@ def remote_service(name: str) -> Service:
         read=READERS[name],
         marked=name not in ("searchqa", "webarena", "sqlgym"),
         turns=TURNS[name],
-        # The full reward comes in one turn; that of BabyAI falls with the steps taken.
-        solved=lambda answer: answer.done and answer.score > 0 if name == "babyai" else answer.reward == 1,
+        solved=lambda answer: answer.reward == 1,  # the full reward comes in one turn
         oracle=None,
         random=functools.partial(_refuse, name),
     )

@@ -282,8 +282,19 @@ def _add_instance_routes(app: FastAPI, handlers: _Handlers) -> None:
     def step(method: str, body: Any, _: threading.Event) -> Any:
         return handlers.step(method, getattr(body, handle), body.action)
 
+    def post_view(name: str, body: Any, _: threading.Event) -> Any:
+        number = getattr(body, handle)
+
+        def read(instance: Instance) -> Any:
+            _last(number, instance)
+            return getattr(instance.env, name)()
+
+        return handlers.read(number, read)
+
     for method in ("step", *routes.step_variants):
         post(method, functools.partial(step, method), {**instance, "action": text})
+    for name in routes.post_views:
+        post(name, functools.partial(post_view, name), instance)
     if routes.has_close or not handlers.upstream:
         post("close", lambda body, _: handlers.close(getattr(body, handle)), instance)
     detail = (*routes.step_fields, "deleted")

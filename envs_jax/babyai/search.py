@@ -1,0 +1,154 @@
+"""Plans with the fewest actions, by breadth-first search over the compiled environment.
+
+The search knows the whole level, an agent does not. Transitions run in batches on the device; the host keeps the nodes.
+
+Shapes: `N` levels, `F` nodes of a frontier, `K` transitions of a batch.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Int8
+
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.policies import listed_actions
+
+BATCH = 2048
+"""Transitions that are computed at a time."""
+
+
+class Plan(NamedTuple):
+    """Result for a level: action ids, or None; `complete` is false if the search was given up."""
+
+    actions: tuple[int, ...] | None
+    complete: bool
+    nodes: int
+
+
+class _Nodes(NamedTuple):
+    """Nodes of one depth: the states [F, ...], and for each its level, its own number and its parent's."""
+
+    states: Any
+    level: np.ndarray
+    number: np.ndarray
+
+
+def shortest_plans(
+    env: BabyAI,
+    params: Any,
+    levels: Int8[np.ndarray, "N H W"],
+    rounds: int,
+    *,
+    max_nodes: int = 50_000,
+    usable: Bool[np.ndarray, " A"] | None = None,
+) -> list[Plan]:
+    """Returns a plan with the fewest actions for each level, within `rounds` actions.
+
+    Situations with equal `state_hash` count as one. A level is given up after `max_nodes` situations. With `usable`, a
+    flag for each action id, plans are made of these actions alone.
+    """
+    params = params.replace(max_steps_in_episode=jnp.int32(rounds + 1))
+    count = len(levels)
+    start, first_hashes = _in_batches(functools.partial(_start, env), params, jnp.asarray(levels))
+    visited = [{_key(found)} for found in first_hashes]
+    parents: list[list[tuple[int, int]]] = [[(-1, -1)] for _ in range(count)]
+    plans: list[tuple[int, ...] | None] = [None] * count
+    open_levels = np.ones(count, bool)
+    complete = np.ones(count, bool)
+    frontier = _Nodes(start, np.arange(count), np.zeros(count, np.int64))
+    for _ in range(rounds):
+        if not len(frontier.level):
+            break
+        listed = _in_batches(functools.partial(_list, env), params, frontier.states)
+        row, column = np.nonzero((listed >= 0) & (True if usable is None else usable[listed]))
+        actions = listed[row, column]
+        grown: list[tuple[Any, np.ndarray, np.ndarray]] = []
+        for begin in range(0, len(row), BATCH):
+            rows, chosen = row[begin : begin + BATCH], actions[begin : begin + BATCH]
+            kept = open_levels[frontier.level[rows]]
+            rows, chosen = rows[kept], chosen[kept]
+            if not len(rows):
+                continue
+            states = jax.tree.map(lambda leaf, rows=rows: leaf[rows], frontier.states)
+            after, hashes, solved, ended = _in_batches(functools.partial(_advance, env), params, states, chosen)
+            fresh = []
+            for index, (node, action) in enumerate(zip(rows.tolist(), chosen.tolist())):
+                level, parent = int(frontier.level[node]), int(frontier.number[node])
+                if not open_levels[level]:
+                    continue
+                if solved[index]:
+                    plans[level] = (*_back(parents[level], parent), action)
+                    open_levels[level] = False
+                    continue
+                key = _key(hashes[index])
+                if ended[index] or key in visited[level]:
+                    continue
+                if len(visited[level]) >= max_nodes:
+                    open_levels[level] = complete[level] = False
+                    continue
+                visited[level].add(key)
+                parents[level].append((parent, action))
+                fresh.append((index, level, len(parents[level]) - 1))
+            if fresh:
+                index, level, number = (np.array(column) for column in zip(*fresh))
+                grown.append((jax.tree.map(lambda leaf, i=index: leaf[i], after), level, number))
+        if not grown:
+            break
+        states = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part[0] for part in grown])
+        level, number = (np.concatenate([part[i] for part in grown]) for i in (1, 2))
+        kept = open_levels[level]
+        frontier = _Nodes(jax.tree.map(lambda leaf, kept=kept: leaf[kept], states), level[kept], number[kept])
+    return [Plan(plan, bool(done), len(seen)) for plan, done, seen in zip(plans, complete, visited)]
+
+
+def _back(parents: list[tuple[int, int]], node: int) -> tuple[int, ...]:
+    actions = []
+    while node > 0:
+        node, action = parents[node]
+        actions.append(action)
+    return tuple(reversed(actions))
+
+
+def _key(hashes: np.ndarray) -> int:
+    return int(hashes[0]) << 32 | int(hashes[1])
+
+
+def _in_batches(function: Any, params: Any, *rows: Any) -> Any:
+    """Calls a compiled function on rows, padded to batches of one size; returns NumPy arrays."""
+    count = len(jax.tree.leaves(rows[0])[0])
+    results = []
+    for begin in range(0, count, BATCH):
+        part = jax.tree.map(lambda leaf, begin=begin: np.asarray(leaf[begin : begin + BATCH]), rows)
+        size = len(jax.tree.leaves(part)[0])
+        part = jax.tree.map(
+            lambda leaf, size=size: np.pad(leaf, [(0, BATCH - size)] + [(0, 0)] * (leaf.ndim - 1), "edge"), part
+        )
+        found = jax.device_get(function(params, *part))
+        results.append(jax.tree.map(lambda leaf, size=size: leaf[:size], found))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _start(env: BabyAI, params: Any, levels: jax.Array) -> Any:
+    def one(level: jax.Array) -> Any:
+        _, state = env.reset_to_level(level, params)
+        return state, env.state_hash(state, params)
+
+    return jax.vmap(one)(levels)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _list(env: BabyAI, params: Any, states: Any) -> jax.Array:
+    return jax.vmap(functools.partial(listed_actions, env))(states)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _advance(env: BabyAI, params: Any, states: Any, actions: jax.Array) -> Any:
+    def one(state: Any, action: jax.Array) -> Any:
+        _, after, *_ = env.step_env(jax.random.key(0), state, action, params)
+        return after, env.state_hash(after, params), env.success(after, params), env.is_done(after, params)
+
+    return jax.vmap(one)(states, actions)

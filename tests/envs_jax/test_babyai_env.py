@@ -1,0 +1,206 @@
+"""BabyAI as intended: its contract, its rules where they differ from the original's, and its held-out levels."""
+
+import babyai_fixtures as recorded
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import envs_jax
+from envs_jax.babyai import codes, items, levels, macros, make_babyai
+from envs_jax.babyai.env import BabyAI
+from envs_jax.babyai.search import shortest_plans
+from envs_jax.splits import Split, split_of_level, splits_of_levels
+from envs_jax.testing import check_env
+
+
+@pytest.fixture(scope="module")
+def env():
+    """Every recorded level fits; one program for the tests that follow actions."""
+    return BabyAI(recorded.SHAPE)
+
+
+@pytest.fixture(scope="module")
+def step(env):
+    def one(state, action):
+        _, state, reward, terminated, info = env.step_env(jax.random.key(0), state, action, env.default_params)
+        return state, reward, terminated, info
+
+    return jax.jit(one)
+
+
+@pytest.fixture(scope="module")
+def start(env):
+    reset = jax.jit(lambda level: env.reset_to_level(level, env.default_params)[1])
+    return lambda index: reset(items.load((index,))[0])
+
+
+def follow(start, step, index, names):
+    state, results = start(index), []
+    for name in names:
+        state, *result = step(state, jnp.int32(recorded.action_id(name)))
+        results.append(result)
+    return state, results
+
+
+@pytest.mark.parametrize("options", [{"numbers": (1,)}, {"numbers": (8,), "mode": "upstream", "goal": "always"}])
+def test_contract(options):
+    check_env(*make_babyai(**options), key=jax.random.key(0), num_steps=6)
+
+
+def test_published_example_in_full(start, step):
+    state, results = follow(start, step, 0, ["move forward", "go to red ball 1"])
+    assert [float(reward) for reward, *_ in results] == pytest.approx([0, 0.8875])
+    assert [bool(terminated) for _, terminated, _ in results] == [False, True]
+    assert bool(results[-1][2]["success"]) and bool(results[-1][2]["strict_success"])
+    assert float(state.score) == pytest.approx(0.8875)
+
+
+def test_an_opened_door_stays_a_success_when_the_agent_walks_on(start, step):
+    """The original forgets it, because the last primitive action of the agent's action pays nothing."""
+    shown = follow(start, step, 12, [])[0]
+    assert "open" in BabyAI(recorded.SHAPE).render(shown, None).split("\n")[0]
+    (plan,) = shortest_plans(BabyAI(recorded.SHAPE), BabyAI(recorded.SHAPE).default_params, items.load((12,)), 20)
+    names = [macros.action_names()[action] for action in plan.actions]
+    assert names[-1].startswith("toggle")
+    _, results = follow(start, step, 12, names)
+    assert bool(results[-1][2]["success"])
+
+
+def test_refused_actions_pay_nothing(start, step, env):
+    state, results = follow(start, step, 0, ["nonsense", "drop", "check available actions", ""])
+    assert [float(reward) for reward, *_ in results] == [0, 0, 0, 0]
+    assert [bool(info["action_is_effective"]) for *_, info in results] == [False, False, True, False]
+    assert int(state.time) == 4 and int(state.world.steps) == 0
+    assert env.render(state, env.default_params).startswith("No change in state.\nAvailable actions")
+
+
+def test_the_goal_can_be_shown_always(start, step):
+    for goal, expected in (("first", 1), ("always", 3)):
+        env = BabyAI(recorded.SHAPE, goal=goal)
+        texts = [env.render(follow(start, step, 0, ["turn left"] * n)[0], env.default_params) for n in range(3)]
+        assert sum(text.startswith("Your goal: go to the red ball\n") for text in texts) == expected
+
+
+def test_far_objects_are_left_out_if_asked(start):
+    state = start(1)
+    full, few = (BabyAI(recorded.SHAPE, objects_shown=number).render(state, None) for number in (None, 2))
+    assert full.count("There is a") > 2 and few.count("There is a") == 2
+    assert few.split("  ")[0] == full.split("  ")[0]
+
+
+def test_rotated_and_mirrored_levels_are_the_same_level(env):
+    hashed = jax.jit(lambda level: env.level_hash(env.reset_to_level(level, env.default_params)[1], None))
+    shape = recorded.SHAPE
+
+    def image(level, turned):
+        """A level of 8x8, turned right or mirrored from left to right, with its place in front of the agent kept."""
+        grid, header = level[: shape.height].copy(), level[shape.height :].reshape(-1).copy()
+        size = int(header[4])
+        room, x, y, heading = grid[:size, :size], int(header[1]), int(header[2]), int(header[3])
+        if turned:
+            grid[:size, :size], header[1:4] = np.rot90(room, -1), (size - 1 - y, x, (heading + 1) % 4)
+        else:
+            grid[:size, :size], header[1:4] = room[:, ::-1], (size - 1 - x, y, (2 - heading) % 4)
+        return np.concatenate([grid, header.reshape(-1, shape.width)])
+
+    first, second = items.load((1, 41))
+    assert (hashed(first) != hashed(second)).any()
+    for turned in (True, False):
+        np.testing.assert_array_equal(hashed(first), hashed(image(first, turned)))
+    # A mission with a side is another one in the mirror.
+    located = next(level for level in items.load(tuple(range(18, 2000, 40))) if level[shape.height :].ravel()[14] == 1)
+    mirrored = image(located, False)
+    assert (hashed(located) != hashed(mirrored)).any()
+    mirrored.reshape(-1)[shape.height * shape.width + 14] = 0
+    np.testing.assert_array_equal(hashed(located), hashed(mirrored))
+
+
+def test_the_panel_is_the_published_one_and_never_trained_on(env):
+    panel = items.panel()
+    packed = items.load(panel)
+    assert len(panel) == 90 and items.digest(packed) == items.PANEL_DIGEST
+    counts = {name: sum(items.family_of(items.number_of(i)) == name for i in panel) for name in items.FAMILIES}
+    assert counts == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
+    np.testing.assert_array_equal(items.panel_hashes(), recorded.panel_hashes())
+    assert set(splits_of_levels(env, env.default_params, packed).tolist()) == {Split.TEST}
+    # Level 4 has few different levels, so that training would meet those of the panel.
+    small, params = make_babyai((4,))
+    draw = jax.jit(jax.vmap(lambda key: small.reset_env(key, params)[1]))
+    states = draw(jax.random.split(jax.random.key(0), 4096))
+    hashes = np.asarray(jax.vmap(lambda state: small.level_hash(state, params))(states))
+    on_panel = (hashes[:, None] == items.panel_hashes()[None]).all(axis=2).any(axis=1)
+    assert on_panel.any()
+    splits = np.asarray(jax.vmap(lambda state: split_of_level(small, state, params))(states))
+    assert (splits[on_panel] == Split.TEST).all()
+
+
+def test_stored_items_are_the_recorded_levels():
+    np.testing.assert_array_equal(items.load(recorded.read("levels")["index"]), recorded.all_levels())
+    with pytest.raises(ValueError, match="item 2044 of BabyAI is not stored"):
+        items.load((2044,))
+
+
+def test_levels_are_kept_in_a_larger_shape(env):
+    small = make_babyai((1,))[0]
+    level = np.asarray(small.sample_level(jax.random.key(3), small.default_params))
+    larger = levels.reshape(level, small.shape, recorded.SHAPE)
+    texts = [one.render(one.reset_to_level(kept, None)[1], None) for one, kept in ((small, level), (env, larger))]
+    assert texts[0] == texts[1]
+    with pytest.raises(ValueError, match="does not fit"):
+        levels.reshape(larger, recorded.SHAPE, small.shape)
+
+
+def test_packs_are_checked(tmp_path):
+    pack = items.load((0, 1))
+    np.save(tmp_path / "good.npy", pack)
+    np.testing.assert_array_equal(levels.load_pack(tmp_path / "good.npy", recorded.SHAPE), pack)
+    broken = pack.copy()
+    broken[1, recorded.SHAPE.height, 1] = 21  # the agent in the outer wall
+    np.save(tmp_path / "wall.npy", broken)
+    with pytest.raises(ValueError, match=r"wall.npy, level 2 is no level of BabyAI"):
+        levels.load_pack(tmp_path / "wall.npy", recorded.SHAPE)
+    np.save(tmp_path / "shape.npy", pack[:, :20])
+    with pytest.raises(ValueError, match=r"levels of shape \(20, 22\)"):
+        levels.load_pack(tmp_path / "shape.npy", recorded.SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"numbers": "0-3"}, r"numbers is \[0, 1, 2, 3\]"),
+        ({"numbers": "1-"}, "numbers is '1-'"),
+        ({"numbers": ()}, r"numbers is \[\]"),
+        ({"numbers": "1,1"}, r"numbers is \[1, 1\]"),
+        ({"mode": "original"}, "mode is 'original'"),
+        ({"goal": "never"}, "goal is 'never'"),
+        ({"objects_shown": 0}, "objects_shown is 0"),
+    ],
+)
+def test_options_that_are_not_usable(options, message):
+    with pytest.raises(ValueError, match=message):
+        envs_jax.make("BabyAI", **options)
+
+
+def test_plans_are_shortest_and_replay(start, step, env):
+    indices = (0, 3, 1806, 1872)
+    plans = shortest_plans(env, env.default_params, items.load(indices), 20, max_nodes=3000)
+    assert [len(plan.actions) for plan in plans] == [2, 1, 6, 17]
+    for index, plan in zip(indices, plans):
+        _, results = follow(start, step, index, [env.actions[action] for action in plan.actions])
+        assert [bool(info["success"]) for *_, info in results] == [False] * (len(plan.actions) - 1) + [True]
+
+
+def test_a_search_that_is_given_up_says_so(env):
+    (plan,) = shortest_plans(env, env.default_params, items.load((1806,)), 20, max_nodes=50)
+    assert plan.actions is None and not plan.complete
+    (plan,) = shortest_plans(env, env.default_params, items.load((1806,)), 2)
+    assert plan.actions is None and plan.complete
+
+
+def test_names_of_actions_and_their_numbers():
+    names = macros.action_names()
+    assert len(set(names)) == len(names)
+    for name in ("pickup red ball 1", "go to grey locked door 9", "go through blue open door 2"):
+        verb, thing, number = (int(x) for x in macros.split(jnp.int32(names.index(name))))
+        assert names[names.index(name)] == f"{macros.VERBS[verb]}{codes.NAMES[thing]} {number}"
