@@ -52,11 +52,15 @@ from envs_jax.babyai.rooms import (
 )
 from envs_jax.babyai.state import NOTHING, Mission, World
 from envs_jax.babyai.tables import NO_KEY, Row, Table, shape_of
+from envs_jax.batching import on_rows
 
 __all__ = ["MAX_TRIES", "NAMES", "make_generator", "shape_of"]
 
 MAX_TRIES = 128
 """Level 11 accepts the fewest layouts, 27 %: with 32 tries, one of 23,000 of its levels would fail."""
+
+RETRIED = 8
+"""One row of so many is tried again at a time."""
 
 _UNIFORMS = 96
 """More than what a level needs apart from its things."""
@@ -87,28 +91,53 @@ def make_generator(
     own = shape_of(numbers)
     if not shape.holds(own):
         raise ValueError(f"levels {numbers} need {own}; expected a shape that holds it, not {shape}")
-    return partial(generate, table=tables.table_of(numbers, upstream), size=own, shape=shape)
+    table = tables.table_of(numbers, upstream)
+    accepted_layouts = on_rows(partial(_accepted_layouts, table=table, size=own))
+
+    def generate(key: Key[Array, ""]) -> Int8[Array, "H W"]:
+        packed = table.look_up(jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(table)))
+        accepted, layout = accepted_layouts(key, packed)
+        return _encode(table.unpack(packed), accepted, layout, own, shape)
+
+    return generate
 
 
-def generate(key: Key[Array, ""], table: Table, size: levels.Shape, shape: levels.Shape) -> Int8[Array, "H W"]:
-    """Makes a level of the table, whose levels fit `size`, as a level of `shape`."""
-    number = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(table))
-    packed = table.look_up(number)
-    count = table.things
+def _accepted_layouts(
+    keys: Key[Array, " B"], packed: Int32[Array, "B R"], *, table: Table, size: levels.Shape
+) -> tuple[Bool[Array, " B"], Layout]:
+    """Draws a layout for each row of the table until it is accepted; returns whether it was.
 
-    def attempt(carry: tuple[jax.Array, jax.Array, Layout]) -> tuple[jax.Array, jax.Array, Layout]:
-        tries, _, _ = carry
-        uniforms = jax.random.uniform(jax.random.fold_in(key, tries + 1), (_UNIFORMS + 3 * count,))
-        accepted, layout = _draw(table.unpack(packed), size, Draws(uniforms))
-        return tries + 1, accepted, layout
+    After a first try of all rows, each turn tries some of those that are left, so that a level which is rejected often
+    does not draw the others again. The try of a number depends on the key alone.
+    """
+    some = max(1, len(keys) // RETRIED)
 
-    slots = jnp.zeros(count + WALLS, jnp.int32)
-    zero, cells = jnp.int32(0), jnp.zeros(size.height, jnp.int32)
-    start = Layout(cells, zero, zero, zero, slots, slots, Mission.empty(), zero)
-    _, accepted, layout = jax.lax.while_loop(
-        lambda carry: ~carry[1] & (carry[0] < MAX_TRIES), attempt, (zero, jnp.bool_(False), start)
+    @jax.vmap
+    def attempt(key: jax.Array, packed: jax.Array, tries: jax.Array) -> tuple[jax.Array, Layout]:
+        uniforms = jax.random.uniform(jax.random.fold_in(key, tries + 1), (_UNIFORMS + 3 * table.things,))
+        return _draw(table.unpack(packed), size, Draws(uniforms))
+
+    def retry(carry: tuple[jax.Array, jax.Array, Layout]) -> tuple[jax.Array, jax.Array, Layout]:
+        tries, accepted, layouts = carry
+        chosen = jnp.argsort(accepted | (tries >= MAX_TRIES), stable=True)[:some]
+        good, found = attempt(keys[chosen], packed[chosen], tries[chosen])
+        open_rows = ~accepted[chosen] & (tries[chosen] < MAX_TRIES)
+        taken = open_rows & good
+
+        def write(old: jax.Array, new: jax.Array) -> jax.Array:
+            mask = taken.reshape(-1, *[1] * (new.ndim - 1))
+            return old.at[chosen].set(jnp.where(mask, new, old[chosen]))
+
+        layouts = jax.tree.map(write, layouts, found)
+        return tries.at[chosen].add(open_rows.astype(jnp.int32)), accepted.at[chosen].max(taken), layouts
+
+    tries = jnp.zeros(len(keys), jnp.int32)
+    accepted, layouts = attempt(keys, packed, tries)
+    start = tries + 1, accepted, layouts
+    _, accepted, layouts = jax.lax.while_loop(
+        lambda carry: jnp.any(~carry[1] & (carry[0] < MAX_TRIES)), retry, start
     )
-    return _encode(table.unpack(packed), accepted, layout, size, shape)
+    return accepted, layouts
 
 
 def _encode(

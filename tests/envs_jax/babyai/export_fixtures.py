@@ -57,6 +57,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import signal
 import sys
 import time
 import types
@@ -735,6 +736,17 @@ def pack(counter, top=200):
     return packed
 
 
+class Endless(Exception):
+    """A reset that does not end: in level 35 a room can be so full that the agent has no valid place in it."""
+
+
+RESET_SECONDS = 5
+
+
+def end_reset(*_):
+    raise Endless
+
+
 def count_levels(module, level, first_seed, seeds, limit_s):
     """Histograms over the layouts of one level.
 
@@ -747,16 +759,26 @@ def count_levels(module, level, first_seed, seeds, limit_s):
     discarded by sampling rules, `stuck` those given up after too many tries, both in the first reset. A histogram of
     more than 200 values keeps the commonest and adds up the rest as `other`.
 
+    Seeds whose reset does not end are listed as `endless`, and left out.
+
     A level that remembers something across discarded layouts is reset a second time, as the server does.
     """
     env = gymnasium.make(module.all_levels[level]).unwrapped
-    counts, rejected, stuck, changed = {}, Counter(), Counter(), 0
+    counts, rejected, stuck, changed, endless = {}, Counter(), Counter(), 0, []
+    signal.signal(signal.SIGALRM, end_reset)
     start, done = time.monotonic(), 0
     for seed in range(first_seed, first_seed + seeds):
         if hasattr(env, "locked_room"):
             env.locked_room = None
         DISCARDS.take()
-        env.reset(seed=seed)
+        try:
+            signal.alarm(RESET_SECONDS)
+            env.reset(seed=seed)
+        except Endless:
+            endless.append(seed)
+            continue
+        finally:
+            signal.alarm(0)
         sampled, given_up = DISCARDS.take()
         rejected[sampled] += 1
         stuck[given_up] += 1
@@ -768,7 +790,7 @@ def count_levels(module, level, first_seed, seeds, limit_s):
         done += 1
         if done == 2000 and time.monotonic() - start > limit_s * 2000 / seeds:
             break
-    result = {"name": module.all_levels[level], "seeds": done, "changed_by_second_reset": changed}
+    result = {"name": module.all_levels[level], "seeds": done, "changed_by_second_reset": changed, "endless": endless}
     result["rejected"], result["stuck"] = pack(rejected), pack(stuck)
     result.update({name: pack(counter) for name, counter in counts.items()})
     print(f"level {level}: {done} seeds in {time.monotonic() - start:.0f} s", flush=True)
