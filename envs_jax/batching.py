@@ -52,7 +52,7 @@ def _broadcast(size: int, batched: Any, arguments: Any) -> Any:
 
 
 def by_length(
-    function: Callable[..., Any], lengths: jax.Array, arguments: Any, *, parts: int = 16, smallest: int = 64
+    function: Callable[..., Any], lengths: jax.Array, arguments: Any, *, parts: int = 16, smallest: int = 32
 ) -> Any:
     """Calls a function on parts of the rows, the longest first, so that a loop over few long rows has few rows.
 

@@ -109,7 +109,8 @@ def _services(config: Config) -> Iterator[str]:
     if env.token_file and env.url in ("", "local"):
         yield f"env.token_file is {env.token_file!r}, but env.url is {env.url!r}; give the address of its server"
     if served and prompt.observation_tokens:
-        yield f"prompt.observation_tokens is {prompt.observation_tokens}, but services read env.observation_tokens; use that"
+        given = f"prompt.observation_tokens is {prompt.observation_tokens}"
+        yield f"{given}, but services read env.observation_tokens; leave it out"
     if served and prompt.encoder != "pieces":
         yield f"prompt.encoder is {prompt.encoder}, but a text of a service is always tokenized as one text; use pieces"
     if served and prompt.stop_at_answer:

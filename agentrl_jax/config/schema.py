@@ -23,7 +23,6 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.service_names import TEXT_SERVICES
 
-
 PANEL = "panel"
 """In place of a file with levels to evaluate on: the 90 items that AgentGym-RL tests BabyAI on."""
 
@@ -33,7 +32,7 @@ class TaskConfig(Section):
 
     env: Text
     """Name of an environment, e.g. SimpleSokoban (see `agentrl envs`), or a service: textcraft, sciworld, maze,
-    wordle."""
+    wordle, babyai."""
     groups: Size
     """Groups per batch; every member of a group plays the same level."""
     name: str = ""

@@ -4,6 +4,8 @@ A cell is one integer: 0 unseen, 1 empty, 2 wall, then `OBJECT + form * COLORS +
 `FORMS`. In the cells of a level, a box that hides a key has `HIDING + color of the box * COLORS + color of the key`.
 """
 
+from typing import Any
+
 import numpy as np
 
 COLOR_NAMES = ("red", "green", "blue", "purple", "yellow", "grey")
@@ -67,22 +69,21 @@ MINIGRID = _minigrid_table()
 """u8[NUM_CELLS, 3]: MiniGrid's (type, color, state) of each cell code."""
 
 
-def cell_of(form: int, color: int) -> int:
+def cell_of(form: Any, color: Any) -> Any:
     """Returns the cell code of an object; also for arrays."""
     return OBJECT + form * COLORS + color
 
 
-def form_of(cell):
+def form_of(cell: Any) -> Any:
     """Returns the form of a cell's object; negative if the cell has none. Also for arrays."""
     return (cell - OBJECT) // COLORS
 
 
-def color_of(cell):
+def color_of(cell: Any) -> Any:
     """Returns the color of a cell's object. Also for arrays."""
     return (cell - OBJECT) % COLORS
 
 
-def type_of(cell):
-    """Returns the type of a cell's object, as in missions; negative if the cell has none. Also for arrays."""
-    form = form_of(cell)
-    return np.minimum(form, DOOR) if isinstance(cell, (int, np.ndarray)) else form.clip(max=DOOR)
+def type_of(cell: Any) -> Any:
+    """Returns the type of the objects of an array of cells, as in missions; negative where a cell has none."""
+    return form_of(cell).clip(max=DOOR)

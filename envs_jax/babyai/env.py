@@ -120,6 +120,8 @@ class BabyAI(TextEnvironment):
                 f"({self.shape.rows}, {self.shape.width}): make the environment of the level's own number"
             )
         start = levels.decode(level, self.shape)
+        # AgentGym's first observation is from before MiniGrid puts the object into the agent's hands.
+        view = look(start.world_before if self.upstream else start.world)
         state = BabyAIState(
             time=jnp.int32(0),
             terminated=jnp.bool_(False),
@@ -129,8 +131,8 @@ class BabyAI(TextEnvironment):
             max_steps=start.max_steps,
             room_size=start.room_size,
             level=start.number,
-            # AgentGym's first observation is from before MiniGrid puts the object into the agent's hands.
-            view=look(start.world_before if self.upstream else start.world),
+            view=view,
+            seen=macros.survey(view, start.world.heading, self.objects_shown),
             notice=Notice(code=jnp.int32(text.SEEN), action=jnp.int32(macros.NO_ACTION)),
             reward=jnp.float32(0),
             score=jnp.float32(0),
@@ -145,11 +147,10 @@ class BabyAI(TextEnvironment):
     ) -> tuple[Int8[Array, "7 7"], BabyAIState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
         """Takes one action; see the class for the rules."""
         active = ~self.is_done(state, params)
-        seen = macros.survey(state.view, state.world.heading, self.objects_shown)
-        macro = macros.resolve(state.world, seen, action)
+        macro = macros.resolve(state.world, state.seen, action)
         runs = macro.possible & (macro.length > 0) & active
         moved = self._run(state, macro, runs)
-        code = jnp.where(macro.possible, text.NO_CHANGE, text.refusal(state.world, seen, action))
+        code = jnp.where(macro.possible, text.NO_CHANGE, text.refusal(state.world, state.seen, action))
         code = jnp.where(action == macros.CHECK, text.CHECKED, code)
         answered = state.replace(
             notice=Notice(code=code.astype(jnp.int32), action=action.astype(jnp.int32)),
@@ -181,6 +182,7 @@ class BabyAI(TextEnvironment):
             world=world,
             progress=progress,
             view=view,
+            seen=macros.survey(view, world.heading, self.objects_shown),
             terminated=completed & (reward > 0.5) if self.upstream else completed,
             notice=Notice(code=jnp.int32(text.SEEN), action=state.notice.action),
             reward=reward,
@@ -198,9 +200,9 @@ class BabyAI(TextEnvironment):
         return state.view
 
     def describe(self, state: BabyAIState, params: Any) -> Int32[Array, " P"]:
-        """Returns the text as piece ids, padded with `NO_PIECE`."""
+        """Returns the text as piece ids, with `NO_PIECE` between them."""
         shows_goal = (state.time == 0) | (self.goal == "always")
-        return text.describe(state, shows_goal, self.objects_shown, self.shape.clauses, upstream=self.upstream)
+        return text.describe(state, shows_goal, self.shape.clauses, upstream=self.upstream)
 
     def success(self, state: BabyAIState, params: Any) -> Bool[Array, ""]:
         """Returns whether the mission is fulfilled; in the mode "upstream", whether the score is above 0."""

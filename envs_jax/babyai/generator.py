@@ -134,9 +134,7 @@ def _accepted_layouts(
     tries = jnp.zeros(len(keys), jnp.int32)
     accepted, layouts = attempt(keys, packed, tries)
     start = tries + 1, accepted, layouts
-    _, accepted, layouts = jax.lax.while_loop(
-        lambda carry: jnp.any(~carry[1] & (carry[0] < MAX_TRIES)), retry, start
-    )
+    _, accepted, layouts = jax.lax.while_loop(lambda carry: jnp.any(~carry[1] & (carry[0] < MAX_TRIES)), retry, start)
     return accepted, layouts
 
 

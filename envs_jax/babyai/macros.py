@@ -27,7 +27,7 @@ from envs_jax.babyai.codes import (
     TOGGLE,
     WALL,
 )
-from envs_jax.babyai.state import World
+from envs_jax.babyai.state import Surroundings, World
 from envs_jax.babyai.view import MIDDLE, SIZE
 
 NUMBERS = 9
@@ -74,37 +74,6 @@ def _by_distance() -> np.ndarray:
 
 ORDER = _by_distance()
 """Cells of a view but the agent's, nearest first, in the order in which AgentGym sorts objects."""
-
-
-class Surroundings(NamedTuple):
-    """What is in view, and what can be done about it.
-
-    Attributes:
-        name: object by `codes.NAMES`, -1 for none.
-        front, side: steps ahead, and to the right.
-        number: how many objects of this name there are up to this one.
-        faced: a path leads to where the agent faces it.
-        entered: a path leads onto it.
-        faced_number: how many of this name can be faced up to this one.
-        anything: something is in view, if only a wall.
-        barrier: steps to the next wall or box straight ahead; 0 if none is in view.
-        barrier_is_box: it is a box.
-        blocked: something is straight ahead where nothing can be dropped.
-        free: the cells that paths may enter.
-    """
-
-    name: Int32[Array, " M"]
-    front: Int32[Array, " M"]
-    side: Int32[Array, " M"]
-    number: Int32[Array, " M"]
-    faced: Bool[Array, " M"]
-    entered: Bool[Array, " M"]
-    faced_number: Int32[Array, " M"]
-    anything: Bool[Array, ""]
-    barrier: Int32[Array, ""]
-    barrier_is_box: Bool[Array, ""]
-    blocked: Bool[Array, ""]
-    free: UInt32[Array, "2"]
 
 
 def survey(view: Int8[Array, "7 7"], heading: Int[Array, ""], most: int) -> Surroundings:
@@ -239,7 +208,7 @@ def split(action: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""], Int[A
 
 
 def listed_ids(can: Listed, seen: Surroundings) -> Int32[Array, " A"]:
-    """Returns the ids of the listed actions in their order, without `CHECK`, padded with `UNKNOWN`.
+    """Returns the ids of the listed actions in their order, without `CHECK`, with `UNKNOWN` between them.
 
     `A` is 4 + 4 M. The tenth object of a name, and later ones, are left out.
     """
@@ -261,5 +230,4 @@ def listed_ids(can: Listed, seen: Surroundings) -> Int32[Array, " A"]:
         jnp.stack(doors, axis=1).reshape(-1),
         shown(can.go, ids(GO, seen.faced_number)),
     ]
-    found = jnp.append(jnp.concatenate(parts), UNKNOWN)
-    return found[jnp.nonzero(found >= 0, size=len(found) - 1, fill_value=len(found) - 1)[0]]
+    return jnp.concatenate(parts)

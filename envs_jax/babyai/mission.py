@@ -135,9 +135,9 @@ def _check_clauses(world: World, mission: Mission, progress: Progress, action: I
     picked = lifted & (before < 0) & among(first, _single(now))
     holding = lifted & (now >= 0)
 
-    # What was carried before and is not now has been dropped straight ahead.
-    columns, rows = world.known_places % width, world.known_places // width
-    near = (world.known_places >= 0) & (jnp.abs(columns - x) + jnp.abs(rows - y) == 1)
+    # What was carried before and is not now has been dropped straight ahead, where walls are not: no row ends there.
+    known = world.known_places
+    near = (known == place - 1) | (known == place + 1) | (known == place - width) | (known == place + width)
     dropped = (action == DROP) & (before >= 0) & (now < 0)
     put = dropped & among(first, _single(before)) & among(second, pack(near))
 

@@ -28,8 +28,8 @@ ROWS = SIZE + 1
 MAX_DEPTH = 63
 """Longest path; a longer one counts as none."""
 
-Cells = tuple[UInt32[Array, "*B"], UInt32[Array, "*B"]]
-Nodes = tuple[Cells, Cells, Cells, Cells]
+Cells = tuple[UInt32[Array, "*B"], ...]
+Nodes = tuple[Cells, ...]
 
 _NOT_FIRST_COLUMN, _NOT_LAST_COLUMN = np.uint32(0xFEFEFEFE), np.uint32(0x7F7F7F7F)
 

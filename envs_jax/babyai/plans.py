@@ -95,7 +95,7 @@ def replay(
 
         def step(carry: tuple[Any, jax.Array], given: tuple[jax.Array, ...]) -> tuple[tuple[Any, jax.Array], None]:
             (state, strict), (key, action) = carry, given
-            action = jnp.where(action == RANDOM, random_policy(key, listed_actions(env, state)), action)
+            action = jnp.where(action == RANDOM, random_policy(key, listed_actions(state)), action)
             _, state, _, _, info = env.step_env(key, state, action, params)
             return (state, strict | info["strict_success"]), None
 

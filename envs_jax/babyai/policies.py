@@ -16,18 +16,18 @@ from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.state import BabyAIState
 
 Policy = Callable[[Key[Array, ""], Int32[Array, " A"]], Int[Array, ""]]
-"""(key, listed actions, padded with `macros.UNKNOWN`) -> an action."""
+"""(key, listed actions, with `macros.UNKNOWN` between them) -> an action."""
 
 
-def listed_actions(env: BabyAI, state: BabyAIState) -> Int32[Array, " A"]:
-    """Returns the ids of the listed actions but "check available actions", padded with `macros.UNKNOWN`."""
-    seen = macros.survey(state.view, state.world.heading, env.objects_shown)
-    return macros.listed_ids(macros.listed(state.world, seen), seen)
+def listed_actions(state: BabyAIState) -> Int32[Array, " A"]:
+    """Returns the ids of the listed actions but "check available actions", with `macros.UNKNOWN` between them."""
+    return macros.listed_ids(macros.listed(state.world, state.seen), state.seen)
 
 
 def random_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
     """Takes one of the listed actions, each with the same probability."""
-    return listed[jax.random.randint(key, (), 0, jnp.sum(listed >= 0))]
+    count = jnp.cumsum(listed >= 0)
+    return listed[jnp.argmax(count == 1 + jax.random.randint(key, (), 0, count[-1]))]
 
 
 def null_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
@@ -56,12 +56,12 @@ def play(
     """
     params = params.replace(max_steps_in_episode=jnp.int32(rounds))
 
-    def one(level: jax.Array, key: jax.Array) -> tuple[jax.Array, ...]:
+    def one(level: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         _, first = env.reset_to_level(level, params)
 
         def step(carry: tuple[Any, jax.Array], key: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
             state, strict = carry
-            action = policy(key, listed_actions(env, state))
+            action = policy(key, listed_actions(state))
             _, state, _, _, info = env.step_env(key, state, action, params)
             return (state, strict | info["strict_success"]), None
 

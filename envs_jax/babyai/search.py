@@ -93,14 +93,14 @@ def shortest_plans(
                 parents[level].append((parent, action))
                 fresh.append((index, level, len(parents[level]) - 1))
             if fresh:
-                index, level, number = (np.array(column) for column in zip(*fresh))
-                grown.append((jax.tree.map(lambda leaf, i=index: leaf[i], after), level, number))
+                kept_rows, of_level, of_number = (np.array(column) for column in zip(*fresh))
+                grown.append((jax.tree.map(lambda leaf, i=kept_rows: leaf[i], after), of_level, of_number))
         if not grown:
             break
         states = jax.tree.map(lambda *leaves: np.concatenate(leaves), *[part[0] for part in grown])
-        level, number = (np.concatenate([part[i] for part in grown]) for i in (1, 2))
-        kept = open_levels[level]
-        frontier = _Nodes(jax.tree.map(lambda leaf, kept=kept: leaf[kept], states), level[kept], number[kept])
+        of_level, of_number = (np.concatenate([part[i] for part in grown]) for i in (1, 2))
+        kept = open_levels[of_level]
+        frontier = _Nodes(jax.tree.map(lambda leaf, kept=kept: leaf[kept], states), of_level[kept], of_number[kept])
     return [Plan(plan, bool(done), len(seen)) for plan, done, seen in zip(plans, complete, visited)]
 
 
@@ -142,7 +142,7 @@ def _start(env: BabyAI, params: Any, levels: jax.Array) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _list(env: BabyAI, params: Any, states: Any) -> jax.Array:
-    return jax.vmap(functools.partial(listed_actions, env))(states)
+    return jax.vmap(listed_actions)(states)
 
 
 @functools.partial(jax.jit, static_argnums=0)

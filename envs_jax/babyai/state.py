@@ -1,6 +1,7 @@
 """State of an episode, and what a mission consists of.
 
-Shapes: `H`, `W` rows and columns of the grid, `S` object slots, `C` = `codes.CLAUSES` clauses.
+Shapes: `H`, `W` rows and columns of the grid, `S` object slots, `C` = `codes.CLAUSES` clauses, `M` objects in view, in
+the order of their distance.
 """
 
 import jax.numpy as jnp
@@ -13,8 +14,7 @@ NOTHING = -1
 """No slot, and no place on the grid."""
 
 
-@struct.dataclass
-class Mission:
+class Mission(struct.PyTreeNode):
     """Up to two parts of up to two clauses; clauses 0 and 1 are the first part.
 
     `verb` is `codes.NO_VERB` where there is no clause. `described` has (type, color, place) of the first object of a
@@ -39,8 +39,7 @@ class Mission:
         )
 
 
-@struct.dataclass
-class Progress:
+class Progress(struct.PyTreeNode):
     """How far a mission is, as MiniGrid's verifier keeps it.
 
     Attributes:
@@ -58,8 +57,7 @@ class Progress:
     carried_before: Int32[Array, " C"]
 
 
-@struct.dataclass
-class World:
+class World(struct.PyTreeNode):
     """The grid, the objects and the agent.
 
     A place is `row * W + column`, or `NOTHING` for what is carried, hidden or gone.
@@ -87,12 +85,42 @@ class World:
     steps: Int32[Array, ""]
 
 
-@struct.dataclass
-class Notice:
+class Notice(struct.PyTreeNode):
     """What the last action was answered with: a code of `text`, where 0 is an observation, and the action's id."""
 
     code: Int32[Array, ""]
     action: Int32[Array, ""]
+
+
+class Surroundings(struct.PyTreeNode):
+    """What is in view, and what can be done about it.
+
+    Attributes:
+        name: object by `codes.NAMES`, -1 for none.
+        front, side: steps ahead, and to the right.
+        number: how many objects of this name there are up to this one.
+        faced: a path leads to where the agent faces it.
+        entered: a path leads onto it.
+        faced_number: how many of this name can be faced up to this one.
+        anything: something is in view, if only a wall.
+        barrier: steps to the next wall or box straight ahead; 0 if none is in view.
+        barrier_is_box: it is a box.
+        blocked: something is straight ahead where nothing can be dropped.
+        free: the cells that paths may enter.
+    """
+
+    name: Int32[Array, " M"]
+    front: Int32[Array, " M"]
+    side: Int32[Array, " M"]
+    number: Int32[Array, " M"]
+    faced: Bool[Array, " M"]
+    entered: Bool[Array, " M"]
+    faced_number: Int32[Array, " M"]
+    anything: Bool[Array, ""]
+    barrier: Int32[Array, ""]
+    barrier_is_box: Bool[Array, ""]
+    blocked: Bool[Array, ""]
+    free: UInt32[Array, "2"]
 
 
 @struct.dataclass
@@ -104,6 +132,7 @@ class BabyAIState(EnvState):
         room_size: side of a room, with its walls.
         level: number of the level, 1 to 40.
         view: cell codes of the 7x7 cells ahead, the far row first, the agent in the middle of the last row.
+        seen: what is in the view, see `macros.survey`; text and actions both need it.
         reward: of the last action.
         score: sum of the rewards.
         completed: MiniGrid ended the mission in the last action, by success or failure.
@@ -118,6 +147,7 @@ class BabyAIState(EnvState):
     room_size: Int32[Array, ""]
     level: Int32[Array, ""]
     view: Int8[Array, "7 7"]
+    seen: Surroundings
     notice: Notice
     reward: Float32[Array, ""]
     score: Float32[Array, ""]

@@ -26,7 +26,7 @@ from envs_jax.babyai.codes import (
     PUT_NEXT,
     TYPE_NAMES,
 )
-from envs_jax.babyai.state import BabyAIState, Notice, World
+from envs_jax.babyai.state import BabyAIState, Notice, Surroundings, World
 from envs_jax.babyai.view import MIDDLE, SIZE
 from envs_jax.environment import NO_PIECE
 
@@ -155,16 +155,14 @@ def piece_limits(most: int, clauses: int) -> tuple[int, ...]:
     return tuple(limits.tolist())
 
 
-def describe(
-    state: BabyAIState, shows_goal: Bool[Array, ""], most: int, clauses: int, *, upstream: bool
-) -> Int32[Array, " P"]:
+def describe(state: BabyAIState, shows_goal: Bool[Array, ""], clauses: int, *, upstream: bool) -> Int32[Array, " P"]:
     """Returns the pieces of what the agent is shown, with `NO_PIECE` between them.
 
     At most `most` objects are described, the nearest ones. The goal has up to `clauses` clauses.
     With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view.
     """
     world, notice = state.world, state.notice
-    seen = macros.survey(state.view, world.heading, most)
+    seen = state.seen
     can = macros.listed(world, seen)
     goal = jnp.where(shows_goal, _goal(state, clauses), NO_PIECE)
     checked = _show(notice.code == CHECKED, _list(_P.checked, can, seen))
@@ -210,7 +208,7 @@ def _goal(state: BabyAIState, clauses: int) -> Int32[Array, " K"]:
     return jnp.stack([*ids, jnp.int32(_P.joints + 3)]).astype(jnp.int32)
 
 
-def _observation(state: BabyAIState, seen: macros.Surroundings) -> Int32[Array, " K"]:
+def _observation(state: BabyAIState, seen: Surroundings) -> Int32[Array, " K"]:
     world, exists = state.world, seen.name >= 0
     place = (SIZE - 1 - seen.front) * SIZE + seen.side + MIDDLE
     objects = [
@@ -233,7 +231,7 @@ def _observation(state: BabyAIState, seen: macros.Surroundings) -> Int32[Array, 
     return jnp.concatenate([heading, jnp.stack(objects, axis=1).reshape(-1), jnp.stack(after)]).astype(jnp.int32)
 
 
-def _answer(notice: Notice, seen: macros.Surroundings, *, upstream: bool) -> Int32[Array, " K"]:
+def _answer(notice: Notice, seen: Surroundings, *, upstream: bool) -> Int32[Array, " K"]:
     """Sentences, and reasons with the action and its number, or its counts."""
     code = notice.code
     reason = code >= NO_PATH
@@ -249,7 +247,7 @@ def _answer(notice: Notice, seen: macros.Surroundings, *, upstream: bool) -> Int
     return jnp.concatenate([jnp.stack(before), jnp.stack(after[0]), counts, jnp.stack(after[1])]).astype(jnp.int32)
 
 
-def _door_counts(seen: macros.Surroundings, name: Int[Array, ""], number: Int[Array, ""]) -> Int32[Array, " K"]:
+def _door_counts(seen: Surroundings, name: Int[Array, ""], number: Int[Array, ""]) -> Int32[Array, " K"]:
     """The doors up to one of them, as a Python dict prints their counts."""
     is_door = seen.name >= OPEN_DOOR * COLORS
     target = jnp.argmax((seen.name == name) & (seen.number == number))
@@ -267,7 +265,7 @@ def _door_counts(seen: macros.Surroundings, name: Int[Array, ""], number: Int[Ar
     return jnp.concatenate([jnp.stack(rows, axis=1).reshape(-1), end])
 
 
-def _list(pieces: tuple[int, int, int, int], can: macros.Listed, seen: macros.Surroundings) -> Int32[Array, " K"]:
+def _list(pieces: tuple[int, int, int, int], can: macros.Listed, seen: Surroundings) -> Int32[Array, " K"]:
     heading, simple, verbs, numbers = pieces
 
     def actions(shown: Bool[Array, " M"], verb: Int[Array, " M"] | int, number: Int[Array, " M"]) -> list[jax.Array]:
@@ -292,7 +290,7 @@ def _list(pieces: tuple[int, int, int, int], can: macros.Listed, seen: macros.Su
     return jnp.concatenate(parts).astype(jnp.int32)
 
 
-def refusal(world: World, seen: macros.Surroundings, action: Int[Array, ""]) -> Int[Array, ""]:
+def refusal(world: World, seen: Surroundings, action: Int[Array, ""]) -> Int[Array, ""]:
     """Returns the code of the answer to an action that is not possible."""
     verb, name, number = macros.split(action)
     form, exists = name // COLORS, seen.name == name

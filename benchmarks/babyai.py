@@ -1,0 +1,198 @@
+"""BabyAI's actions per second, text consumed: compiled, AgentGym's Python wrapper, and navix's primitive steps.
+
+    python benchmarks/babyai.py --python minigrid_venv/bin/python --wrapper AgentGym/.../environment.py
+    python benchmarks/babyai.py --curve                       # 1 to 16,384 environments, without the wrapper
+    python benchmarks/babyai.py --navix-python navix_venv/bin/python
+
+How to make the first environment is told in `tests/envs_jax/babyai/export_fixtures.py`; the second one has the package
+`navix`. All sides play the eighteen levels of AgentGym-RL with random listed actions, at most twenty an episode, in
+alternation and in one run. Generating the levels counts on both sides. The compiled side uses one device a core, the
+others one process a core.
+"""
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROUNDS = 20
+EPISODES, STEPS = 5, 48
+"""Levels of an environment, and its actions, in one call of the compiled side; it idles after its last level."""
+
+
+def compiled(sizes: list[int], seconds: float) -> dict[int, float]:
+    """Returns actions per second by the number of environments."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import envs_jax
+    from envs_jax.babyai.policies import listed_actions, random_policy
+
+    env, params = envs_jax.make("BabyAI")
+    mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def episodes(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        level_key, play_key = jax.random.split(key)
+        starts = jax.vmap(lambda key: env.reset_env(key, params)[1])(jax.random.split(level_key, EPISODES))
+
+        def step(carry: tuple, key: jax.Array) -> tuple[tuple, jax.Array]:
+            state, episode, read = carry
+            plays = ~env.is_done(state, params)
+            action = random_policy(key, listed_actions(state))
+            _, state, *_ = env.step_env(key, state, action, params)
+            ended = plays & env.is_done(state, params)
+            episode += ended
+            fresh = ended & (episode < EPISODES)
+            state = jax.tree.map(
+                lambda new, old: jnp.where(fresh, new[jnp.minimum(episode, EPISODES - 1)], old), starts, state
+            )
+            return (state, episode, read + jnp.sum(env.describe(state, params))), plays
+
+        first = jax.tree.map(lambda leaf: leaf[0], starts)
+        carry = first, jnp.int32(0), jnp.sum(env.describe(first, params))
+        (_, _, read), plays = jax.lax.scan(step, carry, jax.random.split(play_key, STEPS))
+        return jnp.sum(plays), read
+
+    rates = {}
+    for size in sizes:
+        devices = len(jax.devices()) if size % len(jax.devices()) == 0 else 1
+        play = jax.vmap(episodes)
+        if devices > 1:
+            spec = PartitionSpec("data")
+            play = jax.shard_map(play, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+            split = functools.partial(jax.device_put, device=NamedSharding(mesh, spec))
+        else:
+            split = jnp.asarray
+        program = jax.jit(play)
+        make = jax.jit(lambda seed, size=size: jax.random.split(jax.random.key(seed), size))
+        jax.block_until_ready(program(split(make(0))))
+        taken, seed, began = 0, 1, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            times, read = program(split(make(seed)))
+            taken, seed = taken + int(np.sum(times)), seed + 1
+            assert int(np.sum(read)) != 0
+        rates[size] = taken / (time.perf_counter() - began)
+    return rates
+
+
+def wrapper(path: str, seconds: float) -> dict[str, float]:
+    """Returns actions per second of AgentGym's wrapper in this process: with its layouts, and without."""
+    import random
+
+    sys.path.insert(0, str(HERE.parent / "tests" / "envs_jax" / "babyai"))
+    from export_fixtures import load_wrapper
+
+    module = load_wrapper(Path(path))
+    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 30, 31, 33, 36)
+    rng, taken, resetting, read = random.Random(0), 0, 0.0, 0
+    began, seed = time.perf_counter(), rng.randrange(10**6)
+    while time.perf_counter() - began < seconds:
+        for number in numbers:
+            before = time.perf_counter()
+            env = module.BabyAI(game_name=module.all_levels[number], seed=seed)
+            resetting += time.perf_counter() - before
+            for _ in range(ROUNDS):
+                listed = [name for name in env._get_action_space() if "check" not in name]
+                env.step(rng.choice(listed))
+                read += len(env._get_obs()) + sum(map(len, env._get_action_space()))
+                taken += 1
+                if env._is_done():
+                    break
+        seed += 1
+    passed = time.perf_counter() - began
+    return {"actions": taken / passed, "without layouts": taken / (passed - resetting), "read": read}
+
+
+def navix(name: str, size: int, seconds: float) -> dict[str, float]:
+    """Returns primitive steps per second of a navix environment, with its observation consumed."""
+    import jax
+    import jax.numpy as jnp
+    import navix as nx
+
+    env = nx.make(name)
+
+    def play(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        first = env.reset(key)
+
+        def step(carry: tuple, key: jax.Array) -> tuple[tuple, None]:
+            timestep, read = carry
+            action = jax.random.randint(key, (), 0, 7)
+            timestep = env.step(timestep, action)
+            return (timestep, read + jnp.sum(timestep.observation.astype(jnp.int32))), None
+
+        (last, read), _ = jax.lax.scan(step, (first, jnp.int32(0)), jax.random.split(key, 128))
+        return read, last.t
+
+    program = jax.jit(jax.vmap(play))
+    jax.block_until_ready(program(jax.random.split(jax.random.key(0), size)))
+    taken, seed, began = 0, 1, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        jax.block_until_ready(program(jax.random.split(jax.random.key(seed), size)))
+        taken, seed = taken + 128 * size, seed + 1
+    return {"steps": taken / (time.perf_counter() - began)}
+
+
+def call(python: str, *arguments: str) -> list[dict]:
+    """Runs this script in another interpreter, once for each core at the same time; returns what each prints."""
+    number = (os.cpu_count() or 1) if arguments[0] == "wrapper" else 1
+    command = [python, str(Path(__file__).resolve()), "--worker", *arguments]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)]
+    return [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
+
+
+def main() -> None:
+    """Measures in alternation and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environments", type=int, default=1024)
+    parser.add_argument("--curve", action="store_true", help="1 to 16,384 environments")
+    parser.add_argument("--python", help="interpreter with minigrid 2.3.1")
+    parser.add_argument("--wrapper", help="environment.py of AgentGym's BabyAI server")
+    parser.add_argument("--navix-python", help="interpreter with navix")
+    parser.add_argument("--navix-env", default="Navix-GoToDoor-8x8-v0")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        kind, *rest = options.worker
+        functions = {
+            "compiled": lambda sizes, seconds: compiled([int(size) for size in sizes.split(",")], float(seconds)),
+            "wrapper": lambda path, seconds: wrapper(path, float(seconds)),
+            "navix": lambda name, size, seconds: navix(name, int(size), float(seconds)),
+        }
+        print(json.dumps(functions[kind](*rest)))
+        return
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(os.cpu_count() or 1))
+    sizes = [4**k for k in range(8)] if options.curve else [options.environments]
+    seconds, found = str(options.seconds), []
+    for _ in range(1 if options.curve else options.repeats):
+        row = {}
+        (rates,) = call(sys.executable, "compiled", ",".join(map(str, sizes)), seconds)
+        row |= {f"compiled, {size} environments": rate for size, rate in rates.items()}
+        if options.wrapper:
+            sides = call(options.python, "wrapper", options.wrapper, seconds)
+            row["wrapper, all cores"] = sum(side["actions"] for side in sides)
+            row["wrapper, one process"] = statistics.mean(side["actions"] for side in sides)
+            row["wrapper, one process, without layouts"] = statistics.mean(side["without layouts"] for side in sides)
+        if options.navix_python:
+            (side,) = call(options.navix_python, "navix", options.navix_env, str(options.environments), seconds)
+            row[f"{options.navix_env}, primitive steps"] = side["steps"]
+        found.append(row)
+        print(json.dumps({name: round(rate, 1) for name, rate in row.items()}), flush=True)
+    first = f"compiled, {sizes[-1]} environments"
+    for name in found[0]:
+        middle = statistics.median(row[name] for row in found)
+        ratio = statistics.median(row[first] / row[name] for row in found)
+        print(f"{name:45} {middle:12,.0f} a second   compiled is {ratio:8.1f} times")
+
+
+if __name__ == "__main__":
+    main()
