@@ -26,8 +26,8 @@ EPISODES, STEPS = 5, 48
 """Levels of an environment, and its actions, in one call of the compiled side; it idles after its last level."""
 
 
-def compiled(sizes: list[int], seconds: float) -> dict[int, float]:
-    """Returns actions per second by the number of environments."""
+def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]:
+    """Returns actions and primitive steps per second by the number of environments."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -47,19 +47,21 @@ def compiled(sizes: list[int], seconds: float) -> dict[int, float]:
             state, episode, read = carry
             plays = ~env.is_done(state, params)
             action = random_policy(key, listed_actions(state))
+            before = state.world.steps
             _, state, *_ = env.step_env(key, state, action, params)
+            primitive = jnp.where(plays, state.world.steps - before, 0)
             ended = plays & env.is_done(state, params)
             episode += ended
             fresh = ended & (episode < EPISODES)
             state = jax.tree.map(
                 lambda new, old: jnp.where(fresh, new[jnp.minimum(episode, EPISODES - 1)], old), starts, state
             )
-            return (state, episode, read + jnp.sum(env.describe(state, params))), plays
+            return (state, episode, read + jnp.sum(env.describe(state, params))), (plays, primitive)
 
         first = jax.tree.map(lambda leaf: leaf[0], starts)
         carry = first, jnp.int32(0), jnp.sum(env.describe(first, params))
-        (_, _, read), plays = jax.lax.scan(step, carry, jax.random.split(play_key, STEPS))
-        return jnp.sum(plays), read
+        (_, _, read), (plays, primitive) = jax.lax.scan(step, carry, jax.random.split(play_key, STEPS))
+        return jnp.stack([jnp.sum(plays), jnp.sum(primitive)]), read
 
     rates = {}
     for size in sizes:
@@ -74,12 +76,13 @@ def compiled(sizes: list[int], seconds: float) -> dict[int, float]:
         program = jax.jit(play)
         make = jax.jit(lambda seed, size=size: jax.random.split(jax.random.key(seed), size))
         jax.block_until_ready(program(split(make(0))))
-        taken, seed, began = 0, 1, time.perf_counter()
+        taken, seed, began = np.zeros(2), 1, time.perf_counter()
         while time.perf_counter() - began < seconds:
-            times, read = program(split(make(seed)))
-            taken, seed = taken + int(np.sum(times)), seed + 1
+            counts, read = program(split(make(seed)))
+            taken, seed = taken + np.asarray(counts).sum(axis=0), seed + 1
             assert int(np.sum(read)) != 0
-        rates[size] = taken / (time.perf_counter() - began)
+        actions, primitive = taken / (time.perf_counter() - began)
+        rates[size] = float(actions), float(primitive)
     return rates
 
 
@@ -156,7 +159,7 @@ def main() -> None:
     parser.add_argument("--python", help="interpreter with minigrid 2.3.1")
     parser.add_argument("--wrapper", help="environment.py of AgentGym's BabyAI server")
     parser.add_argument("--navix-python", help="interpreter with navix")
-    parser.add_argument("--navix-env", default="Navix-GoToDoor-8x8-v0")
+    parser.add_argument("--navix-env", default="Navix-GoToObject-8x8-N2-v0")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
@@ -176,7 +179,8 @@ def main() -> None:
     for _ in range(1 if options.curve else options.repeats):
         row = {}
         (rates,) = call(sys.executable, "compiled", ",".join(map(str, sizes)), seconds)
-        row |= {f"compiled, {size} environments": rate for size, rate in rates.items()}
+        for size, (actions, primitive) in rates.items():
+            row |= {f"compiled, {size} environments": actions, f"compiled, {size}, primitive": primitive}
         if options.wrapper:
             sides = call(options.python, "wrapper", options.wrapper, seconds)
             row["wrapper, all cores"] = sum(side["actions"] for side in sides)

@@ -41,7 +41,8 @@ class Eval:
     workers: int = 4
     """Episodes that a scripted policy plays at once."""
     levels: str | None = None
-    """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two."""
+    """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two, or
+    a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on, by AgentGym's rules."""
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
@@ -84,6 +85,8 @@ def run(command: Eval) -> None:
     titles = {
         "success": "agent, sampled",
         "success_greedy": "agent, greedy",
+        "strict_success": "agent, sampled, strict",
+        "strict_success_greedy": "agent, greedy, strict",
         "null": "null play",
         "random": "random play",
         "optimal": optimal_label(result.get("optimal_is", EXACT), "optimal play"),
@@ -98,6 +101,9 @@ def run(command: Eval) -> None:
         rates = (f"{interval[bound]:.1%}" for bound in ("mean", "low", "high"))
         table.add_row(title, *rates, str(interval["n"]))
     Console().print(table)
+    if result.get("gap_closed") is not None:
+        share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"
+        Console().print(f"agent, sampled: closes {share}", highlight=False)
     Console().print(levels_line(result["env"], result["seen"]), highlight=False)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int8
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.config.checks import check_sizes
+from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.baselines import null_success, success_intervals
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
@@ -34,11 +35,15 @@ from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from envs_jax import registry
+from envs_jax.babyai import items as babyai_items
 from envs_jax.budget import Baselines, Budget
 from envs_jax.splits import MAX_LEVEL_TRIES, Split
 
 ATTEMPTS = 3
 """How often a held-out episode is attempted if its environment fails."""
+
+STRICT = "strict_success"
+"""Name of the environment information that is true where a stricter rule than that of success is fulfilled."""
 
 Params = dict[str, Any]
 """Parameters of a policy, as `TrainState.merged_params` returns them."""
@@ -164,15 +169,17 @@ def evaluate_run(
     number of levels learned from needs the records. That number is None if they have a gap.
 
     `env` is the tag of another environment than that of the run's first task; if the run has a task with this tag, its
-    options and levels apply; for a run on services it is one of its own tags. `levels` is a file with levels, each
-    played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
-    `evaluation`.
+    options and levels apply; for a run on services it is one of its own tags. `levels` is a file with levels, or
+    `PANEL`, each played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the
+    section `evaluation`.
 
     Returns:
         env, iteration, episodes, seed, temperature; `seen`, from `seen.seen_levels`; `success` and `success_greedy`,
         each {mean, low, high, n}; `return` (raw, sampled); if known, `random`, `null` and `optimal`, exact on the same
-        levels within the agent's budget, and `optimal_is`, see `Baselines`; for a service with several categories of
-        items, `categories` with both successes of each.
+        levels within the agent's budget, `optimal_is`, see `Baselines`, and `gap_closed`, the share of the difference
+        between random and optimal play that the sampled agent closes; for environments with a stricter rule,
+        `strict_success` and `strict_success_greedy`; for a service with several categories of items, and for the
+        families of `PANEL`, `categories` with both successes of each.
 
     Raises:
         UserError: the folder holds no run or no such checkpoint, or the levels cannot be used.
@@ -242,13 +249,24 @@ def _results(
         "return": mean_interval(np.asarray(sampled.returns, np.float64)),
         "seen": seen_levels(learned, level_ids(sampled), eval_set.levels, task, eval_set.boards(episodes)),
     }
+    if STRICT in sampled.turn.info:
+        strict = {"strict_success": sampled, "strict_success_greedy": greedy}
+        result |= {name: success_interval(_ever(played, STRICT)) for name, played in strict.items()}
     known = eval_set.baselines(episodes)
     if known is not None:
         result |= success_intervals(known) | {"optimal_is": known.optimal_is}
+        gap = known.optimal.mean() - known.random.mean()
+        result["gap_closed"] = float((sampled.success.mean() - known.random.mean()) / gap) if gap > 0 else None
     if eval_set.categories is not None:
         of_level = np.array(eval_set.categories[:episodes])
         result["categories"] = {name: successes(of_level == name) for name in sorted(set(of_level.tolist()))}
     return result
+
+
+def _ever(played: Trajectory, name: str) -> Bool[np.ndarray, " n"]:
+    """Whether a flag of the environment was true after some turn of an episode."""
+    turns = np.arange(played.turn.info[name].shape[1]) < played.num_turns[:, None]
+    return np.any(turns & (played.turn.info[name] > 0), axis=1)
 
 
 def _load(
@@ -277,7 +295,12 @@ def _load(
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     build.check_positions(policy.pretrained, batched_env, engine)
     task_levels = level_splits(batched_env).tasks[0]
-    if levels is not None:
+    categories = None if services is None else services.categories([batched_env.levels(0)])
+    if levels == PANEL:
+        # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).
+        task_levels = TaskLevels(split_of_row=np.full(batched_env.levels(0), Split.TEST))
+        categories = [babyai_items.family_of(babyai_items.number_of(item)) for item in babyai_items.panel()]
+    elif levels is not None:
         task_levels = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
     eval_set = EvalSet(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
@@ -289,6 +312,6 @@ def _load(
         levels=task_levels,
         split=Split.TEST,
         seed=config.evaluation.seed,
-        categories=None if services is None else services.categories([batched_env.levels(0)]),
+        categories=categories,
     )
     return policy, eval_set

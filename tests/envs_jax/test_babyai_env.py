@@ -190,7 +190,7 @@ def test_options_that_are_not_usable(options, message):
 def test_plans_are_shortest_and_replay(start, step, env):
     indices = (0, 3, 1806, 1872)
     plans = shortest_plans(env, env.default_params, items.load(indices), 20, max_nodes=3000)
-    assert [len(plan.actions) for plan in plans] == [2, 1, 6, 17]
+    assert [len(plan.actions) for plan in plans] == [1, 1, 6, 17]
     for index, plan in zip(indices, plans):
         _, results = follow(start, step, index, [env.actions[action] for action in plan.actions])
         assert [bool(info["success"]) for *_, info in results] == [False] * (len(plan.actions) - 1) + [True]
