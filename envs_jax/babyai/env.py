@@ -164,7 +164,7 @@ class BabyAI(TextEnvironment):
         info = {
             "success": self.success(after, params),
             "action_is_effective": active & macro.possible,
-            "strict_success": after.score > 0.5 if self.upstream else self.success(after, params) & (after.score > 0.5),
+            "strict_success": after.terminated & (after.score > 0.5) & ~after.failed,
             "no_layout": after.no_layout,
         }
         return after.view, after, reward, after.terminated, info

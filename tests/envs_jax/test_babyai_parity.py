@@ -40,8 +40,8 @@ def play(env):
         _, first = env.reset_to_level(level, params)
 
         def step(state, action):
-            _, after, *_ = env.step_env(jax.random.key(0), state, action, params)
-            return after, shown(after)
+            _, after, _, _, info = env.step_env(jax.random.key(0), state, action, params)
+            return after, {**shown(after), "strict": info["strict_success"]}
 
         return shown(first), jax.lax.scan(step, first, actions)[1]
 
@@ -86,6 +86,7 @@ def check_sequences(env, play, rows):
                 assert (recorded.digest(image) == traces["image"][step]).all(), at
                 assert after["steps"][slot, number] == traces["step_count"][step], at
                 assert after["done"][slot, number] == traces["done"][step], at
+                assert after["strict"][slot, number] == traces["done"][step], at
                 for name in ("reward", "score"):
                     assert after[name][slot, number] == pytest.approx(traces[name][step], abs=1e-5), f"{at}: {name}"
 
