@@ -257,6 +257,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "length of a response",
         "rollout/test_scripted_turns.py::test_length_cut_trains_what_was_drawn_and_inserts_the_end_untrained",
     ),
+    "prompt.observation_tokens": (
+        "length of an observation",
+        "rollout/test_mixed_tasks.py::test_messages_longer_than_their_bound_are_cut_and_counted",
+    ),
     "train.checkpoint_every": (
         "what is kept of a run",
         "train/test_loop.py::test_what_a_run_leaves_behind",
@@ -327,6 +331,7 @@ BUILT: tuple[Setting, ...] = (
     Setting("prompt.max_actions_per_turn", 2),
     Setting("prompt.max_actions", 7),
     Setting("prompt.max_response_tokens", 9),
+    Setting("prompt.observation_tokens", 20),
     Setting("optim.offload", True),
     Setting("train.keep", 5),
     Setting("train.mutual_information_pairs", 8),

@@ -43,6 +43,12 @@ def follow(start, step, index, names):
     return state, results
 
 
+def test_contract_on_stored_levels(env):
+    params = env.default_params.replace(levels=jnp.asarray(items.load(items.panel()[:8])))
+    check_env(env, params, key=jax.random.key(0), num_steps=4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"numbers": (1,)}, {"numbers": (8,), "mode": "upstream", "goal": "always"}])
 def test_contract(options):
     check_env(*make_babyai(**options), key=jax.random.key(0), num_steps=6)

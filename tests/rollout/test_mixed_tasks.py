@@ -73,3 +73,22 @@ def test_metrics_are_those_of_each_task(mixed):
     # Only FrozenLake and Sokoban have the actions that this agent names.
     assert float(metrics["Bandit/valid_turn"]) == 0
     assert min(float(metrics[f"{name}/valid_turn"]) for name in ("SimpleSokoban", "FrozenLake")) > 0.05
+
+
+def test_messages_longer_than_their_bound_are_cut_and_counted():
+    def first(bound):
+        tasks = (TaskConfig(env="SimpleSokoban", groups=1),)
+        prompt = toy_agent.CONFIG.prompt.replace(observation_tokens=bound)
+        config = toy_agent.CONFIG.replace(tasks=tasks, prompt=prompt)
+        batched_env = build.build_compiled_env(config, toy_agent.TOKENIZER)
+        ids = build.episode_ids(group=[0], member=[0], task=[0], level=[-1])
+        settings = build.rollout_settings(config, batched_env, 1, 1.0)
+        return jax.jit(batched_env.reset)(jax.random.key(0), settings, ids)[1]
+
+    full, cut, same = first(0), first(20), first(4096)
+    assert not full.overflow.any()
+    assert full.tokens.shape == same.tokens.shape
+    assert cut.overflow.all()
+    assert cut.length.tolist() == [20]
+    assert cut.tokens.shape == (1, 20)
+    np.testing.assert_array_equal(cut.tokens, full.tokens[:, :20])
