@@ -169,7 +169,7 @@ def evaluate_run(
     number of levels learned from needs the records. That number is None if they have a gap.
 
     `env` is the tag of another environment than that of the run's first task; if the run has a task with this tag, its
-    options and levels apply; for a run on services it is one of its own tags. `levels` is a file with levels, or
+    options and levels apply; for a run on services it is one of its tags. `levels` is a file with levels, or
     `PANEL`, each played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the
     section `evaluation`.
 

@@ -278,7 +278,6 @@ def test_a_shape_that_is_too_small_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not FIXTURE.exists(), reason="the fixture was not exported")
 def test_distributions_are_those_of_minigrid():
     reference = json.loads(FIXTURE.read_text())["levels"]
     found = draw(upstream=True, count=40 * 4096, seed=1)
