@@ -129,8 +129,6 @@ class BabyAI(TextEnvironment):
             mission=start.mission,
             progress=mission.start(start.world_before, start.room_size, start.mission),
             max_steps=start.max_steps,
-            room_size=start.room_size,
-            level=start.number,
             view=view,
             seen=macros.survey(view, start.world.heading, self.objects_shown),
             notice=Notice(code=jnp.int32(text.SEEN), action=jnp.int32(macros.NO_ACTION)),

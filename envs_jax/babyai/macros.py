@@ -147,17 +147,11 @@ def listed(world: World, seen: Surroundings) -> Listed:
 
 
 class Macro(NamedTuple):
-    """An action that was asked for: whether it is listed, and its primitive actions.
-
-    `verb` is an index of `VERBS`, or -1; `target` the object that it means, if it is listed.
-    """
+    """An action that was asked for: whether it is listed, and its primitive actions."""
 
     possible: Bool[Array, ""]
     actions: Int8[Array, " D"]
     length: Int[Array, ""]
-    verb: Int[Array, ""]
-    name: Int[Array, ""]
-    number: Int[Array, ""]
 
 
 LENGTH = planner.MAX_DEPTH + 3
@@ -192,9 +186,6 @@ def resolve(world: World, seen: Surroundings, action: Int[Array, ""]) -> Macro:
         possible=jnp.where(simple, known & simple_possible[chosen], jnp.any(wanted)),
         actions=jnp.where(simple, jnp.zeros_like(steps).at[0].set(alone[chosen]), steps),
         length=jnp.where(simple, (known & (action != CHECK)).astype(jnp.int32), length + more),
-        verb=verb,
-        name=name,
-        number=number,
     )
 
 

@@ -40,12 +40,6 @@ def constant_policy(action: int, key: Key[Array, ""], listed: Int32[Array, " A"]
     return jnp.int32(action)
 
 
-def nearest_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
-    """Goes to the nearest object that can be reached; without one, it turns left."""
-    goes = (listed >= macros.STARTS[macros.GO]) & (listed < macros.STARTS[macros.THROUGH])
-    return jnp.where(jnp.any(goes), listed[jnp.argmax(goes)], macros.TURN_LEFT)
-
-
 @functools.partial(jax.jit, static_argnames=("env", "policy", "rounds"))
 def play(
     env: BabyAI, params: Any, levels: Int8[Array, "N H W"], keys: Key[Array, " N"], policy: Policy, rounds: int

@@ -129,8 +129,6 @@ class BabyAIState(EnvState):
 
     Attributes:
         max_steps: primitive actions after which MiniGrid pays nothing.
-        room_size: side of a room, with its walls.
-        level: number of the level, 1 to 40.
         view: cell codes of the 7x7 cells ahead, the far row first, the agent in the middle of the last row.
         seen: what is in the view, see `macros.survey`; text and actions both need it.
         reward: of the last action.
@@ -144,8 +142,6 @@ class BabyAIState(EnvState):
     mission: Mission
     progress: Progress
     max_steps: Int32[Array, ""]
-    room_size: Int32[Array, ""]
-    level: Int32[Array, ""]
     view: Int8[Array, "7 7"]
     seen: Surroundings
     notice: Notice

@@ -158,7 +158,7 @@ def piece_limits(most: int, clauses: int) -> tuple[int, ...]:
 def describe(state: BabyAIState, shows_goal: Bool[Array, ""], clauses: int, *, upstream: bool) -> Int32[Array, " P"]:
     """Returns the pieces of what the agent is shown, with `NO_PIECE` between them.
 
-    At most `most` objects are described, the nearest ones. The goal has up to `clauses` clauses.
+    The goal, if it is shown, has up to `clauses` clauses.
     With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view.
     """
     world, notice = state.world, state.notice
