@@ -266,7 +266,7 @@ def main(words: list[str] | None = None) -> None:
         if options.torch_python:
             workers.append(Worker(options.torch_python, "torch_side.py"))
             versions = workers[-1].ask("start", folder=folder)
-            print(f"torch {versions['torch']}, {versions['threads']} threads")
+            print(f"torch {versions['torch']}, {versions['threads']} threads, {versions['device']}")
             sides["torch"] = ours.of_torch(workers[-1])
         if options.tunix_python:
             workers.append(Worker(options.tunix_python, "tunix_agent.py"))

@@ -12,6 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.cache_utils import DynamicLayer
 from worker import serve
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(DEVICE)
+
 
 class RoomyLayer(DynamicLayer):
     """Keys and values in a buffer of the final size, because a growing buffer is copied at every token."""
@@ -41,18 +44,18 @@ def roomy_cache(model: Any, length: int) -> DynamicCache:
 
 
 @functools.cache
-def load(folder: str) -> tuple[Any, Any]:
+def load(folder: str, dtype: str) -> tuple[Any, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
-    return model, tokenizer
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    return model.to(DEVICE).eval(), tokenizer
 
 
 def rollout(
-    folder: str, levels: list[str], task: dict[str, Any], turns: int, tokens: int, loop: str, seed: int
+    folder: str, dtype: str, levels: list[str], task: dict[str, Any], turns: int, tokens: int, loop: str, seed: int
 ) -> dict[str, Any]:
     """Plays one episode per level; `loop` is "rebuild" or "rebuild, roomy" (both a), or "cached" (b)."""
-    model, tokenizer = load(folder)
+    model, tokenizer = load(folder, dtype)
     torch.manual_seed(seed)
     episodes = [Episode(level, task) for level in levels]
     began = time.perf_counter()
@@ -72,7 +75,7 @@ def rebuild(model, tokenizer, episodes: list[Episode], turns: int, tokens: int, 
         if not playing:
             break
         texts = [chat(tokenizer, episode.messages) for episode in playing]
-        batch = tokenizer(texts, padding=True, return_tensors="pt", add_special_tokens=False)
+        batch = tokenizer(texts, padding=True, return_tensors="pt", add_special_tokens=False).to(DEVICE)
         batch.pop("token_type_ids", None)
         length = batch["input_ids"].shape[1]
         room = {"past_key_values": roomy_cache(model, length + tokens)} if roomy else {}
@@ -103,7 +106,7 @@ def cached(model, tokenizer, episodes: list[Episode], turns: int, tokens: int) -
     mask = torch.zeros(len(episodes), 0, dtype=torch.long)
     read = 0
     for _ in range(turns):
-        batch = tokenizer(pieces, padding=True, return_tensors="pt", add_special_tokens=False)
+        batch = tokenizer(pieces, padding=True, return_tensors="pt", add_special_tokens=False).to(DEVICE)
         read += int(batch["attention_mask"].sum())
         mask = torch.cat([mask, batch["attention_mask"]], 1)
         new = batch["input_ids"]

@@ -41,7 +41,9 @@ TURNS, TOKENS, ACTIONS = 5, 64, 5
 MODELS: dict[str, dict[str, Any]] = {
     "smollm2": {"pretrained": "smollm2-135m"},
     "demo": {"layers": 3, "embed_dim": 64, "heads": 2, "kv_heads": 2, "mlp_width": 192, "rope_theta": 100.0},
+    "0.5b": {"layers": 24, "embed_dim": 896, "heads": 14, "kv_heads": 2, "mlp_width": 4864, "rope_theta": 1e6},
 }
+"""0.5b has the layers of Qwen2.5-0.5B and the vocabulary of the shipped tokenizer. But for smollm2, weights are random."""
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -52,8 +54,8 @@ TEMPLATE = (
 class Ours:
     """The compiled rollout of one model, and the data that the other sides need."""
 
-    def __init__(self, name: str, environments: int):
-        self.config = configuration(name, environments)
+    def __init__(self, name: str, environments: int, precision: str):
+        self.config = configuration(name, environments, precision)
         pretrained = build.load_model(self.config.model)
         tokenizer = build.load_tokenizer(self.config.model, pretrained)
         self.batched_env: CompiledEnv = build.build_compiled_env(self.config, tokenizer)
@@ -128,7 +130,7 @@ class Ours:
         save_pretrained(folder, self.params["policy"], described, files=files)
 
 
-def configuration(name: str, environments: int) -> Config:
+def configuration(name: str, environments: int, precision: str) -> Config:
     return decode(
         {
             "tasks": [{"env": "SimpleSokoban", "groups": environments}],
@@ -140,7 +142,7 @@ def configuration(name: str, environments: int) -> Config:
                 "max_actions": TURNS * ACTIONS + 1,
                 "max_response_tokens": TOKENS,
             },
-            "model": MODELS[name],
+            "model": {**MODELS[name], "precision": precision},
             "rollout": {"group_size": 1},
             "algo": {"preset": "starpo_grpo"},
         }
@@ -149,12 +151,13 @@ def configuration(name: str, environments: int) -> Config:
 
 def measure(name: str, options: argparse.Namespace) -> None:
     """Plays rollouts with all sides alternately and prints a table."""
-    ours = Ours(name, options.environments)
+    ours = Ours(name, options.environments, options.precision)
     loops = {"(a) chat rebuilt": "rebuild", "(a) cache not copied": "rebuild, roomy", "(b) cache kept": "cached"}
     sides: dict[str, Callable[[int], dict[str, Any]]] = {"here": ours.play}
     with tempfile.TemporaryDirectory() as folder:
         ours.save(f"{folder}/model")
         shared = {"folder": f"{folder}/model", "task": ours.task(), "turns": TURNS, "tokens": TOKENS}
+        shared["dtype"] = ours.model.decoder.dtype
         torch = Worker(options.torch_python, "torch_agent.py")
         workers = [torch]
 
@@ -169,7 +172,8 @@ def measure(name: str, options: argparse.Namespace) -> None:
             workers.append(tunix)
 
             def of_tunix(number: int) -> dict[str, Any]:
-                return tunix.ask("rollout", **shared, levels=ours.levels(number), batch=options.tunix_batch)
+                asked = {key: value for key, value in shared.items() if key != "dtype"}
+                return tunix.ask("rollout", **asked, levels=ours.levels(number), batch=options.tunix_batch)
 
             of_tunix(0)  # compiles
             sides["(c) Tunix's sampler"] = of_tunix
@@ -202,8 +206,9 @@ def main() -> None:
     parser.add_argument("--loops", nargs="+", default=["rebuild", "rebuild, roomy", "cached"])
     parser.add_argument("--environments", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--precision", choices=["float32", "mixed"], default="float32", help="mixed: bfloat16 on both sides")
     options = parser.parse_args()
-    print(f"jax {jax.__version__}")
+    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {options.precision}")
     for name in options.models:
         measure(name, options)
 

@@ -1,22 +1,39 @@
 """The side of torch and transformers in `torch_model.py`: one repetition of one measurement per request."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
-from worker import seconds, serve
+from worker import seconds as wall_seconds
+from worker import serve
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_default_device(DEVICE)
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 VERSIONS = {"torch": torch.__version__, "transformers": transformers.__version__}
 FOLDER: list[str] = []
 
 
+def seconds(function: Callable[[], Any]) -> float:
+    """Returns how many seconds a call takes until the device has done its work."""
+
+    def finished() -> None:
+        function()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return wall_seconds(finished)
+
+
 def start(folder: str) -> dict[str, Any]:
     """Sets the folder of the model; returns versions and the number of threads."""
     FOLDER[:] = [folder]
-    return VERSIONS | {"threads": torch.get_num_threads()}
+    return VERSIONS | {"threads": torch.get_num_threads(), "device": DEVICE}
 
 
 def threads(count: int) -> None:
@@ -25,12 +42,16 @@ def threads(count: int) -> None:
 
 @functools.cache
 def model(dtype: str):
-    return AutoModelForCausalLM.from_pretrained(FOLDER[0], dtype=TYPES[dtype], attn_implementation="sdpa").eval()
+    return AutoModelForCausalLM.from_pretrained(FOLDER[0], dtype=TYPES[dtype], attn_implementation="sdpa").to(DEVICE).eval()
 
 
 @functools.cache
 def compiled(dtype: str):
     return torch.compile(model(dtype), dynamic=False)
+
+
+def random_tokens(dtype: str, rows: int, length: int) -> torch.Tensor:
+    return torch.randint(0, min(1000, model(dtype).config.vocab_size), (rows, length))
 
 
 @functools.cache
@@ -57,7 +78,7 @@ def read() -> float:
 @torch.inference_mode()
 def prefill(dtype: str, mode: str, batch: int, length: int) -> float:
     """Seconds to compute the last token's logits and the cache of `batch` rows of `length` tokens."""
-    tokens = torch.randint(0, 1000, (batch, length))
+    tokens = random_tokens(dtype, batch, length)
     run = compiled(dtype) if mode == "compiled" else model(dtype)
     cache = DynamicCache(config=model(dtype).config)
     return seconds(lambda: run(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits)
@@ -76,7 +97,7 @@ def decode(dtype: str, mode: str, batch: int, length: int, cache: int, steps: in
     kept = static_cache(dtype, cache, batch) if mode == "compiled" else DynamicCache(config=plain.config)
     if mode == "compiled":
         kept.reset()
-    tokens = torch.randint(0, 1000, (batch, length))
+    tokens = random_tokens(dtype, batch, length)
     state = {"token": plain(tokens, past_key_values=kept, use_cache=True, logits_to_keep=1).logits[:, -1:].argmax(-1)}
     run = compiled(dtype) if mode == "compiled" else plain
 
@@ -92,7 +113,7 @@ def decode(dtype: str, mode: str, batch: int, length: int, cache: int, steps: in
 def score(dtype: str, mode: str, rows: int, length: int) -> float:
     """Seconds of the log-probabilities of all tokens of `rows` rows."""
     run = compiled(dtype) if mode == "compiled" else model(dtype)
-    tokens = torch.randint(0, 1000, (rows, length))
+    tokens = random_tokens(dtype, rows, length)
 
     def of_tokens() -> torch.Tensor:
         logits = run(tokens, use_cache=False).logits[:, :-1].float()
@@ -104,7 +125,7 @@ def score(dtype: str, mode: str, rows: int, length: int) -> float:
 def train(dtype: str, mode: str, rows: int, length: int, part: int) -> float:
     """Seconds of the gradient of the mean token loss of `rows` rows, accumulated over microbatches of `part` rows."""
     run = compiled(dtype) if mode == "compiled" else model(dtype)
-    tokens = torch.randint(0, 1000, (rows, length))
+    tokens = random_tokens(dtype, rows, length)
 
     def step() -> None:
         model(dtype).zero_grad(set_to_none=True)

@@ -27,6 +27,10 @@ Factory = Callable[..., tuple[Any, Any]]
 Oracle = Callable[[Any, Any, Levels, Budget], tuple[np.ndarray, np.ndarray] | Baselines]
 Plans = list[Int32[np.ndarray, " L"] | None]
 Planner = Callable[[Any, Any, Int8[np.ndarray, "N H W"], int], Plans]
+PlanAfterRandom = Callable[
+    [Any, Any, Int8[np.ndarray, "N H W"], int, int, jax.Array],
+    list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None],
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Spec:
             number of actions per turn.
         plan: (env, params, levels, limit) -> for each level the action ids of a shortest plan; None if there is none.
             Plans of more than `limit` actions may be left out.
+        plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
+            `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
     """
 
     factory: Factory
@@ -49,6 +55,7 @@ class Spec:
     max_actions: int = 10
     oracle: Oracle | None = None
     plan: Planner | None = None
+    plan_after_random: PlanAfterRandom | None = None
 
 
 class Registry:
@@ -71,11 +78,12 @@ class Registry:
         max_actions: int = 10,
         oracle: Oracle | None = None,
         plan: Planner | None = None,
+        plan_after_random: PlanAfterRandom | None = None,
     ) -> None:
         """Registers an environment; the arguments are those of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
-        self._specs[name] = Spec(factory, description, max_actions, oracle, plan)
+        self._specs[name] = Spec(factory, description, max_actions, oracle, plan, plan_after_random)
 
     def spec(self, name: str) -> Spec:
         """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
@@ -213,12 +221,12 @@ _DESCRIPTIONS = {
     **{f"BabyAI-{name}": f"level {number} of BabyAI" for number, name in babyai.NAMES.items()},
 }
 BUILT_IN: dict[str, Spec] = {
-    name: Spec(factory, _DESCRIPTIONS[name], max_actions, oracle, plan)
-    for tags, max_actions, oracle, plan in (
-        (bandit.TAGS, 1, _bandit_oracle, None),
+    name: Spec(factory, _DESCRIPTIONS[name], max_actions, oracle, *plans)
+    for tags, max_actions, oracle, *plans in (
+        (bandit.TAGS, 1, _bandit_oracle),
         (frozen_lake.TAGS, 10, _frozen_lake_oracle, _one_by_one(frozen_lake_oracle.plan)),
         (sokoban.TAGS, 10, _sokoban_oracle, _one_by_one(sokoban_oracle.solve)),
-        (babyai.TAGS, 20, babyai_baselines.oracle, babyai_baselines.plan),
+        (babyai.TAGS, 20, babyai_baselines.oracle, babyai_baselines.plan, babyai_baselines.plan_after_random),
     )
     for name, factory in tags.items()
 }

@@ -253,6 +253,9 @@ class ImitationConfig(Section):
     noise: Decay = 0.0
     """Share of turns with random actions, after which the oracle continues; only the oracle's actions are imitated
     (DART, Laskey et al. 2017, arXiv 1703.09327). For services that know the best action in every state: textcraft."""
+    random_start: Count = 0
+    """Most random actions before a plan starts: the number is uniform from 0, and only the plan is imitated. For compiled
+    environments whose planner starts in every situation: BabyAI."""
 
 
 class TrainConfig(Section):

@@ -1,20 +1,63 @@
-"""Supervised learning on the response tokens of demonstrations."""
+"""Supervised learning on the response tokens of demonstrations.
+
+Shapes: `N` rows, or bins of several rows, of `S` tokens with `K` positions that may be imitated.
+"""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from agentrl_jax.learner import bins as binning
 from agentrl_jax.learner.state import TrainState, apply_gradients
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.shards import Shards
 from agentrl_jax.rollout.packing import Sequences
 
+LEAST_BIN = 512
+"""Least tokens of a bin: short rows leave less of a long bin empty."""
+
+
+class Examples(struct.PyTreeNode):
+    """Rows to imitate."""
+
+    tokens: Int[Array, "N S"]
+    position: Int[Array, "N K"]
+    """Index in `tokens`, at least 1."""
+    mask: Bool[Array, "N K"]
+    """The token at this position is imitated."""
+    segment: Int[Array, "N S"] | None
+    """Tokens with different numbers do not see each other; None: a row is one context."""
+
+
+def examples(rows: Sequences) -> Examples:
+    """Returns the rows as they are, each with its own padding."""
+    return Examples(rows.tokens, rows.position, rows.response_mask, None)
+
+
+def packed_examples(rows: Sequences, batch: int, shards: int) -> tuple[Examples, int]:
+    """Packs the rows that have something to imitate into bins, see `learner.bins`.
+
+    Also returns the number of bins that hold `batch` rows on average, a multiple of `shards`.
+    """
+    rows = jax.tree.map(lambda x: x[np.flatnonzero(np.any(rows.response_mask, axis=1))], rows)
+    count, longest = len(rows.length), int(np.max(rows.length))
+    capacity = max(longest, LEAST_BIN)
+    tokens = jnp.pad(rows.tokens[:, :longest], ((0, 0), (0, capacity - longest)))
+    bins = binning.assign(rows.length, capacity)
+    used = int(jnp.max(bins.bin)) + 1
+    filled = binning.fill(bins, tokens, rows.position, rows.response_mask, jnp.ones(count))
+    filled = jax.tree.map(lambda x: x[:used], filled)
+    found = Examples(filled.tokens, filled.position, filled.mask, filled.segment)
+    return found, shards * max(1, round(batch * used / count / shards))
+
 
 def imitation_steps(
     state: TrainState,
-    rows: Sequences,
+    rows: Examples,
     key: Key[Array, ""],
     steps: Int[Array, ""],
     lr: Float[Array, ""],
@@ -35,7 +78,7 @@ def imitation_steps(
     consecutive skipped steps.
     """
     # A row of a turn that was not played has no sampled tokens and is never chosen.
-    useful = jnp.any(rows.response_mask, axis=1).astype(jnp.float32)
+    useful = jnp.any(rows.mask, axis=1).astype(jnp.float32)
 
     def step(_, carry):
         state, sums, skipped, in_a_row = carry
@@ -43,7 +86,7 @@ def imitation_steps(
             jax.random.fold_in(key, state.imitation_step), useful.shape[0], (batch,), p=useful / jnp.sum(useful)
         )
         part = jax.tree.map(lambda x: x[chosen], rows)
-        count = jnp.sum(part.response_mask, dtype=jnp.float32)
+        count = jnp.sum(part.mask, dtype=jnp.float32)
         local = shards.shard_rows(part)
         params, frozen_params = shards.varying((state.params, state.frozen_params))
         frozen = state.replace(frozen_params=frozen_params)
@@ -55,9 +98,10 @@ def imitation_steps(
                 local.tokens,
                 local.position,
                 jnp.ones(local.tokens.shape[0]),
-                mask=local.response_mask,
+                mask=local.mask,
+                segment_ids=local.segment,
             )
-            return -jnp.sum(jnp.where(local.response_mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
+            return -jnp.sum(jnp.where(local.mask, scores.logprob, 0.0)) / jnp.maximum(count, 1.0)
 
         loss, grads = jax.value_and_grad(loss_of)(params)
         grads = shards.sum_of_gradients(grads, state.params)

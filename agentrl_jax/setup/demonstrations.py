@@ -5,12 +5,13 @@ Shapes: `E` episodes, `T` turns, `A` actions of one turn.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Int8
+from jaxtyping import Array, Bool, Int, Int8
 
 from agentrl_jax.config import ImitationConfig, PromptConfig
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
@@ -38,15 +39,21 @@ def split_plans(plans: list[np.ndarray], turns: int, actions_per_turn: int) -> I
     return table.reshape(len(plans), turns, actions_per_turn)
 
 
-def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, plans: str) -> None:
-    """Checks that every task has plans ("optimal" or "random") whose turns fit in L = `max_response_tokens` tokens.
+def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation: ImitationConfig) -> None:
+    """Checks that every task has the plans of `imitation`, with turns that fit in L = `max_response_tokens` tokens.
 
     Raises:
         ValueError: a task has no planner and needs one, or a canonical response is longer than L.
     """
     per_turn = batched_env.max_actions_per_turn
     for task in batched_env.tasks:
-        if plans == "optimal" and registry.spec(task.name).plan is None:
+        spec = registry.spec(task.name)
+        if imitation.random_start and spec.plan_after_random is None:
+            raise ValueError(
+                f"imitation.random_start is {imitation.random_start}, but the planner of {task.name} starts with the "
+                "episode; set it to 0"
+            )
+        if imitation.plans == "optimal" and spec.plan is None:
             raise ValueError(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
                 "or imitation.levels to 0"
@@ -66,19 +73,21 @@ def demonstrations(
     prompt: PromptConfig,
     imitation: ImitationConfig,
     context: str,
-) -> Trajectory:
+) -> tuple[Trajectory, Bool[np.ndarray, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
     Optimal plans are the shortest ones, found on the host; levels without a plan that fits are skipped. Random plans
     are a uniform number of uniform random actions, and work for any environment.
 
+    Also returns which turns are imitated: all but those of `imitation.random_start`.
+
     Raises:
         ValueError: too few different levels have an optimal plan that fits, or as `check_imitable`.
     """
-    check_imitable(batched_env, prompt.max_response_tokens, imitation.plans)
+    check_imitable(batched_env, prompt.max_response_tokens, imitation)
     limit = Budget(prompt.max_actions, prompt.max_turns, batched_env.max_actions_per_turn).reachable
     make = _optimal_plans if imitation.plans == "optimal" else _random_plans
-    found = make(batched_env, splits, key, imitation.levels, limit)
+    found = make(batched_env, splits, key, imitation, limit)
     actions = split_plans(found.actions, prompt.max_turns, batched_env.max_actions_per_turn)
     rows = np.arange(len(actions))
     ids = build.episode_ids(group=rows, member=np.zeros_like(rows), task=found.task, level=found.level)
@@ -90,63 +99,106 @@ def demonstrations(
         split=splits.of(Split.TRAIN),
     )
     play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
-    return play(key, settings, ids, jnp.asarray(actions))
+    imitated = np.arange(prompt.max_turns) >= found.random_turns[:, None]
+    return play(key, settings, ids, jnp.asarray(actions)), imitated
 
 
 class _Plans(NamedTuple):
     """Action ids of E episodes, their tasks, and their rows in the task's level pack; -1 where the key decides."""
 
     actions: list[np.ndarray]
+    random_turns: Int[np.ndarray, " E"]
+    """Turns of random actions before the plan."""
     task: Int[np.ndarray, " E"]
     level: Int[np.ndarray, " E"]
     env_params: tuple[Any, ...]
 
 
-def _optimal_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
-    plans, tasks, params = [], [], []
+def _optimal_plans(
+    batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, imitation: ImitationConfig, limit: int
+) -> _Plans:
+    levels, per_turn = imitation.levels, batched_env.max_actions_per_turn
+    plans, before, tasks, params = [], [], [], []
     for index, (task, split) in enumerate(zip(batched_env.tasks, splits.tasks)):
-        boards, actions = _solve_levels(task, split, jax.random.fold_in(key, index), levels, limit)
-        plans += actions
+        make = _planner(task, per_turn, imitation.random_start, limit)
+        boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit)
+        plans += [plan for _, plan in found]
+        before += [turns for turns, _ in found]
         tasks += [index] * levels
         params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(boards)))
     rows = np.tile(np.arange(levels), len(batched_env.tasks))
-    return _Plans(plans, np.array(tasks), rows, tuple(params))
+    return _Plans(plans, np.array(before), np.array(tasks), rows, tuple(params))
+
+
+_Planned = list[tuple[int, np.ndarray] | None]
+"""For each level the turns of random actions, and these and the plan in one; None if there is no plan."""
+
+
+def _planner(
+    task: Task, per_turn: int, random_start: int, limit: int
+) -> Callable[[Int8[np.ndarray, "n H W"], jax.Array], _Planned]:
+    spec = registry.spec(task.name)
+
+    def optimal(boards, key):
+        assert spec.plan is not None
+        found = spec.plan(task.env, task.env_params, boards, limit)
+        return [None if plan is None else (0, plan) for plan in found]
+
+    def after_random(boards, key):
+        assert spec.plan_after_random is not None
+        found = spec.plan_after_random(task.env, task.env_params, boards, limit, random_start, key)
+        planned: _Planned = []
+        for pair in found:
+            if pair is None:
+                planned.append(None)
+                continue
+            # The plan starts in a turn of its own.
+            first = np.pad(pair[0], (0, -len(pair[0]) % per_turn), constant_values=-1)
+            planned.append((len(first) // per_turn, np.concatenate([first, pair[1]])))
+        return planned
+
+    return after_random if random_start else optimal
 
 
 def _solve_levels(
-    task: Task, split: TaskLevels, key: jax.Array, levels: int, limit: int
-) -> tuple[Int8[np.ndarray, "n H W"], list[np.ndarray]]:
-    """The first `levels` distinct training levels sampled from the key whose optimal plan fits, and their plans."""
-    plan = registry.spec(task.name).plan
-    assert plan is not None
-    found: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+    task: Task,
+    split: TaskLevels,
+    key: jax.Array,
+    plan: Callable[[Int8[np.ndarray, "n H W"], jax.Array], _Planned],
+    levels: int,
+    limit: int,
+) -> tuple[Int8[np.ndarray, "n H W"], list[tuple[int, np.ndarray]]]:
+    """The first `levels` distinct training levels sampled from the key whose plan fits, and their plans."""
+    found: dict[bytes, tuple[np.ndarray, tuple[int, np.ndarray]]] = {}
     tried: set[bytes] = set()
     for batch in range(MAX_BATCHES):
         keys = jax.random.split(jax.random.fold_in(key, batch), levels)
         boards = registry.sample_levels(task.env, task.env_params, keys, split.split(Split.TRAIN))
         fresh = {board.tobytes(): board for board in boards if board.tobytes() not in tried}
         tried |= fresh.keys()
-        solved = plan(task.env, task.env_params, np.stack(list(fresh.values())), limit) if fresh else []
-        for board, actions in zip(fresh.values(), solved):
-            if actions is not None and 0 < len(actions) <= limit and len(found) < levels:
-                found[board.tobytes()] = board, actions
+        solved = plan(np.stack(list(fresh.values())), jax.random.fold_in(keys[0], 1)) if fresh else []
+        for board, planned in zip(fresh.values(), solved):
+            if planned is not None and 0 < len(planned[1]) <= limit and len(found) < levels:
+                found[board.tobytes()] = board, planned
         if len(found) == levels:
-            return np.stack([board for board, _ in found.values()]), [actions for _, actions in found.values()]
+            return np.stack([board for board, _ in found.values()]), [planned for _, planned in found.values()]
     raise ValueError(
         f"imitation.levels is {levels}, but {MAX_BATCHES * levels} samples of {task.name} have only {len(found)} "
         f"different training levels with a plan of at most {limit} actions; lower it or raise the limits"
     )
 
 
-def _random_plans(batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, levels: int, limit: int) -> _Plans:
+def _random_plans(
+    batched_env: CompiledEnv, splits: LevelSplits, key: jax.Array, imitation: ImitationConfig, limit: int
+) -> _Plans:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     actions = [
         rng.integers(task.env.num_actions, size=rng.integers(1, limit, endpoint=True))
         for task in batched_env.tasks
-        for _ in range(levels)
+        for _ in range(imitation.levels)
     ]
-    tasks = np.repeat(np.arange(len(batched_env.tasks)), levels)
-    return _Plans(actions, tasks, np.full(len(tasks), -1), tuple(task.env_params for task in batched_env.tasks))
+    tasks = np.repeat(np.arange(len(batched_env.tasks)), imitation.levels)
+    return _Plans(actions, np.zeros(len(tasks), int), tasks, np.full(len(tasks), -1), tuple(task.env_params for task in batched_env.tasks))
 
 
 def demonstrate(

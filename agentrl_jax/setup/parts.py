@@ -79,4 +79,4 @@ class RunParts:
             self.prompt_information = self.programs.mutual_information(self.model, measured)
         self.imitation_chunks = -(-config.imitation.steps // IMITATION_CHUNK) if config.imitation.levels else 0
         if self.imitation_chunks and isinstance(self.train_env, CompiledEnv):
-            check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation.plans)
+            check_imitable(self.train_env, config.prompt.max_response_tokens, config.imitation)

@@ -1,6 +1,7 @@
 """Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from agentrl_jax.config import Config, rates
@@ -34,7 +35,7 @@ def demonstration_rows(
         ValueError: as in `demonstrations` or `service_demonstrations`.
     """
     key = jax.random.fold_in(key, run_keys.DEMONSTRATIONS)
-    context, imitated = config.rollout.context, None
+    context = config.rollout.context
     if isinstance(batched_env, HostEnv):
         assert services is not None
         trajectory, imitated = service_demonstrations(config, services, batched_env, tokenizer, key)
@@ -44,12 +45,11 @@ def demonstration_rows(
                 "one version, or imitation.levels 0"
             )
     else:
-        trajectory = demonstrations(
+        trajectory, imitated = demonstrations(
             batched_env, splits, key, prompt=config.prompt, imitation=config.imitation, context=context
         )
     rows = pack_trajectories(trajectory, context, config.rollout.context_tokens)
-    if imitated is not None:
-        rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
+    rows = rows.replace(response_mask=rows.response_mask & jnp.asarray(imitated)[rows.episode[:, None], rows.turn])
     return rows, level_ids(trajectory)
 
 

@@ -23,6 +23,7 @@ from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.eval_set import EvalSet
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.evaluate.summary import machine
+from agentrl_jax.learner.imitation import examples
 from agentrl_jax.learner.state import TrainState, init_state
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.parallel.mesh import make_mesh
@@ -70,7 +71,7 @@ class Variants:
             bootstrap=any(variant.algo.advantage.bootstrap_truncated for variant in comparison.variants.values()),
         )
         if config.imitation.levels:
-            check_imitable(self.batched_env, config.prompt.max_response_tokens, config.imitation.plans)
+            check_imitable(self.batched_env, config.prompt.max_response_tokens, config.imitation)
         self.ids = build.training_ids(config)
         single = build.engine_config(config, self.tokenizer, group_size=1, slots=0)
         rounds = {variant.algo.dynamic_sampling for variant in comparison.variants.values()}
@@ -129,7 +130,7 @@ class Variants:
             state, metrics = program(state.replace(frozen_params=frozen_params), rows, order, steps, *rates)
             return state.replace(frozen_params=None), metrics["imitation/loss"]
 
-        rows = _stack([rows for rows, _ in found])
+        rows = _stack([examples(rows) for rows, _ in found])
         states, loss = self.seeds.each(imitate, donate=True)(states, (self.seeds.keys, rows), frozen_params)
         shown = " ".join(f"{value:.3f}" for value in np.asarray(loss))
         self.console.print(f"mean loss of imitation, seed by seed: {shown}", highlight=False)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.errors import refusals
+from agentrl_jax.learner.imitation import examples, packed_examples
 from agentrl_jax.learner.state import TrainState
 from agentrl_jax.setup import run_keys, start
 from agentrl_jax.setup.parts import IMITATION_CHUNK, RunParts
@@ -31,13 +32,17 @@ def imitate(
     view.note(f"{len(levels)} demonstrations, {config.plans} plans on {len(set(levels))} different levels")
     if not int(state.imitation_step):
         progress.folder.log_levels(0, "imitation", levels)
-    program = parts.programs.imitation(parts.model, parts.tx, batch=config.batch)
+    found, batch = examples(rows), config.batch
+    if parts.config.algo.packing:
+        found, batch = packed_examples(rows, batch, parts.programs.shards.count)
+        view.note(f"{batch} bins of {found.tokens.shape[1]} tokens a step, about {config.batch} plans or turns")
+    program = parts.programs.imitation(parts.model, parts.tx, batch=batch)
     rates = jnp.float32(config.lr), jnp.float32(parts.config.optim.max_grad_norm)
     key = jax.random.fold_in(parts.key, run_keys.IMITATION)
     while (done := int(state.imitation_step)) < config.steps:
         began = time.monotonic()
         steps = min(IMITATION_CHUNK, config.steps - done)
-        state, metrics = program(state, rows, key, jnp.int32(steps), *rates)
+        state, metrics = program(state, found, key, jnp.int32(steps), *rates)
         metrics = host_metrics(metrics)
         step = done // IMITATION_CHUNK + 1
         progress.totals.skipped_updates += int(metrics["imitation/skipped"])

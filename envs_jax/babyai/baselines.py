@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int8, Int32
+from jaxtyping import Array, Int8, Int32, Key
 
 from envs_jax.babyai import items
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.plans import stored
-from envs_jax.babyai.policies import play, random_policy
+from envs_jax.babyai.policies import play, random_actions, random_policy
 from envs_jax.babyai.search import shortest_plans
 from envs_jax.budget import EXACT, Baselines, Budget
 
@@ -52,6 +52,24 @@ def plan(
     """Returns plans of at most `limit` actions; None where the search finds none in time."""
     found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES)
     return [None if result.actions is None else np.array(result.actions, np.int32) for result in found]
+
+
+def plan_after_random(
+    env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
+) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
+    """Returns R random listed actions, uniformly 0 to `most`, and a shortest plan from there; at most `limit` together."""
+    count_key, play_key = jax.random.split(key)
+    counts = jax.random.randint(count_key, len(levels), 0, most + 1)
+    first = np.asarray(
+        random_actions(env, params, jnp.asarray(levels), jax.random.split(play_key, len(levels)), counts, most)
+    )
+    found = shortest_plans(env, params, levels, limit, max_nodes=MAX_NODES, first=first)
+    return [
+        None
+        if result.actions is None or len(result.actions) + (taken >= 0).sum() > limit
+        else (taken[taken >= 0], np.array(result.actions, np.int32))
+        for taken, result in zip(first, found)
+    ]
 
 
 def _content(level: Int8[np.ndarray, "H W"]) -> bytes:

@@ -63,3 +63,28 @@ def play(
         return env.success(last, params), strict, last.score, last.time
 
     return jax.vmap(one)(levels, keys)
+
+
+@functools.partial(jax.jit, static_argnames=("env", "most"))
+def random_actions(
+    env: BabyAI, params: Any, levels: Int8[Array, "N H W"], keys: Key[Array, " N"], counts: Int32[Array, " N"], most: int
+) -> Int32[Array, "N most"]:
+    """Returns the first `counts` actions of `random_policy` on each level, at most `most`, padded with -1.
+
+    They end with the episode, so that there may be fewer.
+    """
+    params = params.replace(max_steps_in_episode=jnp.int32(most + 1))
+
+    def one(level: jax.Array, key: jax.Array, count: jax.Array) -> jax.Array:
+        _, first = env.reset_to_level(level, params)
+
+        def step(state: Any, numbered: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+            number, key = numbered
+            action = random_policy(key, listed_actions(state))
+            action = jnp.where((number < count) & ~env.is_done(state, params), action, -1)
+            _, after, *_ = env.step_env(key, state, action, params)
+            return jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), after, state), action
+
+        return jax.lax.scan(step, first, (jnp.arange(most), jax.random.split(key, most)))[1]
+
+    return jax.vmap(one)(levels, keys, counts)

@@ -2,7 +2,7 @@
 
 The search knows the whole level, an agent does not. Transitions run in batches on the device; the host keeps the nodes.
 
-Shapes: `N` levels, `F` nodes of a frontier, `K` transitions of a batch.
+Shapes: `N` levels, `F` actions before the plan.
 """
 
 import functools
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int8
+from jaxtyping import Bool, Int8, Int32
 
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.policies import listed_actions
@@ -44,19 +44,22 @@ def shortest_plans(
     *,
     max_nodes: int = 50_000,
     usable: Bool[np.ndarray, " A"] | None = None,
+    first: Int32[np.ndarray, "N F"] | None = None,
 ) -> list[Plan]:
     """Returns a plan with the fewest actions for each level, within `rounds` actions.
 
     Situations with equal `state_hash` count as one. A level is given up after `max_nodes` situations. With `usable`, a
-    flag for each action id, plans are made of these actions alone.
+    flag for each action id, plans are made of these actions alone. With `first`, these actions, padded with -1, are
+    taken before the plan, which does not contain them; there is no plan if the episode is over after them.
     """
-    params = params.replace(max_steps_in_episode=jnp.int32(rounds + 1))
     count = len(levels)
-    start, first_hashes = _in_batches(functools.partial(_start, env), params, jnp.asarray(levels))
+    first = np.zeros((count, 0), np.int32) if first is None else first
+    params = params.replace(max_steps_in_episode=jnp.int32(rounds + first.shape[1] + 1))
+    start, first_hashes, over = _in_batches(functools.partial(_start, env), params, levels, first)
     visited = [{_key(found)} for found in first_hashes]
     parents: list[list[tuple[int, int]]] = [[(-1, -1)] for _ in range(count)]
     plans: list[tuple[int, ...] | None] = [None] * count
-    open_levels = np.ones(count, bool)
+    open_levels = ~over
     complete = np.ones(count, bool)
     frontier = _Nodes(start, np.arange(count), np.zeros(count, np.int64))
     for _ in range(rounds):
@@ -132,12 +135,18 @@ def _in_batches(function: Any, params: Any, *rows: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _start(env: BabyAI, params: Any, levels: jax.Array) -> Any:
-    def one(level: jax.Array) -> Any:
+def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any:
+    def one(level: jax.Array, first: jax.Array) -> Any:
         _, state = env.reset_to_level(level, params)
-        return state, env.state_hash(state, params)
 
-    return jax.vmap(one)(levels)
+        def step(state: Any, action: jax.Array) -> tuple[Any, None]:
+            _, after, *_ = env.step_env(jax.random.key(0), state, action, params)
+            return jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), after, state), None
+
+        state, _ = jax.lax.scan(step, state, first)
+        return state, env.state_hash(state, params), env.is_done(state, params)
+
+    return jax.vmap(one)(levels, first)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -30,7 +30,7 @@ def make_batched_env(*names, actions, encoder="pieces"):
 def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
     """All names and all lengths occur; the environment needs no planner."""
     batched_env = make_batched_env("Bandit", "FrozenLake-deterministic", actions=2, encoder=encoder)
-    trajectory = demonstrations(
+    trajectory, _ = demonstrations(
         batched_env,
         level_splits(batched_env),
         jax.random.key(3),
@@ -59,15 +59,44 @@ def test_random_plans_are_uniform_and_said_as_the_grammar_reads_them(encoder):
 def test_planners_and_room_are_asked_for():
     batched_env = make_batched_env("Bandit", actions=1)
     with pytest.raises(ValueError, match=r"imitation\.plans to random"):
-        check_imitable(batched_env, 40, "optimal")
+        check_imitable(batched_env, 40, ImitationConfig(plans="optimal"))
     with pytest.raises(ValueError, match="max_response_tokens is 3"):
-        check_imitable(batched_env, 3, "random")
-    check_imitable(batched_env, 40, "random")
+        check_imitable(batched_env, 3, ImitationConfig(plans="random"))
+    check_imitable(batched_env, 40, ImitationConfig(plans="random"))
+    with pytest.raises(ValueError, match="the planner of FrozenLake starts with the episode"):
+        check_imitable(make_batched_env("FrozenLake", actions=1), 40, ImitationConfig(random_start=2))
+
+
+def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated():
+    """The random turns are part of the episode; the plan begins in a turn of its own."""
+    prompt = PromptConfig(max_turns=6, max_actions_per_turn=2, max_actions=12, max_response_tokens=80)
+    tasks = (TaskConfig(env="BabyAI-GoToRedBallNoDists", groups=1, options={"mode": "upstream"}),)
+    batched_env = build.build_compiled_env(Config(tasks=tasks, prompt=prompt), load_small())
+    options = {"prompt": prompt, "context": "full"}
+    found = {
+        most: demonstrations(
+            batched_env,
+            level_splits(batched_env),
+            jax.random.key(3),
+            imitation=ImitationConfig(plans="optimal", levels=LEVELS, random_start=most),
+            **options,
+        )
+        for most in (0, 3)
+    }
+    assert found[0][1].all()
+    trajectory, imitated = found[3]
+    assert np.asarray(trajectory.success).all()
+    assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.turn_mask)].any()
+    turns, before = np.asarray(trajectory.num_turns), (~imitated).sum(axis=1)
+    assert set(before) == {0, 1, 2}
+    assert (turns > before).all()
+    actions = np.asarray(trajectory.turn.actions)
+    assert {(actions[row, : before[row]] >= 0).sum() for row in range(LEVELS)} == {0, 1, 2, 3}
 
 
 def test_optimal_plans_are_of_different_training_levels():
     batched_env = make_batched_env("FrozenLake-deterministic", actions=2)
-    trajectory = demonstrations(
+    trajectory, _ = demonstrations(
         batched_env,
         level_splits(batched_env),
         jax.random.key(3),

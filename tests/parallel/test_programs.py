@@ -16,6 +16,7 @@ from made_up import BASE, EPISODES, KEY, ONES, PLAIN, TRAJECTORY
 
 from agentrl_jax.config.algo import FixedKl, Replay
 from agentrl_jax.learner import state as states
+from agentrl_jax.learner.imitation import examples
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
 from agentrl_jax.models.shape import DecoderConfig
@@ -234,7 +235,7 @@ def test_imitation_is_that_of_one_device(devices, fsdp, tensor):
         state = drawn_state(NO_GATHER)
         state = jax.device_put(state, programs.placement(state, SHAPE))
         program = programs.imitation(NO_GATHER, PLAIN, batch=8)
-        return program(state, rows, KEY, jnp.int32(3), jnp.float32(0.1), jnp.float32(1e9))
+        return program(state, examples(rows), KEY, jnp.int32(3), jnp.float32(0.1), jnp.float32(1e9))
 
     (one, known), (spread, metrics) = imitate(1, 1, 1), imitate(devices, fsdp, tensor)
     made_up.assert_close(jax.tree.map(np.asarray, one.params), jax.tree.map(np.asarray, spread.params))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from made_up import KEY, MODEL, PLAIN, TRAJECTORY, assert_close, fresh_state
 
+from agentrl_jax.learner import imitation
 from agentrl_jax.learner import state as states
-from agentrl_jax.learner.imitation import imitation_steps
+from agentrl_jax.learner.imitation import examples, imitation_steps, packed_examples
 from agentrl_jax.models import actor_critic
 from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.models.lora import LoraConfig
@@ -40,7 +41,7 @@ def test_a_step_without_tokens_moves_nothing():
 def test_imitation_lowers_the_loss_whatever_the_devices():
     """Cross-entropy of the demonstrated tokens falls; two devices give the same."""
     tx = states.optimizer(0.9, 0.999, 0.0)
-    rows = pack_trajectories(TRAJECTORY, "full")
+    rows = examples(pack_trajectories(TRAJECTORY, "full"))
     numbers = (jnp.float32(0.01), jnp.float32(1.0))
     program = jax.jit(
         functools.partial(imitation_steps, batch=8, model=MODEL, tx=tx, shards=Shards()),
@@ -61,6 +62,30 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert int(spread.imitation_step) == 1
+
+
+@pytest.mark.parametrize("context", ["full", "single_turn"])
+def test_packed_rows_are_imitated_alike(context, monkeypatch):
+    """A step on all bins is a step on all rows, whatever shares a bin."""
+    monkeypatch.setattr(imitation, "LEAST_BIN", 64)
+    tx = states.optimizer(0.9, 0.999, 0.0)
+    found = pack_trajectories(TRAJECTORY, context)
+    plain = examples(found)
+    plain = jax.tree.map(lambda x: x[np.flatnonzero(plain.mask.any(axis=1))], plain)
+    packed, number = packed_examples(found, len(plain.tokens), 1)
+    assert number == len(packed.tokens) < len(plain.tokens)
+    assert int(packed.mask.sum()) == int(plain.mask.sum())
+    assert packed_examples(found, len(plain.tokens), 2)[1] % 2 == 0
+
+    def everything(rows, size, monkeypatch=monkeypatch):
+        monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))
+        step = functools.partial(imitation_steps, batch=size, model=MODEL, tx=tx, shards=Shards())
+        return jax.jit(step)(fresh_state(tx=tx), rows, KEY, jnp.int32(1), jnp.float32(0.01), jnp.float32(1.0))
+
+    (one, first), (other, second) = everything(plain, len(plain.tokens)), everything(packed, number)
+    assert first["imitation/loss"] == pytest.approx(float(second["imitation/loss"]), rel=1e-5)
+    assert first["imitation/grad_norm"] == pytest.approx(float(second["imitation/grad_norm"]), rel=1e-4)
+    assert_close(one.params, other.params, 3e-3)
 
 
 def test_the_reference_of_an_adapter_is_the_base_with_it_off():
