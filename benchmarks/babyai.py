@@ -34,7 +34,7 @@ def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]
     from jax.sharding import NamedSharding, PartitionSpec
 
     import envs_jax
-    from envs_jax.babyai.policies import listed_actions, random_policy
+    from envs_jax.babyai.policies import random_policy
 
     env, params = envs_jax.make("BabyAI")
     mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -46,7 +46,7 @@ def compiled(sizes: list[int], seconds: float) -> dict[int, tuple[float, float]]
         def step(carry: tuple, key: jax.Array) -> tuple[tuple, jax.Array]:
             state, episode, read = carry
             plays = ~env.is_done(state, params)
-            action = random_policy(key, listed_actions(state))
+            action = random_policy(key, env.candidates(state))
             before = state.world.steps
             _, state, *_ = env.step_env(key, state, action, params)
             primitive = jnp.where(plays, state.world.steps - before, 0)

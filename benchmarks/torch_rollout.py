@@ -43,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "demo": {"layers": 3, "embed_dim": 64, "heads": 2, "kv_heads": 2, "mlp_width": 192, "rope_theta": 100.0},
     "0.5b": {"layers": 24, "embed_dim": 896, "heads": 14, "kv_heads": 2, "mlp_width": 4864, "rope_theta": 1e6},
 }
-"""0.5b has the layers of Qwen2.5-0.5B and the vocabulary of the shipped tokenizer. But for smollm2, weights are random."""
+"""0.5b has the layers of Qwen2.5-0.5B and the vocabulary of the shipped tokenizer; weights but smollm2's are random."""
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -206,7 +206,9 @@ def main() -> None:
     parser.add_argument("--loops", nargs="+", default=["rebuild", "rebuild, roomy", "cached"])
     parser.add_argument("--environments", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--precision", choices=["float32", "mixed"], default="float32", help="mixed: bfloat16 on both sides")
+    parser.add_argument(
+        "--precision", choices=["float32", "mixed"], default="float32", help="mixed: bfloat16 on both sides"
+    )
     options = parser.parse_args()
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {options.precision}")
     for name in options.models:

@@ -42,7 +42,11 @@ def threads(count: int) -> None:
 
 @functools.cache
 def model(dtype: str):
-    return AutoModelForCausalLM.from_pretrained(FOLDER[0], dtype=TYPES[dtype], attn_implementation="sdpa").to(DEVICE).eval()
+    return (
+        AutoModelForCausalLM.from_pretrained(FOLDER[0], dtype=TYPES[dtype], attn_implementation="sdpa")
+        .to(DEVICE)
+        .eval()
+    )
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agentrl_jax.config.schema import PANEL
+from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import UserError, refusals
 
 
@@ -33,8 +33,8 @@ def check_env(name: str, option: str) -> None:
 
 
 def check_level_file(levels: str | None) -> None:
-    """Refuses a missing level file; the name `PANEL` needs none."""
-    if levels not in (None, PANEL) and not Path(levels).is_file():
+    """Refuses a missing level file; the `NAMED_LEVELS` need none."""
+    if levels not in (None, *NAMED_LEVELS) and not Path(levels).is_file():
         what = "that is no file" if Path(levels).exists() else "there is no such file"
         raise UserError(f"--levels is {levels!r}, but {what}; give a text file with levels")
 

@@ -25,8 +25,11 @@ class Eval:
     env: str | None = None
     """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
     babyai, maze, wordle, or an environment's tag."""
-    policy: Literal["oracle", "random", "null"] | None = None
-    """Scripted policy to evaluate instead of a run, in the service --env; null names no action."""
+    policy: Literal["oracle", "random", "null", "constant"] | None = None
+    """Scripted policy to evaluate instead of a run, in the service --env; null names no action, constant repeats
+    --action."""
+    action: str | None = None
+    """The action of the policy constant, e.g. "move forward"."""
     items: str | None = None
     """Items for a scripted policy: numbers such as 0-99, or an item file; default: the published test items of babyai;
     otherwise, or with --episodes, so many (200) by --seed."""
@@ -42,7 +45,8 @@ class Eval:
     """Episodes that a scripted policy plays at once."""
     levels: str | None = None
     """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two, or
-    a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on, by AgentGym's rules."""
+    a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on; other-levels: 506 of the 22 levels
+    of BabyAI that it does not use; both by AgentGym's rules."""
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
@@ -54,7 +58,7 @@ class Eval:
 
 
 _OF_RUN = ("checkpoint", "levels", "temperature")
-_OF_SCRIPTED = ("items", "plays", "turns", "url", "token_file", "workers")
+_OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 
 
 def run(command: Eval) -> None:

@@ -23,8 +23,10 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.service_names import TEXT_SERVICES
 
-PANEL = "panel"
-"""In place of a file with levels to evaluate on: the 90 items that AgentGym-RL tests BabyAI on."""
+PANEL, OTHER_LEVELS = "panel", "other-levels"
+NAMED_LEVELS = (PANEL, OTHER_LEVELS)
+"""In place of a file with levels to evaluate on, stored items of BabyAI: the 90 that AgentGym-RL tests on, and 23 of
+each of the 22 levels that it neither trains nor tests on."""
 
 
 class TaskConfig(Section):
@@ -254,8 +256,8 @@ class ImitationConfig(Section):
     """Share of turns with random actions, after which the oracle continues; only the oracle's actions are imitated
     (DART, Laskey et al. 2017, arXiv 1703.09327). For services that know the best action in every state: textcraft."""
     random_start: Count = 0
-    """Most random actions before a plan starts: the number is uniform from 0, and only the plan is imitated. For compiled
-    environments whose planner starts in every situation: BabyAI."""
+    """Most random actions before a plan starts: the number is uniform from 0, and only the plan is imitated. For
+    compiled environments whose planner starts in every situation: BabyAI."""
 
 
 class TrainConfig(Section):

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int8
 
 from agentrl_jax.config import Config, PromptConfig, TaskConfig
 from agentrl_jax.config.checks import check_sizes
-from agentrl_jax.config.schema import PANEL
+from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.baselines import null_success, success_intervals
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
@@ -34,7 +34,7 @@ from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from envs_jax import registry
+from envs_jax import babyai, registry
 from envs_jax.babyai import items as babyai_items
 from envs_jax.budget import Baselines, Budget
 from envs_jax.splits import MAX_LEVEL_TRIES, Split
@@ -170,16 +170,16 @@ def evaluate_run(
 
     `env` is the tag of another environment than that of the run's first task; if the run has a task with this tag, its
     options and levels apply; for a run on services it is one of its tags. `levels` is a file with levels, or
-    `PANEL`, each played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the
-    section `evaluation`.
+    one of `NAMED_LEVELS`, each played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace
+    those of the section `evaluation`.
 
     Returns:
         env, iteration, episodes, seed, temperature; `seen`, from `seen.seen_levels`; `success` and `success_greedy`,
         each {mean, low, high, n}; `return` (raw, sampled); if known, `random`, `null` and `optimal`, exact on the same
         levels within the agent's budget, `optimal_is`, see `Baselines`, and `gap_closed`, the share of the difference
         between random and optimal play that the sampled agent closes; for environments with a stricter rule,
-        `strict_success` and `strict_success_greedy`; for a service with several categories of items, and for the
-        families of `PANEL`, `categories` with both successes of each.
+        `strict_success` and `strict_success_greedy`; for a service with several categories of items, and for
+        `NAMED_LEVELS`, `categories` (families of the panel, or levels) with both successes of each.
 
     Raises:
         UserError: the folder holds no run or no such checkpoint, or the levels cannot be used.
@@ -296,10 +296,12 @@ def _load(
     build.check_positions(policy.pretrained, batched_env, engine)
     task_levels = level_splits(batched_env).tasks[0]
     categories = None if services is None else services.categories([batched_env.levels(0)])
+    if levels in NAMED_LEVELS:
+        numbers = [babyai_items.number_of(item) for item in babyai_items.named(levels)]
+        categories = [babyai_items.family_of(n) if levels == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
     if levels == PANEL:
         # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).
         task_levels = TaskLevels(split_of_row=np.full(batched_env.levels(0), Split.TEST))
-        categories = [babyai_items.family_of(babyai_items.number_of(item)) for item in babyai_items.panel()]
     elif levels is not None:
         task_levels = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
     eval_set = EvalSet(

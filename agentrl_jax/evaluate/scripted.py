@@ -20,8 +20,9 @@ from agentrl_jax.setup.service_tasks import Services, play_all
 
 def evaluate_scripted(
     env: str,
-    policy: Literal["oracle", "random", "null"],
+    policy: Literal["oracle", "random", "null", "constant"],
     *,
+    action: str | None = None,
     items: str | None = None,
     episodes: int | None = None,
     plays: int | None = None,
@@ -32,7 +33,8 @@ def evaluate_scripted(
     workers: int = 4,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Plays each item of a set with the service's oracle, with random actions, or with empty ones ("null").
+    """Plays each item of a set with the service's oracle, with random actions, with empty ones ("null"), or always with
+    `action` ("constant").
 
     `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order, and if
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
@@ -41,9 +43,9 @@ def evaluate_scripted(
     at once, by the rules of AgentGym's server.
 
     Returns:
-        env, policy, turns, items (their number), plays, seed, full_score; success {mean, low, high, n} over items;
-        score of the same form, of the episodes' last scores, out of `full_score`; strict_success, if the service has a
-        stricter rule; `categories` with these of each, if items have categories. With several plays, each also has
+        env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
+        {mean, low, high, n} over items; score of the same form, of the episodes' last scores, out of
+        `full_score`; strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories. With several plays, each also has
         `standard_error`, that of the mean on these very items. `panel_digest` names the published test items, if they
         are played, and `compat` is "upstream" if the rules are those of AgentGym's server.
 
@@ -52,6 +54,8 @@ def evaluate_scripted(
     """
     with refusals():
         service = get_service(env)
+    if (policy == "constant") != bool(action):
+        raise UserError(f"--policy is {policy} and --action {action!r}; --action is what the policy constant repeats")
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random")
     with refusals():
@@ -61,14 +65,21 @@ def evaluate_scripted(
     compiled = url == "local" and service.play_many is not None
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
+    action = action or ""
     report(f"{policy} on {len(chosen)} items of {env}, {times}at most {turns} turns each")
     if compiled:
         assert service.play_many is not None
         with refusals():
-            found, numbers = service.play_many(policy, chosen, turns, plays, seed), list(chosen)
+            found, numbers = service.play_many(policy, action, chosen, turns, plays, seed), list(chosen)
     else:
-        found, numbers = _play(service, policy, chosen, turns, plays, seed, url, token_file, workers)
-    result: dict[str, Any] = {"env": env, "policy": policy, "turns": turns, "items": len(chosen), "plays": plays}
+        found, numbers = _play(service, policy, action, chosen, turns, plays, seed, url, token_file, workers)
+    result: dict[str, Any] = {
+        "env": env,
+        "policy": f"{policy} {action}".strip(),
+        "turns": turns,
+        "items": len(chosen),
+        "plays": plays,
+    }
     result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
     result |= {"panel_digest": panel.digest} if panel else {}
     result |= {"compat": "upstream"} if compiled else {}
@@ -89,6 +100,7 @@ def _sampled(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
 def _play(
     service: Service,
     policy: str,
+    action: str,
     chosen: tuple[int, ...],
     turns: int,
     plays: int,
@@ -108,7 +120,7 @@ def _play(
     try:
         with refusals():
             played = [
-                play_all(services.tasks[0], _policies(service, policy, seed + (play << 32)), chosen, config)
+                play_all(services.tasks[0], _policies(service, policy, action, seed + (play << 32)), chosen, config)
                 for play in range(plays)
             ]
     finally:
@@ -118,12 +130,12 @@ def _play(
     return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]]
 
 
-def _policies(service: Service, policy: str, seed: int) -> Callable[[int], ScriptedPolicy]:
+def _policies(service: Service, policy: str, action: str, seed: int) -> Callable[[int], ScriptedPolicy]:
     if policy == "oracle":
         assert service.oracle is not None
         return service.oracle
-    if policy == "null":
-        return lambda item: PlannedPolicy(())
+    if policy in ("null", "constant"):
+        return lambda item: PlannedPolicy((), then=action)
     return lambda item: service.random(item, seed + item)
 
 

@@ -50,19 +50,21 @@ def attend_splash(
 
 def attend_cudnn(query: Query, key: Keys, value: Keys, *, window: int = 0) -> Query:
     """Attention by cuDNN on NVIDIA GPUs, in bfloat16."""
-    # cuDNN's causal mask starts at the first key, so earlier positions get queries too: of zeros.
-    before = key.shape[2] - query.shape[1]
+    # cuDNN's causal mask starts at the first key, so earlier positions get queries too: of zeros. Its gradient needs an
+    # even number of positions; no query sees the one that is added at the end.
+    before, odd = key.shape[2] - query.shape[1], key.shape[2] % 2
 
     def kernel(query, key, value):
+        key, value = (jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, odd), (0, 0), (0, 0))) for x in (key, value))
         mixed = jax.nn.dot_product_attention(
-            jnp.pad(query, ((0, 0), (before, 0), (0, 0), (0, 0))),
-            key.swapaxes(1, 2),
-            value.swapaxes(1, 2),
+            jnp.pad(query, ((0, 0), (before, odd), (0, 0), (0, 0))),
+            key,
+            value,
             is_causal=True,
             local_window_size=(window - 1, 0) if window else None,
             implementation=CUDNN,
         )
-        return mixed[:, before:]
+        return mixed[:, before : mixed.shape[1] - odd]
 
     return map_heads(kernel, query, key, value)
 

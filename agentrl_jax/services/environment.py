@@ -96,8 +96,9 @@ class Service:
         strict: a stricter rule of success than `solved`, of the last answer; None if there is none.
         panel: the published test items, which scripted policies play by default; `ValueError` if they are not what they
             were. None if none were published.
-        play_many: plays episodes of a scripted policy (oracle, random or null) without instances, from (policy, items,
-            turns, plays of each, seed), by the rules of AgentGym's server; None if it takes instances.
+        play_many: plays episodes of a scripted policy (oracle, random, null or constant) without instances, from
+            (policy, the action of constant, items, turns, plays of each, seed), by the rules of AgentGym's server; None
+            if it takes instances.
         random_plays: episodes on each item that give the success of random play on the panel with a small error.
     """
 
@@ -123,5 +124,5 @@ class Service:
     table: Callable[[], Any] | None = None
     strict: Callable[[StepResult], bool] | None = None
     panel: Callable[[], Panel] | None = None
-    play_many: Callable[[str, Sequence[int], int, int, int], Outcomes] | None = None
+    play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
     random_plays: int = 1

@@ -73,7 +73,7 @@ def demonstrations(
     prompt: PromptConfig,
     imitation: ImitationConfig,
     context: str,
-) -> tuple[Trajectory, Bool[np.ndarray, "E T"]]:
+) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
     Optimal plans are the shortest ones, found on the host; levels without a plan that fits are skipped. Random plans
@@ -99,7 +99,7 @@ def demonstrations(
         split=splits.of(Split.TRAIN),
     )
     play = jax.jit(functools.partial(demonstrate, batched_env, prompt.max_response_tokens, context=context))
-    imitated = np.arange(prompt.max_turns) >= found.random_turns[:, None]
+    imitated = jnp.arange(prompt.max_turns) >= found.random_turns[:, None]
     return play(key, settings, ids, jnp.asarray(actions)), imitated
 
 
@@ -198,7 +198,13 @@ def _random_plans(
         for _ in range(imitation.levels)
     ]
     tasks = np.repeat(np.arange(len(batched_env.tasks)), imitation.levels)
-    return _Plans(actions, np.zeros(len(tasks), int), tasks, np.full(len(tasks), -1), tuple(task.env_params for task in batched_env.tasks))
+    return _Plans(
+        actions,
+        np.zeros(len(tasks), int),
+        tasks,
+        np.full(len(tasks), -1),
+        tuple(task.env_params for task in batched_env.tasks),
+    )
 
 
 def demonstrate(

@@ -8,9 +8,9 @@ import numpy as np
 
 import envs_jax
 from agentrl_jax.config import TaskConfig
-from agentrl_jax.config.schema import PANEL
-from agentrl_jax.errors import UserError
-from envs_jax.babyai import BabyAI
+from agentrl_jax.config.schema import NAMED_LEVELS
+from agentrl_jax.errors import UserError, refusals
+from envs_jax.babyai import BabyAI, items
 from envs_jax.babyai import levels as babyai_levels
 from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import FrozenLake
@@ -27,7 +27,7 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
 
     The board grows to the largest level of a text file. A `.npy` file holds a pack i8[N, H, W], for BabyAI of the shape
     of its own levels; any other file is text, in XSB symbols for Sokoban and the letters S F H G for FrozenLake. The
-    levels `PANEL` are BabyAI's published test items, with AgentGym's own rules.
+    `NAMED_LEVELS` are stored items of BabyAI, with AgentGym's own rules.
 
     Raises:
         UserError: the environment or an option is unknown, or the levels cannot be read or do not fit the environment.
@@ -38,12 +38,13 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
         raise UserError(str(error)) from error
     if not task.levels:
         return env, params
-    if task.levels == PANEL:
+    if task.levels in NAMED_LEVELS:
         if not isinstance(env, BabyAI):
             raise UserError(
-                f"levels is {PANEL}, but {task.env} has no such levels; give a file with levels of {task.env}"
+                f"levels is {task.levels}, but {task.env} has no such levels; give a file with levels of {task.env}"
             )
-        return env.on_panel(params)
+        with refusals():
+            return env.on_items(params, items.named(task.levels))
     file = Path(task.levels)
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a text file with levels or a .npy pack")

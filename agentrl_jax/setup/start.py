@@ -1,7 +1,6 @@
 """Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from agentrl_jax.config import Config, rates
@@ -49,7 +48,7 @@ def demonstration_rows(
             batched_env, splits, key, prompt=config.prompt, imitation=config.imitation, context=context
         )
     rows = pack_trajectories(trajectory, context, config.rollout.context_tokens)
-    rows = rows.replace(response_mask=rows.response_mask & jnp.asarray(imitated)[rows.episode[:, None], rows.turn])
+    rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
     return rows, level_ids(trajectory)
 
 

@@ -5,11 +5,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from envs_jax.babyai import items
-from envs_jax.babyai.env import BabyAI, BabyAIParams
+from envs_jax.babyai.env import BabyAI, BabyAIParams, PrimitiveBabyAI
 from envs_jax.babyai.generator import NAMES, make_generator, shape_of
 from envs_jax.babyai.state import BabyAIState
 
-__all__ = ["NAMES", "TAGS", "BabyAI", "BabyAIParams", "BabyAIState", "make_babyai"]
+__all__ = ["NAMES", "TAGS", "BabyAI", "BabyAIParams", "BabyAIState", "PrimitiveBabyAI", "make_babyai"]
+
+ACTIONS = {"macro": BabyAI, "primitive": PrimitiveBabyAI}
+"""Environments by the kind of their actions."""
 
 
 def make_babyai(
@@ -17,17 +20,25 @@ def make_babyai(
     mode: str = "intended",
     objects_shown: int | None = None,
     goal: str = "first",
+    actions: str = "macro",
 ) -> tuple[BabyAI, BabyAIParams]:
     """Makes a BabyAI whose levels are generated on the device, each of one of the numbers with the same probability.
 
-    The numbers are 1 to 40, also as text such as "1-11,19"; by default the eighteen of AgentGym-RL's items. For the
-    other options see `BabyAI`. Raises a `ValueError` for options that are not usable.
+    The numbers are 1 to 40, also as text such as "1-11,19"; by default the eighteen of AgentGym-RL's items. `actions`
+    are AgentGym's ("macro") or MiniGrid's ("primitive", only with the mode "intended"). For the other options see
+    `BabyAI`. Raises a `ValueError` for options that are not usable.
     """
     numbers = _numbers(numbers) if isinstance(numbers, str) else tuple(numbers)
     if not numbers or any(number not in NAMES for number in numbers) or len(set(numbers)) < len(numbers):
         raise ValueError(f"numbers is {list(numbers)}; expected different numbers of levels from 1 to {len(NAMES)}")
+    if actions not in ACTIONS:
+        raise ValueError(f"actions is {actions!r}; expected one of {', '.join(ACTIONS)}")
+    if actions == "primitive" and mode != "intended":
+        raise ValueError(f"actions is primitive, which AgentGym does not have, but mode is {mode!r}; use intended")
     shape = shape_of(numbers)
-    env = BabyAI(shape, make_generator(numbers, shape, upstream=mode == "upstream"), mode, objects_shown, goal)
+    env = ACTIONS[actions](
+        shape, make_generator(numbers, shape, upstream=mode == "upstream"), mode, objects_shown, goal
+    )
     return env, env.default_params
 
 

@@ -57,9 +57,9 @@ def plan(
 def plan_after_random(
     env: BabyAI, params: Any, levels: Int8[np.ndarray, "N H W"], limit: int, most: int, key: Key[Array, ""]
 ) -> list[tuple[Int32[np.ndarray, " R"], Int32[np.ndarray, " L"]] | None]:
-    """Returns R random listed actions, uniformly 0 to `most`, and a shortest plan from there; at most `limit` together."""
+    """Returns up to `most` random listed actions and a shortest plan after them; at most `limit` actions together."""
     count_key, play_key = jax.random.split(key)
-    counts = jax.random.randint(count_key, len(levels), 0, most + 1)
+    counts = jax.random.randint(count_key, (len(levels),), 0, most + 1)
     first = np.asarray(
         random_actions(env, params, jnp.asarray(levels), jax.random.split(play_key, len(levels)), counts, most)
     )

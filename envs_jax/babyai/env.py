@@ -83,10 +83,10 @@ class BabyAI(TextEnvironment):
         self.pieces = text.PIECES
         self.piece_limits = text.piece_limits(self.objects_shown, shape.clauses)
 
-    def on_panel(self, params: BabyAIParams) -> tuple["BabyAI", BabyAIParams]:
-        """Returns this environment on AgentGym-RL's 90 test items, with AgentGym's own rules and the same text."""
+    def on_items(self, params: BabyAIParams, indices: tuple[int, ...]) -> tuple["BabyAI", BabyAIParams]:
+        """Returns this environment on stored items, with AgentGym's own rules and the same text."""
         env = BabyAI(items.SHAPE, None, "upstream", self.objects_shown, self.goal)
-        return env, params.replace(levels=jnp.asarray(items.load(items.panel())))
+        return env, params.replace(levels=jnp.asarray(items.load(indices)))
 
     @property
     def default_params(self) -> BabyAIParams:
@@ -145,11 +145,9 @@ class BabyAI(TextEnvironment):
     ) -> tuple[Int8[Array, "7 7"], BabyAIState, Float[Array, ""], Bool[Array, ""], dict[str, jax.Array]]:
         """Takes one action; see the class for the rules."""
         active = ~self.is_done(state, params)
-        macro = macros.resolve(state.world, state.seen, action)
+        macro, code = self._resolve(state, action)
         runs = macro.possible & (macro.length > 0) & active
         moved = self._run(state, macro, runs)
-        code = jnp.where(macro.possible, text.NO_CHANGE, text.refusal(state.world, state.seen, action))
-        code = jnp.where(action == macros.CHECK, text.CHECKED, code)
         answered = state.replace(
             notice=Notice(code=code.astype(jnp.int32), action=action.astype(jnp.int32)),
             reward=state.reward if self.upstream else jnp.float32(0),
@@ -166,6 +164,16 @@ class BabyAI(TextEnvironment):
             "no_layout": after.no_layout,
         }
         return after.view, after, reward, after.terminated, info
+
+    def candidates(self, state: BabyAIState) -> Int32[Array, " A"]:
+        """Returns the ids of the listed actions but "check available actions", with `macros.UNKNOWN` between them."""
+        return macros.listed_ids(macros.listed(state.world, state.seen), state.seen)
+
+    def _resolve(self, state: BabyAIState, action: Int[Array, ""]) -> tuple[macros.Macro, Int[Array, ""]]:
+        """The primitive actions of an action, and the code of the answer if none is taken."""
+        macro = macros.resolve(state.world, state.seen, action)
+        code = jnp.where(macro.possible, text.NO_CHANGE, text.refusal(state.world, state.seen, action))
+        return macro, jnp.where(action == macros.CHECK, text.CHECKED, code)
 
     def _run(self, state: BabyAIState, macro: macros.Macro, runs: Bool[Array, ""]) -> BabyAIState:
         """Takes the primitive actions, until the view does not change."""
@@ -200,7 +208,8 @@ class BabyAI(TextEnvironment):
     def describe(self, state: BabyAIState, params: Any) -> Int32[Array, " P"]:
         """Returns the text as piece ids, with `NO_PIECE` between them."""
         shows_goal = (state.time == 0) | (self.goal == "always")
-        return text.describe(state, shows_goal, self.shape.clauses, upstream=self.upstream)
+        options = {"upstream": self.upstream, "lists_actions": not self.lists_actions}
+        return text.describe(state, shows_goal, self.shape.clauses, **options)
 
     def success(self, state: BabyAIState, params: Any) -> Bool[Array, ""]:
         """Returns whether the mission is fulfilled; in the mode "upstream", whether the score is above 0."""
@@ -251,3 +260,33 @@ def _walk(
 
 def _where(rows: Bool[Array, " B"], new: Any, old: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
+
+
+class PrimitiveBabyAI(BabyAI):
+    """BabyAI with MiniGrid's seven actions, by their ids there, and AgentGym's text without the list of actions.
+
+    An action that does not change anything counts and is answered with the observation. Reward, success and ends are
+    those of the mode "intended", which are MiniGrid's own; by default an episode has at most 128 actions.
+    """
+
+    lists_actions = True
+    instruction = text.PRIMITIVE_INSTRUCTION
+    actions = ("turn left", "turn right", "move forward", "pickup", "drop", "toggle", "done")
+
+    def on_items(self, params: BabyAIParams, indices: tuple[int, ...]) -> tuple[BabyAI, BabyAIParams]:
+        """Raises a `ValueError`: items are played by AgentGym's rules."""
+        raise ValueError("AgentGym's items are played with its actions, but actions is primitive; use macro")
+
+    @property
+    def default_params(self) -> BabyAIParams:
+        """At most 128 actions; generated levels."""
+        return super().default_params.replace(max_steps_in_episode=jnp.int32(128))
+
+    def candidates(self, state: BabyAIState) -> Int32[Array, " A"]:
+        """Returns the ids of all actions but "done", which does nothing."""
+        return jnp.arange(len(self.actions) - 1, dtype=jnp.int32)
+
+    def _resolve(self, state: BabyAIState, action: Int[Array, ""]) -> tuple[macros.Macro, Int[Array, ""]]:
+        known = (action >= 0) & (action < len(self.actions))
+        macro = macros.Macro(known, action.astype(jnp.int8)[None], jnp.int32(1))
+        return macro, jnp.where(action == macros.NO_ACTION, text.NO_CHANGE, text.NOT_RECOGNIZED)

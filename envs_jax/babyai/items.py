@@ -44,6 +44,16 @@ def panel() -> tuple[int, ...]:
     return tuple(index for index in range(1804, 2004) if number_of(index) in NUMBERS)
 
 
+def others() -> tuple[int, ...]:
+    """Returns the stored items of the 22 levels that AgentGym-RL does not use: seeds 0 to 22 of each."""
+    return tuple(index for index in stored_indices() if number_of(index) not in NUMBERS)
+
+
+def named(name: str) -> tuple[int, ...]:
+    """Returns `panel()` or, by the name "other-levels", `others()`."""
+    return {"panel": panel, "other-levels": others}[name]()
+
+
 def panel_hashes() -> UInt32[np.ndarray, "90 2"]:
     """Returns `levels.hash_level` of the levels of `panel()`, so that no run trains on one."""
     return _stored()[2]

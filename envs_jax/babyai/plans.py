@@ -20,7 +20,7 @@ from envs_jax.babyai import items, macros
 from envs_jax.babyai.codes import ANY, BOX, COLORS, KEY, PICK_UP, PUT_NEXT
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.levels import Shape, decode
-from envs_jax.babyai.policies import listed_actions, random_policy
+from envs_jax.babyai.policies import random_policy
 from envs_jax.babyai.search import shortest_plans
 
 FILE = Path(__file__).with_name("plans.json")
@@ -95,7 +95,7 @@ def replay(
 
         def step(carry: tuple[Any, jax.Array], given: tuple[jax.Array, ...]) -> tuple[tuple[Any, jax.Array], None]:
             (state, strict), (key, action) = carry, given
-            action = jnp.where(action == RANDOM, random_policy(key, listed_actions(state)), action)
+            action = jnp.where(action == RANDOM, random_policy(key, env.candidates(state)), action)
             _, state, _, _, info = env.step_env(key, state, action, params)
             return (state, strict | info["strict_success"]), None
 

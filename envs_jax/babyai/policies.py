@@ -1,4 +1,4 @@
-"""Play without a model: which actions are listed, and whole episodes of simple policies, compiled.
+"""Play without a model: whole episodes of simple policies, compiled.
 
 Shapes: `N` levels, `R` plays of each, `A` listed actions.
 """
@@ -11,33 +11,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int8, Int32, Key
 
-from envs_jax.babyai import macros
 from envs_jax.babyai.env import BabyAI
-from envs_jax.babyai.state import BabyAIState
 
 Policy = Callable[[Key[Array, ""], Int32[Array, " A"]], Int[Array, ""]]
-"""(key, listed actions, with `macros.UNKNOWN` between them) -> an action."""
-
-
-def listed_actions(state: BabyAIState) -> Int32[Array, " A"]:
-    """Returns the ids of the listed actions but "check available actions", with `macros.UNKNOWN` between them."""
-    return macros.listed_ids(macros.listed(state.world, state.seen), state.seen)
+"""(key, listed actions, padded with negative ids) -> an action."""
 
 
 def random_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
     """Takes one of the listed actions, each with the same probability."""
     count = jnp.cumsum(listed >= 0)
     return listed[jnp.argmax(count == 1 + jax.random.randint(key, (), 0, count[-1]))]
-
-
-def null_policy(key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
-    """Names no action."""
-    return jnp.int32(macros.UNKNOWN)
-
-
-def constant_policy(action: int, key: Key[Array, ""], listed: Int32[Array, " A"]) -> Int[Array, ""]:
-    """Takes the same action always."""
-    return jnp.int32(action)
 
 
 @functools.partial(jax.jit, static_argnames=("env", "policy", "rounds"))
@@ -55,7 +38,7 @@ def play(
 
         def step(carry: tuple[Any, jax.Array], key: jax.Array) -> tuple[tuple[Any, jax.Array], None]:
             state, strict = carry
-            action = policy(key, listed_actions(state))
+            action = policy(key, env.candidates(state))
             _, state, _, _, info = env.step_env(key, state, action, params)
             return (state, strict | info["strict_success"]), None
 
@@ -67,7 +50,12 @@ def play(
 
 @functools.partial(jax.jit, static_argnames=("env", "most"))
 def random_actions(
-    env: BabyAI, params: Any, levels: Int8[Array, "N H W"], keys: Key[Array, " N"], counts: Int32[Array, " N"], most: int
+    env: BabyAI,
+    params: Any,
+    levels: Int8[Array, "N H W"],
+    keys: Key[Array, " N"],
+    counts: Int32[Array, " N"],
+    most: int,
 ) -> Int32[Array, "N most"]:
     """Returns the first `counts` actions of `random_policy` on each level, at most `most`, padded with -1.
 
@@ -80,7 +68,7 @@ def random_actions(
 
         def step(state: Any, numbered: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
             number, key = numbered
-            action = random_policy(key, listed_actions(state))
+            action = random_policy(key, env.candidates(state))
             action = jnp.where((number < count) & ~env.is_done(state, params), action, -1)
             _, after, *_ = env.step_env(key, state, action, params)
             return jax.tree.map(lambda new, old: jnp.where(action >= 0, new, old), after, state), action

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int32
 
 from envs_jax.babyai.env import BabyAI
-from envs_jax.babyai.policies import listed_actions
 
 BATCH = 2048
 """Transitions that are computed at a time."""
@@ -151,7 +150,7 @@ def _start(env: BabyAI, params: Any, levels: jax.Array, first: jax.Array) -> Any
 
 @functools.partial(jax.jit, static_argnums=0)
 def _list(env: BabyAI, params: Any, states: Any) -> jax.Array:
-    return jax.vmap(listed_actions)(states)
+    return jax.vmap(env.candidates)(states)
 
 
 @functools.partial(jax.jit, static_argnums=0)

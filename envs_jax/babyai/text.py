@@ -36,6 +36,12 @@ INSTRUCTION = (
     "door opens if you carry the key of its color. You can carry one thing at a time."
 )
 
+PRIMITIVE_INSTRUCTION = (
+    "You are in a building of rooms, and you are given a goal. Each round you see what is in front of you. Pick up, "
+    "drop and toggle act on the place right in front of you. Toggling opens or closes a door; a locked door opens if "
+    "you carry the key of its color. You can carry one thing at a time."
+)
+
 (
     SEEN,
     NOT_RECOGNIZED,
@@ -155,10 +161,12 @@ def piece_limits(most: int, clauses: int) -> tuple[int, ...]:
     return tuple(limits.tolist())
 
 
-def describe(state: BabyAIState, shows_goal: Bool[Array, ""], clauses: int, *, upstream: bool) -> Int32[Array, " P"]:
+def describe(
+    state: BabyAIState, shows_goal: Bool[Array, ""], clauses: int, *, upstream: bool, lists_actions: bool = True
+) -> Int32[Array, " P"]:
     """Returns the pieces of what the agent is shown, with `NO_PIECE` between them.
 
-    The goal, if it is shown, has up to `clauses` clauses.
+    The goal, if it is shown, has up to `clauses` clauses. The actions are listed at the end with `lists_actions`.
     With `upstream`, a number in two answers is what AgentGym prints there, the counts of the doors in view.
     """
     world, notice = state.world, state.notice
@@ -173,7 +181,7 @@ def describe(state: BabyAIState, shows_goal: Bool[Array, ""], clauses: int, *, u
         jnp.pad(ids, (0, size - len(ids)), constant_values=NO_PIECE) for ids in (answer, observation)
     )
     body = jnp.where(notice.code == SEEN, observation, answer)
-    return jnp.concatenate([goal, body, _list(_P.quoted, can, seen)])
+    return jnp.concatenate([goal, body, *([_list(_P.quoted, can, seen)] if lists_actions else [])])
 
 
 def _show(condition: Bool[Array, "*K"], ids: Int[Array, "*K"] | int) -> Int32[Array, "*K"]:

@@ -1,5 +1,7 @@
 """BabyAI as intended: its contract, its rules where they differ from the original's, and its held-out levels."""
 
+import functools
+
 import babyai_fixtures as recorded
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 import envs_jax
+from envs_jax import registry
 from envs_jax.babyai import codes, items, levels, macros, make_babyai
 from envs_jax.babyai.env import BabyAI
 from envs_jax.babyai.search import shortest_plans
@@ -132,6 +135,10 @@ def test_the_panel_is_the_published_one_and_never_trained_on(env):
     assert len(panel) == 90
     assert items.digest(packed) == items.PANEL_DIGEST
     counts = {name: sum(items.family_of(items.number_of(i)) == name for i in panel) for name in items.FAMILIES}
+    others = items.others()
+    assert len(others) == 22 * 23
+    assert not set(map(items.number_of, others)) & set(items.NUMBERS)
+    assert not set(panel) & set(others)
     assert counts == {"GoTo": 55, "Pickup": 15, "ActionObjDoor": 5, "FindObj": 5, "OneRoom": 5, "SynthLoc": 5}
     np.testing.assert_array_equal(items.panel_hashes(), recorded.panel_hashes())
     assert set(splits_of_levels(env, env.default_params, packed).tolist()) == {Split.TEST}
@@ -186,6 +193,8 @@ def test_packs_are_checked(tmp_path):
         ({"mode": "original"}, "mode is 'original'"),
         ({"goal": "never"}, "goal is 'never'"),
         ({"objects_shown": 0}, "objects_shown is 0"),
+        ({"actions": "all"}, "actions is 'all'; expected one of macro, primitive"),
+        ({"actions": "primitive", "mode": "upstream"}, "actions is primitive, .* but mode is 'upstream'"),
     ],
 )
 def test_options_that_are_not_usable(options, message):
@@ -200,6 +209,26 @@ def test_plans_are_shortest_and_replay(start, step, env):
     for index, plan in zip(indices, plans):
         _, results = follow(start, step, index, [env.actions[action] for action in plan.actions])
         assert [bool(info["success"]) for *_, info in results] == [False] * (len(plan.actions) - 1) + [True]
+
+
+def test_plans_of_primitive_actions_solve_the_level():
+    env, params = envs_jax.make("BabyAI-GoToRedBallNoDists", actions="primitive")
+    assert env.actions[2] == "move forward"
+    assert env.num_actions == 7
+    boards = registry.sample_levels(env, params, jax.random.split(jax.random.key(0), 8))
+    spec = registry.spec("BabyAI-GoToRedBallNoDists")
+    plans = spec.plan(env, params, boards, 30)
+    after = spec.plan_after_random(env, params, boards, 30, 5, jax.random.key(1))
+    step = jax.jit(functools.partial(env.step_env, jax.random.key(0)))
+    for board, plan, (first, rest) in zip(boards, plans, after, strict=True):
+        for actions in (plan, np.concatenate([first, rest])):
+            _, state = env.reset_to_level(board, params)
+            for number, action in enumerate(actions):
+                assert not env.is_done(state, params), number
+                _, state, *_ = step(state, jnp.int32(action), params)
+            assert env.success(state, params)
+    with pytest.raises(ValueError, match="actions is primitive"):
+        env.on_items(params, items.panel())
 
 
 def test_a_search_that_is_given_up_says_so(env):

@@ -67,12 +67,21 @@ def test_a_kernel_computes_the_heads_of_each_device(tensor):
     chex.assert_trees_all_close(jax.jit(mapped)(jnp.float32(1.5), segments, *inputs), expected, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize(("chunk", "window"), [(20, 0), (13, 5)])
-def test_cudnn_is_asked_for_the_same_attention(monkeypatch, chunk, window):
-    """With JAX's own implementation of that function, which takes the same arguments."""
+@pytest.mark.parametrize(("chunk", "length", "window"), [(20, 20, 0), (13, 20, 5), (21, 21, 0), (12, 21, 5)])
+def test_cudnn_is_asked_for_the_same_attention(monkeypatch, chunk, length, window):
+    """With JAX's own implementation of that function, which takes the same arguments; cuDNN refuses odd lengths."""
     monkeypatch.setattr(attention_kernels, "CUDNN", "xla")
-    inputs = random_inputs(2, chunk, 20)
+    lengths, ask = [], jax.nn.dot_product_attention
+
+    def asked(query, key, value, **options):
+        lengths.extend(x.shape[1] for x in (query, key, value))
+        return ask(query, key, value, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", asked)
+    inputs = random_inputs(2, chunk, length)
     assert_equal_to_the_plain_form(attention_kernels.attend_cudnn, inputs, window=window, atol=2e-6)
+    assert lengths
+    assert not any(size % 2 for size in lengths)
 
 
 def test_the_platform_chooses(monkeypatch):

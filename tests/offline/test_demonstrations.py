@@ -87,7 +87,7 @@ def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated()
     trajectory, imitated = found[3]
     assert np.asarray(trajectory.success).all()
     assert not np.asarray(trajectory.turn.format_error)[np.asarray(trajectory.turn_mask)].any()
-    turns, before = np.asarray(trajectory.num_turns), (~imitated).sum(axis=1)
+    turns, before = np.asarray(trajectory.num_turns), np.asarray(~imitated).sum(axis=1)
     assert set(before) == {0, 1, 2}
     assert (turns > before).all()
     actions = np.asarray(trajectory.turn.actions)

@@ -269,8 +269,17 @@ def test_the_panel_by_scripted_policies():
     assert evaluate_scripted("babyai", "oracle")["success"]["mean"] == 1
     nothing = evaluate_scripted("babyai", "null")
     assert nothing["success"]["mean"] == nothing["score"]["mean"] == 0
-    for result in (random, nothing):
+    same = evaluate_scripted("babyai", "constant", action="move forward")
+    assert same["policy"] == "constant move forward"
+    assert 0 < same["success"]["mean"] < 0.3
+    for result in (random, nothing, same):
         assert as_table(result).row_count == 7
+    with pytest.raises(
+        UserError, match="there is no action 'move forwards' in babyai; expected one such as move forward"
+    ):
+        evaluate_scripted("babyai", "constant", action="move forwards")
+    with pytest.raises(UserError, match="--policy is random and --action 'drop'"):
+        evaluate_scripted("babyai", "random", action="drop")
 
 
 def test_scripted_policies_on_a_server(serve):
@@ -279,6 +288,10 @@ def test_scripted_policies_on_a_server(serve):
         policy: evaluate_scripted("babyai", policy, items="1804-1808", plays=2, url=url)
         for policy in ("oracle", "random", "null")
     }
+    same = evaluate_scripted("babyai", "constant", action="move forward", items="1804-1808", url=url)
+    assert (
+        same["success"] == evaluate_scripted("babyai", "constant", action="move forward", items="1804-1808")["success"]
+    )
     assert [found[policy]["success"]["mean"] for policy in ("oracle", "null")] == [1, 0]
     assert found["oracle"]["strict_success"]["mean"] > 0
     assert found["random"]["plays"] == 2

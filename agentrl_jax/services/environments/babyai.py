@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import difflib
 import functools
 import io
 import random
@@ -240,14 +241,19 @@ def oracle(item: int) -> ScriptedPolicy:
     return PlannedPolicy([macros.action_names()[number] for number in _plan(item) or ()], then="turn left")
 
 
-def play_many(policy: str, chosen: Sequence[int], turns: int, plays: int, seed: int) -> Outcomes:
-    """Plays episodes by AgentGym's rules, as on a server with `--compat upstream`, but compiled, many at a time."""
+def play_many(policy: str, action: str, chosen: Sequence[int], turns: int, plays: int, seed: int) -> Outcomes:
+    """Plays episodes by AgentGym's rules, as on a server with `--compat upstream`, but compiled, many at a time.
+
+    Raises:
+        ValueError: the constant action does not exist.
+    """
     env, params = programs(True)[:2]
     levels = np.stack([level_of(item, upstream=True) for item in chosen])
     if policy == "oracle":
         actions = plans.scripts([_plan(item) for item in chosen], turns)
     else:
-        actions = np.full((len(chosen), turns), plans.RANDOM if policy == "random" else macros.UNKNOWN, np.int32)
+        same = {"random": plans.RANDOM, "null": macros.UNKNOWN}.get(policy)
+        actions = np.full((len(chosen), turns), _action_id(action) if same is None else same, np.int32)
     rows = np.repeat(np.arange(len(chosen)), plays)
     keys = jax.random.split(jax.random.key(seed), len(rows))
     found = []
@@ -260,6 +266,14 @@ def play_many(policy: str, chosen: Sequence[int], turns: int, plays: int, seed: 
         np.concatenate(parts)[: len(rows)].reshape(len(chosen), plays) for parts in zip(*found, strict=True)
     )
     return Outcomes(solved, score, strict)
+
+
+def _action_id(name: str) -> int:
+    names = macros.action_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3) or macros.SIMPLE_NAMES[:3]
+        raise ValueError(f"there is no action {name!r} in babyai; expected one such as {', '.join(near)}")
+    return names.index(name)
 
 
 def panel() -> Panel:
