@@ -44,10 +44,11 @@ def evaluate_scripted(
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
-        {mean, low, high, n} over items; score of the same form, of the episodes' last scores, out of
-        `full_score`; strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories. With several plays, each also has
-        `standard_error`, that of the mean on these very items. `panel_digest` names the published test items, if they
-        are played, and `compat` is "upstream" if the rules are those of AgentGym's server.
+        {mean, low, high, n} over items; score of the same form, of the episodes' last scores, out of `full_score`;
+        strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories.
+        With several plays, each also has `standard_error`, that of the mean on these very items. `panel_digest` names
+        the published test items, if they are played, and `compat` is "upstream" if the rules are those of AgentGym's
+        server.
 
     Raises:
         UserError: there is no such service or policy, an item does not exist, or the service fails.
