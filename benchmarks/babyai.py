@@ -1,7 +1,7 @@
 """BabyAI's actions per second, text consumed: compiled, AgentGym's Python wrapper, and navix's primitive steps.
 
     python benchmarks/babyai.py --python minigrid_venv/bin/python --wrapper AgentGym/.../environment.py
-    python benchmarks/babyai.py --curve                       # 1 to 16,384 environments, without the wrapper
+    python benchmarks/babyai.py --curve --figure curve.png    # 1 to 16,384 environments; other sides as above
     python benchmarks/babyai.py --navix-python navix_venv/bin/python
 
 How to make the first environment is told in `tests/envs_jax/babyai/export_fixtures.py`; the second one has the package
@@ -91,7 +91,7 @@ def wrapper(path: str, seconds: float) -> dict[str, float]:
     import random
 
     sys.path.insert(0, str(HERE.parent / "tests" / "envs_jax" / "babyai"))
-    from export_fixtures import load_wrapper
+    from original import load_wrapper
 
     module = load_wrapper(Path(path))
     numbers = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 19, 20, 21, 30, 31, 33, 36)
@@ -151,6 +151,25 @@ def call(python: str, *arguments: str) -> list[dict]:
     return [json.loads(process.communicate()[0].splitlines()[-1]) for process in running]
 
 
+def plot(rates: dict[int, float], others: dict[str, float], path: str) -> None:
+    """Plots actions per second by the number of environments, and other sides as lines."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(list(rates), list(rates.values()), "o-", label="compiled")
+    for number, (name, rate) in enumerate(others.items()):
+        axes.axhline(rate, linestyle="--", color=f"C{number + 1}", label=name)
+    axes.set(xlabel="environments", ylabel="actions a second")
+    axes.set_xscale("log", base=4)
+    axes.set_yscale("log", base=10)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
     """Measures in alternation and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -162,6 +181,7 @@ def main() -> None:
     parser.add_argument("--navix-env", default="Navix-GoToObject-8x8-N2-v0")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--figure", help="file for a figure of the curve")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -191,6 +211,10 @@ def main() -> None:
             row[f"{options.navix_env}, primitive steps"] = side["steps"]
         found.append(row)
         print(json.dumps({name: round(rate, 1) for name, rate in row.items()}), flush=True)
+    if options.figure:
+        rates = {size: found[0][f"compiled, {size} environments"] for size in sizes}
+        others = {name: rate for name, rate in found[0].items() if "core" in name or name.endswith("one process")}
+        plot(rates, others, options.figure)
     first = f"compiled, {sizes[-1]} environments"
     for name in found[0]:
         middle = statistics.median(row[name] for row in found)
