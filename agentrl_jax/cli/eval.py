@@ -51,13 +51,15 @@ class Eval:
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
     """Sampling temperature; default: evaluation.temperature of the run."""
+    samples: int = 1
+    """Sampled episodes of a run on each level; several also give pass@k (one of k succeeds) and pass^k (all do)."""
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
 
 
-_OF_RUN = ("checkpoint", "levels", "temperature")
+_OF_RUN = ("checkpoint", "levels", "samples", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 
 
@@ -80,7 +82,8 @@ def run(command: Eval) -> None:
     from envs_jax.budget import EXACT, optimal_label
 
     options = {
-        name: getattr(command, name) for name in ("checkpoint", "env", "levels", "episodes", "temperature", "seed")
+        name: getattr(command, name)
+        for name in ("checkpoint", "env", "levels", "episodes", "temperature", "samples", "seed")
     }
     result = evaluate_run(command.run, **options, report=lambda line: print(line, file=sys.stderr))
     if command.json:
@@ -99,6 +102,8 @@ def run(command: Eval) -> None:
     for name in ("", "mean", "low", "high", "levels"):
         table.add_column(name, justify="right" if name else "left")
     rows = [(title, result[key]) for key, title in titles.items() if key in result]
+    for key, sign in (("pass_at", "@"), ("pass_all", "^")):
+        rows += [(f"agent, pass{sign}{k}", interval) for k, interval in result.get(key, {}).items() if k != "1"]
     for kind, part in result.get("categories", {}).items():
         rows += [(f"{kind}: {titles[key]}", interval) for key, interval in part.items()]
     for title, interval in rows:

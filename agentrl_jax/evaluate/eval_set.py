@@ -19,7 +19,7 @@ from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.baselines import null_success, success_intervals
 from agentrl_jax.evaluate.seen import learned_levels, seen_levels
-from agentrl_jax.evaluate.statistics import mean_interval, success_interval
+from agentrl_jax.evaluate.statistics import mean_interval, pass_all, pass_at, success_interval
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
 from agentrl_jax.rollout import rng
@@ -90,11 +90,11 @@ class EvalSet:
         split = jnp.asarray(self.levels.split(self.split), jnp.int32)
         return self.settings.replace(temperature=jnp.full(self.chunk, temperature, jnp.float32), split=split)
 
-    def play(self, params: Params, episodes: int, temperature: float) -> Trajectory:
+    def play(self, params: Params, episodes: int, temperature: float, sample: int = 0) -> Trajectory:
         """Plays levels 0 to `episodes` - 1 once each; leaves of the trajectory are NumPy arrays [n, ...].
 
-        An episode does not depend on `episodes`, and a level is the same at every temperature. Episodes whose
-        environment fails are played again.
+        An episode does not depend on `episodes`, and a level is the same at every temperature and in every `sample`,
+        which is another episode on it. Episodes whose environment fails are played again.
 
         Raises:
             UserError: environments failed in all attempts.
@@ -102,7 +102,7 @@ class EvalSet:
         settings = self.settings_at(temperature)
         parts = []
         for first in range(0, episodes, self.chunk):
-            ids = build.evaluation_ids(first, self.chunk, self.task, self.rows)
+            ids = build.evaluation_ids(first, self.chunk, self.task, self.rows, sample=sample)
             dispatch = functools.partial(self.program, params, self.key, ids, settings)
             parts.append(self._retry_failed(dispatch, min(self.chunk, episodes - first)))
         return jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
@@ -160,6 +160,7 @@ def evaluate_run(
     levels: str | None = None,
     episodes: int | None = None,
     temperature: float | None = None,
+    samples: int = 1,
     seed: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -171,22 +172,25 @@ def evaluate_run(
     `env` is the tag of another environment than that of the run's first task; if the run has a task with this tag, its
     options and levels apply; for a run on services it is one of its tags. `levels` is a file with levels, or
     one of `NAMED_LEVELS`, each played once. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace
-    those of the section `evaluation`.
+    those of the section `evaluation`. The sampled agent plays each level `samples` times.
 
     Returns:
-        env, iteration, episodes, seed, temperature; `seen`, from `seen.seen_levels`; `success` and `success_greedy`,
-        each {mean, low, high, n}; `return` (raw, sampled); if known, `random`, `null` and `optimal`, exact on the same
-        levels within the agent's budget, `optimal_is`, see `Baselines`, and `gap_closed`, the share of the difference
-        between random and optimal play that the sampled agent closes; for environments with a stricter rule,
-        `strict_success` and `strict_success_greedy`; for a service with several categories of items, and for
-        `NAMED_LEVELS`, `categories` (families of the panel, or levels) with both successes of each.
+        env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
+        samples) and `success_greedy`, each {mean, low, high, n} with levels as unit; with several samples, `pass_at`
+        and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; `return` (raw, sampled); if
+        known, `random`, `null` and `optimal`, exact on the same levels within the agent's budget, `optimal_is`, see
+        `Baselines`, and `gap_closed`, the share of the difference between random and optimal play that the sampled
+        agent closes; for environments with a stricter rule, `strict_success` and `strict_success_greedy`; for a service
+        with several categories of items, and for `NAMED_LEVELS`, `categories` (families of the panel, or levels) with
+        both successes of each.
 
     Raises:
         UserError: the folder holds no run or no such checkpoint, or the levels cannot be used.
     """
     config = read_config(run)
-    if episodes is not None and episodes < 1:
-        raise UserError(f"--episodes is {episodes}, expected at least 1")
+    for name, number in (("episodes", episodes), ("samples", samples)):
+        if number is not None and number < 1:
+            raise UserError(f"--{name} is {number}, expected at least 1")
     config = config.replace(evaluation=config.evaluation.replace(episodes=episodes or config.evaluation.episodes))
     check_sizes(config)
     if temperature is not None and not temperature > 0:
@@ -206,9 +210,12 @@ def evaluate_run(
         chunk = min(number, config.train.validation_episodes)
         eval_set = dataclasses.replace(eval_set, chunk=chunk, seed=eval_set.seed if seed is None else seed)
         env = config.tasks[0].env if env is None else env
-        report(f"{number} levels of {env}, iteration {policy.iteration}")
-        results = _results(policy, eval_set, number, temperature or config.evaluation.temperature, learned)
-        return {"env": env, "iteration": policy.iteration, "episodes": number, "seed": eval_set.seed} | results
+        times = f", {samples} samples of each" if samples > 1 else ""
+        report(f"{number} levels of {env}{times}, iteration {policy.iteration}")
+        temperature = temperature or config.evaluation.temperature
+        results = _results(policy, eval_set, number, temperature, samples, learned, report)
+        found = {"env": env, "iteration": policy.iteration, "episodes": number, "samples": samples}
+        return found | {"seed": eval_set.seed} | results
 
 
 def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | None:
@@ -232,31 +239,49 @@ def _learned(run: Path, step: int, report: Callable[[str], None]) -> set[str] | 
 
 
 def _results(
-    policy: RunPolicy, eval_set: EvalSet, episodes: int, temperature: float, learned: set[str] | None
+    policy: RunPolicy,
+    eval_set: EvalSet,
+    episodes: int,
+    temperature: float,
+    samples: int,
+    learned: set[str] | None,
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """Plays the levels and returns what `evaluate_run` describes, from `temperature` on."""
     task = eval_set.batched_env.tasks[eval_set.task]
-    sampled = eval_set.play(policy.params, episodes, temperature)
     greedy = eval_set.play(policy.params, episodes, 0.0)
+    solved, strict, returns = [], [], []
+    for sample in range(samples):
+        played = eval_set.play(policy.params, episodes, temperature, sample)
+        solved.append(played.success)
+        returns.append(np.asarray(played.returns, np.float64))
+        strict += [_ever(played, STRICT)] if STRICT in played.turn.info else []
+        if samples > 1:
+            report(f"sample {sample + 1}/{samples}: {played.success.mean():.1%}")
+    success = np.stack(solved, axis=1)
 
     def successes(rows: Any = slice(None)) -> dict[str, Any]:
-        played = {"success": sampled, "success_greedy": greedy}
-        return {name: success_interval(trajectory.success[rows]) for name, trajectory in played.items()}
+        played = {"success": success[rows].mean(axis=1), "success_greedy": greedy.success[rows]}
+        return {name: success_interval(of_levels) for name, of_levels in played.items()}
 
     result = {
         "temperature": temperature,
         **successes(),
-        "return": mean_interval(np.asarray(sampled.returns, np.float64)),
-        "seen": seen_levels(learned, level_ids(sampled), eval_set.levels, task, eval_set.boards(episodes)),
+        "return": mean_interval(np.mean(returns, axis=0)),
+        "seen": seen_levels(learned, level_ids(greedy), eval_set.levels, task, eval_set.boards(episodes)),
     }
-    if STRICT in sampled.turn.info:
-        strict = {"strict_success": sampled, "strict_success_greedy": greedy}
-        result |= {name: success_interval(_ever(played, STRICT)) for name, played in strict.items()}
+    if samples > 1:
+        numbers = sorted({*(2**power for power in range(samples.bit_length())), samples})
+        for name, probability in (("pass_at", pass_at), ("pass_all", pass_all)):
+            result[name] = {str(k): success_interval(probability(success, k)) for k in numbers}
+    if strict:
+        of_levels = {"strict_success": np.mean(strict, axis=0), "strict_success_greedy": _ever(greedy, STRICT)}
+        result |= {name: success_interval(x) for name, x in of_levels.items()}
     known = eval_set.baselines(episodes)
     if known is not None:
         result |= success_intervals(known) | {"optimal_is": known.optimal_is}
         gap = known.optimal.mean() - known.random.mean()
-        result["gap_closed"] = float((sampled.success.mean() - known.random.mean()) / gap) if gap > 0 else None
+        result["gap_closed"] = float((success.mean() - known.random.mean()) / gap) if gap > 0 else None
     if eval_set.categories is not None:
         of_level = np.array(eval_set.categories[:episodes])
         result["categories"] = {name: successes(of_level == name) for name in sorted(set(of_level.tolist()))}

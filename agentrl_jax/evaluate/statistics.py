@@ -53,6 +53,41 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
     return {"mean": difference, "low": low, "high": high, "n": n}
 
 
+def pass_at(x: ArrayLike, k: int) -> np.ndarray:
+    """The probability that at least one of k samples of an item succeeds, f64[n]: 1 - C(n - c, k) / C(n, k).
+
+    `x` bool[n items, m samples] are outcomes, and c is an item's number of successes; without bias for k <= m (Chen et
+    al. 2021, arXiv 2107.03374). Raises a `ValueError` for another shape or k.
+    """
+    outcomes = _samples(x, k)
+    return 1.0 - _all_of((~outcomes).sum(axis=1), outcomes.shape[1], k)
+
+
+def pass_all(x: ArrayLike, k: int) -> np.ndarray:
+    """The probability that k samples of an item all succeed, f64[n]: C(c, k) / C(n, k) (Yao et al. 2024, tau-bench).
+
+    Arguments as in `pass_at`.
+    """
+    outcomes = _samples(x, k)
+    return _all_of(outcomes.sum(axis=1), outcomes.shape[1], k)
+
+
+def _all_of(count: np.ndarray, samples: int, k: int) -> np.ndarray:
+    """The probability that k of the samples, drawn without replacement, are all among `count` of them."""
+    factors = (count[:, None] - np.arange(k)) / (samples - np.arange(k))
+    return np.prod(np.clip(factors, 0.0, None), axis=1)
+
+
+def _samples(x: ArrayLike, k: int) -> np.ndarray:
+    outcomes = np.asarray(x)
+    if outcomes.ndim != 2 or outcomes.dtype != bool or not outcomes.size or not 1 <= k <= outcomes.shape[1]:
+        raise ValueError(
+            f"x has shape {outcomes.shape} and type {outcomes.dtype}, and k is {k}; expected bool [items, samples], at "
+            "least one item and k samples"
+        )
+    return outcomes
+
+
 def crossed_interval(x: ArrayLike, *, level: float = 0.95, num_resamples: int = 4000) -> dict[str, float | int]:
     """The mean over seeds and levels, both taken as samples, with a confidence interval; `n` is the number of seeds.
 

@@ -264,11 +264,16 @@ def training_ids(config: Config) -> EpisodeIds:
     )
 
 
-def evaluation_ids(first: int, episodes: int, task: int, rows: np.ndarray | None = None) -> EpisodeIds:
-    """Ids of a task's episodes from `first` on, one per level: sampled levels, or `rows` i[.] of the task's pack."""
+def evaluation_ids(
+    first: int, episodes: int, task: int, rows: np.ndarray | None = None, *, sample: int = 0
+) -> EpisodeIds:
+    """Ids of a task's episodes from `first` on, one per level: sampled levels, or `rows` i[.] of the task's pack.
+
+    Every `sample` is another episode on the same levels.
+    """
     number = first + np.arange(episodes)
     level = np.full(episodes, -1) if rows is None else rows[number % len(rows)]
-    return episode_ids(group=number, member=np.zeros(episodes), task=np.full(episodes, task), level=level)
+    return episode_ids(group=number, member=np.full(episodes, sample), task=np.full(episodes, task), level=level)
 
 
 def episode_ids(*, group: Any, member: Any, task: Any, level: Any) -> EpisodeIds:

@@ -97,6 +97,29 @@ def test_sokoban_levels_from_a_file(finished, tmp_path):
     assert evaluate(finished.folder, "--levels", str(file)) == result
 
 
+def test_samples_are_other_episodes_on_the_same_levels(finished):
+    """The first of several samples is the only one of a plain evaluation; greedy play stays the same."""
+    words = ("--env", "FrozenLake", "--episodes", "8")
+    one, several = evaluate(finished.folder, *words), evaluate(finished.folder, *words, "--samples", "3")
+    assert (one["samples"], several["samples"]) == (1, 3)
+    assert "pass_at" not in one
+    for name in ("success_greedy", "random", "optimal", "seen"):
+        assert one[name] == several[name]
+    assert several["success"]["n"] == 8
+    assert list(several["pass_at"]) == list(several["pass_all"]) == ["1", "2", "3"]
+    for table in ("pass_at", "pass_all"):
+        assert several[table]["1"]["mean"] == pytest.approx(several["success"]["mean"])
+    rising, falling = ([several[table][k]["mean"] for k in "123"] for table in ("pass_at", "pass_all"))
+    assert rising == sorted(rising)
+    assert falling == sorted(falling, reverse=True)
+    assert rising[-1] > falling[-1]
+    code, out, _ = tiny_run.command("eval", str(finished.folder), *words, "--samples", "2")
+    assert code == 0
+    assert "agent, pass@2" in out
+    assert "agent, pass^2" in out
+    assert "expected at least 1" in refused(finished.folder, "--samples", "0")
+
+
 def test_lakes_from_a_file(finished, tmp_path):
     file = tmp_path / "lakes.txt"
     file.write_text(LAKES)

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from agentrl_jax.evaluate.statistics import crossed_interval, mean_interval, paired_interval, success_interval
+from agentrl_jax.evaluate.statistics import (
+    crossed_interval,
+    mean_interval,
+    paired_interval,
+    pass_all,
+    pass_at,
+    success_interval,
+)
 
 Z = stats.norm.ppf(0.975)
 
@@ -142,3 +149,24 @@ def test_crossed_interval_is_that_of_seeds_where_levels_agree():
 def test_crossed_interval_refuses_other_shapes(x):
     with pytest.raises(ValueError, match=r"expected finite outcomes \[seeds, levels\]"):
         crossed_interval(x)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 6])
+def test_pass_at_and_pass_all_are_means_over_all_choices_of_samples(k):
+    """Every subset of k of the six samples counts once."""
+    outcomes = np.random.default_rng(0).random((20, 6)) < np.linspace(0, 1, 20)[:, None]
+    chosen = [outcomes[:, list(subset)] for subset in itertools.combinations(range(6), k)]
+    np.testing.assert_allclose(pass_at(outcomes, k), np.mean([part.any(axis=1) for part in chosen], axis=0))
+    np.testing.assert_allclose(pass_all(outcomes, k), np.mean([part.all(axis=1) for part in chosen], axis=0))
+
+
+def test_pass_at_many_samples_does_not_overflow():
+    outcomes = np.arange(4000)[None] < 3
+    assert pass_at(outcomes, 2000)[0] == pytest.approx(1 - 2000 / 4000 * 1999 / 3999 * 1998 / 3998)
+    assert pass_all(outcomes, 4) == 0
+
+
+@pytest.mark.parametrize(("x", "k"), [([[True]], 2), ([[True]], 0), ([True], 1), ([[1.0]], 1), ([], 1)])
+def test_samples_that_cannot_be_counted(x, k):
+    with pytest.raises(ValueError, match="expected bool"):
+        pass_at(x, k)
