@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -55,11 +55,13 @@ class Eval:
     """Sampled episodes of a run on each level; several also give pass@k (one of k succeeds) and pass^k (all do)."""
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
+    against: str | None = None
+    """Folder of another run that plays the same levels; the differences have intervals with the levels as pairs."""
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
 
 
-_OF_RUN = ("checkpoint", "levels", "samples", "temperature")
+_OF_RUN = ("against", "checkpoint", "levels", "samples", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 
 
@@ -77,18 +79,38 @@ def run(command: Eval) -> None:
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
+    from agentrl_jax.evaluate.against import evaluate_against
     from agentrl_jax.evaluate.eval_set import evaluate_run
-    from agentrl_jax.runs.live import levels_line
-    from envs_jax.budget import EXACT, optimal_label
 
     options = {
         name: getattr(command, name)
         for name in ("checkpoint", "env", "levels", "episodes", "temperature", "samples", "seed")
     }
-    result = evaluate_run(command.run, **options, report=lambda line: print(line, file=sys.stderr))
+    options["report"] = lambda line: print(line, file=sys.stderr)
+    if command.against is None:
+        result = evaluate_run(command.run, **options)
+    else:
+        result = evaluate_against(command.run, command.against, **options)
     if command.json:
         print(json.dumps(result, allow_nan=False))
         return
+    if command.against is None:
+        _print_result(result)
+        return
+    for name, kind in ((command.run, "run"), (command.against, "against")):
+        Console().print(f"\n{name}", highlight=False)
+        _print_result(result[kind])
+    for key, how in (("difference", "sampled"), ("difference_greedy", "greedy")):
+        difference = result[key]
+        mean, low, high = (f"{100 * difference[bound]:+.1f}" for bound in ("mean", "low", "high"))
+        line = f"{command.run} over {command.against}, {how}: {mean} points [{low}, {high}], paired over "
+        Console().print(f"{line}{difference['n']} levels", highlight=False)
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    from agentrl_jax.runs.live import levels_line
+    from envs_jax.budget import EXACT, optimal_label
+
     titles = {
         "success": "agent, sampled",
         "success_greedy": "agent, greedy",

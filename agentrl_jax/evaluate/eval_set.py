@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -182,7 +183,8 @@ def evaluate_run(
         `Baselines`, and `gap_closed`, the share of the difference between random and optimal play that the sampled
         agent closes; for environments with a stricter rule, `strict_success` and `strict_success_greedy`; for a service
         with several categories of items, and for `NAMED_LEVELS`, `categories` (families of the panel, or levels) with
-        both successes of each.
+        both successes of each; `outcomes`, both successes level by level, and `levels_digest`, SHA-256 of the hashes
+        of the levels' first states.
 
     Raises:
         UserError: the folder holds no run or no such checkpoint, or the levels cannot be used.
@@ -250,6 +252,7 @@ def _results(
     """Plays the levels and returns what `evaluate_run` describes, from `temperature` on."""
     task = eval_set.batched_env.tasks[eval_set.task]
     greedy = eval_set.play(policy.params, episodes, 0.0)
+    ids = level_ids(greedy)
     solved, strict, returns = [], [], []
     for sample in range(samples):
         played = eval_set.play(policy.params, episodes, temperature, sample)
@@ -268,7 +271,9 @@ def _results(
         "temperature": temperature,
         **successes(),
         "return": mean_interval(np.mean(returns, axis=0)),
-        "seen": seen_levels(learned, level_ids(greedy), eval_set.levels, task, eval_set.boards(episodes)),
+        "outcomes": {"success": success.mean(axis=1).tolist(), "success_greedy": greedy.success.astype(float).tolist()},
+        "levels_digest": hashlib.sha256("".join(ids).encode()).hexdigest(),
+        "seen": seen_levels(learned, ids, eval_set.levels, task, eval_set.boards(episodes)),
     }
     if samples > 1:
         numbers = sorted({*(2**power for power in range(samples.bit_length())), samples})

@@ -120,6 +120,30 @@ def test_samples_are_other_episodes_on_the_same_levels(finished):
     assert "expected at least 1" in refused(finished.folder, "--samples", "0")
 
 
+def test_two_runs_are_compared_level_by_level(finished, tmp_path):
+    words = ("--env", "FrozenLake", "--episodes", "8")
+    plain = evaluate(finished.folder, *words)
+    result = evaluate(finished.folder, *words, "--against", str(finished.folder))
+    assert result["run"] == result["against"] == plain
+    assert len(plain["outcomes"]["success_greedy"]) == 8
+    assert np.mean(plain["outcomes"]["success"]) == plain["success"]["mean"]
+    for name in ("difference", "difference_greedy"):
+        assert (result[name]["mean"], result[name]["n"]) == (0, 8)
+    code, out, _ = tiny_run.command("eval", str(finished.folder), *words, "--against", str(finished.folder))
+    assert code == 0
+    assert out.count("agent, greedy") == 2
+    assert "greedy: +0.0 points" in " ".join(out.split())
+    other = shutil.copytree(finished.folder, tmp_path / "other")
+    settings = (other / "config.yaml").read_text()
+    before, after = settings.split("env: FrozenLake\n")
+    changed = after.replace("options: {}", "options: {frozen_probability: 0.7}", 1)
+    assert changed != after
+    (other / "config.yaml").write_text(f"{before}env: FrozenLake\n{changed}")
+    code, out, err = tiny_run.command("eval", str(finished.folder), *words, "--against", str(other))
+    assert (code, out) == (2, "")
+    assert "play different levels of FrozenLake" in err.splitlines()[-1]
+
+
 def test_lakes_from_a_file(finished, tmp_path):
     file = tmp_path / "lakes.txt"
     file.write_text(LAKES)

@@ -1,0 +1,44 @@
+"""Two runs on the same levels, level by level."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.evaluate.eval_set import evaluate_run
+from agentrl_jax.evaluate.statistics import paired_interval
+
+COMPARED = ("success", "success_greedy")
+
+
+def evaluate_against(
+    run: str | os.PathLike[str],
+    other: str | os.PathLike[str],
+    *,
+    report: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Evaluates two runs on the same levels with the same seed, samples and temperature, those of the first run.
+
+    `options` are those of `evaluate_run`, for both. Each run keeps its own limits of turns and actions.
+
+    Returns:
+        `run` and `against`, the results of `evaluate_run`; `difference` and `difference_greedy`, first minus second
+        with a paired interval, see `statistics.paired_interval`.
+
+    Raises:
+        UserError: as in `evaluate_run`, or the runs do not play the same levels.
+    """
+    first = evaluate_run(run, **options, report=report)
+    same = {name: first[name] for name in ("env", "episodes", "seed", "temperature")}
+    second = evaluate_run(other, **options | same, report=report)
+    if first["levels_digest"] != second["levels_digest"]:
+        raise UserError(
+            f"{run} and {other} play different levels of {first['env']}: their options or level files differ; name the "
+            "levels with --levels"
+        )
+    results: dict[str, Any] = {"run": first, "against": second}
+    for name in COMPARED:
+        outcomes = (result["outcomes"][name] for result in (first, second))
+        results[name.replace("success", "difference")] = paired_interval(*outcomes)
+    return results
