@@ -270,6 +270,8 @@ def _training(config: Config) -> Iterator[str]:
     imitation, levels, steps = config.imitation, config.imitation.levels, config.imitation.steps
     if (levels > 0) != (steps > 0):
         yield f"imitation.levels is {levels} and imitation.steps is {steps}; set both above 0, or both to 0"
+    if imitation.schedule != "constant" and not steps:
+        yield f"imitation.schedule is {imitation.schedule}, but imitation.steps is 0; leave it out"
     if imitation.noise and not (config.served and imitation.plans == "optimal"):
         yield f"imitation.noise is {imitation.noise:g}, which is for imitation.plans optimal of services; set it to 0"
     if imitation.random_start and (config.served or imitation.plans != "optimal" or not levels):

@@ -252,6 +252,8 @@ class ImitationConfig(Section):
     """Plans per gradient step."""
     lr: NonNegative = 1e-3
     """Learning rate of imitation."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """constant, or linear to 0 at the last step."""
     noise: Decay = 0.0
     """Share of turns with random actions, after which the oracle continues; only the oracle's actions are imitated
     (DART, Laskey et al. 2017, arXiv 1703.09327). For services that know the best action in every state: textcraft."""

@@ -61,6 +61,7 @@ def imitation_steps(
     key: Key[Array, ""],
     steps: Int[Array, ""],
     lr: Float[Array, ""],
+    decay_steps: Float[Array, ""],
     max_grad_norm: Float[Array, ""],
     *,
     batch: int,
@@ -71,7 +72,8 @@ def imitation_steps(
     """Runs gradient steps on the mean cross-entropy of the demonstrated tokens.
 
     Step i reads `batch` rows sampled with `fold_in(key, i)`, where i counts the steps of the whole run, so the result
-    does not depend on how steps are grouped into calls. Gradients are clipped to the global norm `max_grad_norm`.
+    does not depend on how steps are grouped into calls. The learning rate falls linearly from `lr` to 0 in
+    `decay_steps` steps, which may be infinite. Gradients are clipped to the global norm `max_grad_norm`.
 
     Metrics: means over the steps of "imitation/loss" (nats per token) and "imitation/grad_norm"; "imitation/skipped",
     the number of skipped steps (see `apply_gradients`), and "imitation/skipped_in_a_row", the largest number of
@@ -112,7 +114,7 @@ def imitation_steps(
             loss,
             grads,
             tokens=count,
-            lr=lr,
+            lr=lr * jnp.maximum(1 - state.imitation_step / decay_steps, 0),
             critic_lr=jnp.float32(0),
             max_grad_norm=max_grad_norm,
             norm=shards.norm,

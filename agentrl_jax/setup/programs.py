@@ -209,7 +209,7 @@ class Programs:
         return self._keep("mutual_information", program)
 
     def imitation(self, model: ActorCritic, tx: optax.GradientTransformation, *, batch: int):
-        """(state, examples, key, steps, lr, max_grad_norm) -> (state, metrics); donates the state."""
+        """(state, examples, key, steps, lr, decay_steps, max_grad_norm) -> (state, metrics); donates the state."""
         return self._learning("imitation", imitation_steps, model, batch=batch, tx=tx)
 
     def _learning(

@@ -1,6 +1,7 @@
 """Steps before the first iteration: the rows to imitate, notes to the user, and the state that learning starts from."""
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from agentrl_jax.config import Config, rates
@@ -50,6 +51,12 @@ def demonstration_rows(
     rows = pack_trajectories(trajectory, context, config.rollout.context_tokens)
     rows = rows.replace(response_mask=rows.response_mask & imitated[rows.episode[:, None], rows.turn])
     return rows, level_ids(trajectory)
+
+
+def imitation_rates(config: Config) -> tuple[jax.Array, ...]:
+    """Learning rate of imitation, the steps in which it falls to 0, and the largest norm of its gradients."""
+    decay = config.imitation.steps if config.imitation.schedule == "linear" else float("inf")
+    return jnp.float32(config.imitation.lr), jnp.float32(decay), jnp.float32(config.optim.max_grad_norm)
 
 
 def notes(config: Config) -> list[str]:

@@ -122,7 +122,7 @@ class Variants:
         self.imitated = [set(levels) for _, levels in found]
         program = self.programs.imitation(self.model, tx, batch=config.imitation.batch)
         steps = jnp.int32(config.imitation.steps)
-        rates = jnp.float32(config.imitation.lr), jnp.float32(config.optim.max_grad_norm)
+        rates = start.imitation_rates(config)
 
         def imitate(state, per_seed, frozen_params):
             key, rows = per_seed

@@ -37,7 +37,7 @@ def imitate(
         found, batch = packed_examples(rows, batch, parts.programs.shards.count)
         view.note(f"{batch} bins of {found.tokens.shape[1]} tokens a step, about {config.batch} plans or turns")
     program = parts.programs.imitation(parts.model, parts.tx, batch=batch)
-    rates = jnp.float32(config.lr), jnp.float32(parts.config.optim.max_grad_norm)
+    rates = start.imitation_rates(parts.config)
     key = jax.random.fold_in(parts.key, run_keys.IMITATION)
     while (done := int(state.imitation_step)) < config.steps:
         began = time.monotonic()

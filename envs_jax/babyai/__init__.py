@@ -11,6 +11,9 @@ from envs_jax.babyai.state import BabyAIState
 
 __all__ = ["NAMES", "TAGS", "BabyAI", "BabyAIParams", "BabyAIState", "PrimitiveBabyAI", "make_babyai"]
 
+MOST_NUMBERS = 400
+"""Most numbers of levels in a mixture, repeated ones included."""
+
 ACTIONS = {"macro": BabyAI, "primitive": PrimitiveBabyAI}
 """Environments by the kind of their actions."""
 
@@ -24,13 +27,16 @@ def make_babyai(
 ) -> tuple[BabyAI, BabyAIParams]:
     """Makes a BabyAI whose levels are generated on the device, each of one of the numbers with the same probability.
 
-    The numbers are 1 to 40, also as text such as "1-11,19"; by default the eighteen of AgentGym-RL's items. `actions`
+    The numbers are 1 to 40, also as text such as "1-11,19"; by default the eighteen of AgentGym-RL's items. A number
+    that is listed twice is twice as likely. `actions`
     are AgentGym's ("macro") or MiniGrid's ("primitive", only with the mode "intended"). For the other options see
     `BabyAI`. Raises a `ValueError` for options that are not usable.
     """
     numbers = _numbers(numbers) if isinstance(numbers, str) else tuple(numbers)
-    if not numbers or any(number not in NAMES for number in numbers) or len(set(numbers)) < len(numbers):
-        raise ValueError(f"numbers is {list(numbers)}; expected different numbers of levels from 1 to {len(NAMES)}")
+    if not 0 < len(numbers) <= MOST_NUMBERS or any(number not in NAMES for number in numbers):
+        raise ValueError(
+            f"numbers is {list(numbers)}; expected 1 to {MOST_NUMBERS} numbers of levels from 1 to {len(NAMES)}"
+        )
     if actions not in ACTIONS:
         raise ValueError(f"actions is {actions!r}; expected one of {', '.join(ACTIONS)}")
     if actions == "primitive" and mode != "intended":

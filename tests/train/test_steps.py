@@ -42,7 +42,7 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     """Cross-entropy of the demonstrated tokens falls; two devices give the same."""
     tx = states.optimizer(0.9, 0.999, 0.0)
     rows = examples(pack_trajectories(TRAJECTORY, "full"))
-    numbers = (jnp.float32(0.01), jnp.float32(1.0))
+    numbers = (jnp.float32(0.01), jnp.float32(jnp.inf), jnp.float32(1.0))
     program = jax.jit(
         functools.partial(imitation_steps, batch=8, model=MODEL, tx=tx, shards=Shards()),
     )
@@ -62,6 +62,9 @@ def test_imitation_lowers_the_loss_whatever_the_devices():
     spread, metrics = two(start, rows, KEY, jnp.int32(1), *numbers)
     assert metrics["imitation/loss"] == pytest.approx(float(first["imitation/loss"]), rel=1e-5)
     assert int(spread.imitation_step) == 1
+    # The rate has fallen to 0 after one step.
+    stopped, _ = program(early, rows, KEY, jnp.int32(5), numbers[0], jnp.float32(1), numbers[2])
+    assert_close(stopped.params, early.params, 0.0)
 
 
 @pytest.mark.parametrize("context", ["full", "single_turn"])
@@ -80,7 +83,9 @@ def test_packed_rows_are_imitated_alike(context, monkeypatch):
     def everything(rows, size, monkeypatch=monkeypatch):
         monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))
         step = functools.partial(imitation_steps, batch=size, model=MODEL, tx=tx, shards=Shards())
-        return jax.jit(step)(fresh_state(tx=tx), rows, KEY, jnp.int32(1), jnp.float32(0.01), jnp.float32(1.0))
+        return jax.jit(step)(
+            fresh_state(tx=tx), rows, KEY, jnp.int32(1), jnp.float32(0.01), jnp.float32(9), jnp.float32(1.0)
+        )
 
     (one, first), (other, second) = everything(plain, len(plain.tokens)), everything(packed, number)
     assert first["imitation/loss"] == pytest.approx(float(second["imitation/loss"]), rel=1e-5)
