@@ -2,8 +2,7 @@
 
     python benchmarks/attention.py
     python benchmarks/attention.py --lengths 16384 --forms blocks auto --remat full
-
-    python benchmarks/attention.py --here --forms blocks cudnn --lengths 1190 4096 16384  # runs it
+    python benchmarks/attention.py --here --forms blocks cudnn --lengths 1190 4096 16384
 
 Prints the temporaries of the program in GiB. The layer is that of a published model, with bfloat16 activations and f32
 parameters; vocabulary and loss are left out. Forms: `square` has all scores of a row at once, as before there were

@@ -45,8 +45,8 @@ class Eval:
     """Episodes that a scripted policy plays at once."""
     levels: str | None = None
     """File with the levels to play: Sokoban in XSB symbols or FrozenLake maps in S F H G, a blank line between two, or
-    a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on; other-levels: 506 of the 22 levels
-    of BabyAI that it does not use; both by AgentGym's rules."""
+    a .npy pack. panel: the 90 items that AgentGym-RL tests BabyAI on; other-levels: 506 of the 22 levels of BabyAI
+    that it does not use; both by AgentGym's rules."""
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
@@ -79,17 +79,18 @@ def run(command: Eval) -> None:
     if command.env is not None and command.env not in NAMES:
         check_env(command.env, "--env")
     check_level_file(command.levels)
-    from agentrl_jax.evaluate.against import evaluate_against
-    from agentrl_jax.evaluate.eval_set import evaluate_run
-
     options = {
         name: getattr(command, name)
         for name in ("checkpoint", "env", "levels", "episodes", "temperature", "samples", "seed")
     }
     options["report"] = lambda line: print(line, file=sys.stderr)
     if command.against is None:
+        from agentrl_jax.evaluate.eval_set import evaluate_run
+
         result = evaluate_run(command.run, **options)
     else:
+        from agentrl_jax.evaluate.against import evaluate_against
+
         result = evaluate_against(command.run, command.against, **options)
     if command.json:
         print(json.dumps(result, allow_nan=False))

@@ -23,8 +23,8 @@ from agentrl_jax.config.fields import (
 )
 from agentrl_jax.service_names import TEXT_SERVICES
 
-PANEL, OTHER_LEVELS = "panel", "other-levels"
-NAMED_LEVELS = (PANEL, OTHER_LEVELS)
+PANEL = "panel"
+NAMED_LEVELS = (PANEL, "other-levels")
 """In place of a file with levels to evaluate on, stored items of BabyAI: the 90 that AgentGym-RL tests on, and 23 of
 each of the 22 levels that it neither trains nor tests on."""
 
@@ -249,7 +249,7 @@ class ImitationConfig(Section):
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64
-    """Plans per gradient step."""
+    """Plans per gradient step, or turns where the model sees one turn at a time; about so many with algo.packing."""
     lr: NonNegative = 1e-3
     """Learning rate of imitation."""
     schedule: Literal["constant", "linear"] = "constant"

@@ -8,7 +8,8 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.eval_set import evaluate_run
 from agentrl_jax.evaluate.statistics import paired_interval
 
-COMPARED = ("success", "success_greedy")
+DIFFERENCES = {"difference": "success", "difference_greedy": "success_greedy"}
+"""Names of the differences, and the outcomes that they compare."""
 
 
 def evaluate_against(
@@ -38,7 +39,6 @@ def evaluate_against(
             "levels with --levels"
         )
     results: dict[str, Any] = {"run": first, "against": second}
-    for name in COMPARED:
-        outcomes = (result["outcomes"][name] for result in (first, second))
-        results[name.replace("success", "difference")] = paired_interval(*outcomes)
+    for name, outcome in DIFFERENCES.items():
+        results[name] = paired_interval(first["outcomes"][outcome], second["outcomes"][outcome])
     return results

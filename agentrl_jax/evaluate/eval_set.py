@@ -327,7 +327,7 @@ def _load(
     task_levels = level_splits(batched_env).tasks[0]
     categories = None if services is None else services.categories([batched_env.levels(0)])
     if levels in NAMED_LEVELS:
-        numbers = [babyai_items.number_of(item) for item in babyai_items.named(levels)]
+        numbers = [babyai_items.number_of(item) for item in babyai_items.NAMED[levels]()]
         categories = [babyai_items.family_of(n) if levels == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
     if levels == PANEL:
         # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).

@@ -56,7 +56,9 @@ def evaluate_scripted(
     with refusals():
         service = get_service(env)
     if (policy == "constant") != bool(action):
-        raise UserError(f"--policy is {policy} and --action {action!r}; --action is what the policy constant repeats")
+        raise UserError(
+            f"--policy is {policy} and --action {action!r}; give an action with the policy constant, and with no other"
+        )
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random")
     with refusals():

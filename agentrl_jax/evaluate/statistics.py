@@ -54,17 +54,17 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> dict[
 
 
 def pass_at(x: ArrayLike, k: int) -> np.ndarray:
-    """The probability that at least one of k samples of an item succeeds, f64[n]: 1 - C(n - c, k) / C(n, k).
+    """The probability that at least one of k samples of an item succeeds, f64[n]: 1 - C(m - c, k) / C(m, k).
 
-    `x` bool[n items, m samples] are outcomes, and c is an item's number of successes; without bias for k <= m (Chen et
-    al. 2021, arXiv 2107.03374). Raises a `ValueError` for another shape or k.
+    `x` bool[n, m] are the outcomes of n items in m samples, and c is an item's number of successes; without bias for
+    k <= m (Chen et al. 2021, arXiv 2107.03374). Raises a `ValueError` for another shape or k.
     """
     outcomes = _samples(x, k)
     return 1.0 - _all_of((~outcomes).sum(axis=1), outcomes.shape[1], k)
 
 
 def pass_all(x: ArrayLike, k: int) -> np.ndarray:
-    """The probability that k samples of an item all succeed, f64[n]: C(c, k) / C(n, k) (Yao et al. 2024, tau-bench).
+    """The probability that k samples of an item all succeed, f64[n]: C(c, k) / C(m, k) (Yao et al. 2024, tau-bench).
 
     Arguments as in `pass_at`.
     """

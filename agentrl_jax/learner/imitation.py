@@ -42,7 +42,14 @@ def packed_examples(rows: Sequences, batch: int, shards: int) -> tuple[Examples,
     """Packs the rows that have something to imitate into bins, see `learner.bins`.
 
     Also returns the number of bins that hold `batch` rows on average, a multiple of `shards`.
+
+    Raises:
+        ValueError: no row has anything to imitate.
     """
+    if not np.any(rows.response_mask):
+        raise ValueError(
+            f"none of {len(rows.length)} rows has a token to imitate; lower imitation.noise, or raise imitation.levels"
+        )
     rows = jax.tree.map(lambda x: x[np.flatnonzero(np.any(rows.response_mask, axis=1))], rows)
     count, longest = len(rows.length), int(np.max(rows.length))
     capacity = max(longest, LEAST_BIN)

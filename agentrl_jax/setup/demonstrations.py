@@ -152,7 +152,7 @@ def _planner(
             if pair is None:
                 planned.append(None)
                 continue
-            # The plan starts in a turn of its own.
+            # No turn has both random actions and those of the plan.
             first = np.pad(pair[0], (0, -len(pair[0]) % per_turn), constant_values=-1)
             planned.append((len(first) // per_turn, np.concatenate([first, pair[1]])))
         return planned

@@ -44,7 +44,7 @@ def make_env(task: TaskConfig) -> tuple[TextEnvironment, Any]:
                 f"levels is {task.levels}, but {task.env} has no such levels; give a file with levels of {task.env}"
             )
         with refusals():
-            return env.on_items(params, items.named(task.levels))
+            return env.on_items(params, items.NAMED[task.levels]())
     file = Path(task.levels)
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a text file with levels or a .npy pack")

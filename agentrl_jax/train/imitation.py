@@ -34,7 +34,8 @@ def imitate(
         progress.folder.log_levels(0, "imitation", levels)
     found, batch = examples(rows), config.batch
     if parts.config.algo.packing:
-        found, batch = packed_examples(rows, batch, parts.programs.shards.count)
+        with refusals():
+            found, batch = packed_examples(rows, batch, parts.programs.shards.count)
         view.note(f"{batch} bins of {found.tokens.shape[1]} tokens a step, about {config.batch} plans or turns")
     program = parts.programs.imitation(parts.model, parts.tx, batch=batch)
     rates = start.imitation_rates(parts.config)

@@ -28,9 +28,8 @@ def make_babyai(
     """Makes a BabyAI whose levels are generated on the device, each of one of the numbers with the same probability.
 
     The numbers are 1 to 40, also as text such as "1-11,19"; by default the eighteen of AgentGym-RL's items. A number
-    that is listed twice is twice as likely. `actions`
-    are AgentGym's ("macro") or MiniGrid's ("primitive", only with the mode "intended"). For the other options see
-    `BabyAI`. Raises a `ValueError` for options that are not usable.
+    that is listed twice is twice as likely. `actions` are AgentGym's ("macro") or MiniGrid's ("primitive", only with
+    the mode "intended"). For the other options see `BabyAI`. Raises a `ValueError` for options that are not usable.
     """
     numbers = _numbers(numbers) if isinstance(numbers, str) else tuple(numbers)
     if not 0 < len(numbers) <= MOST_NUMBERS or any(number not in NAMES for number in numbers):

@@ -208,8 +208,8 @@ class BabyAI(TextEnvironment):
     def describe(self, state: BabyAIState, params: Any) -> Int32[Array, " P"]:
         """Returns the text as piece ids, with `NO_PIECE` between them."""
         shows_goal = (state.time == 0) | (self.goal == "always")
-        options = {"upstream": self.upstream, "lists_actions": not self.lists_actions}
-        return text.describe(state, shows_goal, self.shape.clauses, **options)
+        clauses, in_text = self.shape.clauses, not self.lists_actions
+        return text.describe(state, shows_goal, clauses, upstream=self.upstream, lists_actions=in_text)
 
     def success(self, state: BabyAIState, params: Any) -> Bool[Array, ""]:
         """Returns whether the mission is fulfilled; in the mode "upstream", whether the score is above 0."""

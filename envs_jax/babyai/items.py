@@ -49,9 +49,8 @@ def others() -> tuple[int, ...]:
     return tuple(index for index in stored_indices() if number_of(index) not in NUMBERS)
 
 
-def named(name: str) -> tuple[int, ...]:
-    """Returns `panel()` or, by the name "other-levels", `others()`."""
-    return {"panel": panel, "other-levels": others}[name]()
+NAMED = {"panel": panel, "other-levels": others}
+"""Sets of items by the name that users give."""
 
 
 def panel_hashes() -> UInt32[np.ndarray, "90 2"]:

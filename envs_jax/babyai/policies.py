@@ -1,6 +1,6 @@
 """Play without a model: whole episodes of simple policies, compiled.
 
-Shapes: `N` levels, `R` plays of each, `A` listed actions.
+Shapes: `N` levels, `A` listed actions.
 """
 
 import functools

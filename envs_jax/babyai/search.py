@@ -2,7 +2,7 @@
 
 The search knows the whole level, an agent does not. Transitions run in batches on the device; the host keeps the nodes.
 
-Shapes: `N` levels, `F` actions before the plan.
+Shapes: `N` levels, `F` actions before the plan, `K` nodes.
 """
 
 import functools
@@ -28,7 +28,7 @@ class Plan(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Nodes of one depth: the states [F, ...], and for each its level, its own number and its parent's."""
+    """Nodes of one depth: the states [K, ...], and for each its level, its own number and its parent's."""
 
     states: Any
     level: np.ndarray

@@ -68,7 +68,7 @@ def test_planners_and_room_are_asked_for():
 
 
 def test_plans_after_random_actions_solve_the_level_and_only_they_are_imitated():
-    """The random turns are part of the episode; the plan begins in a turn of its own."""
+    """The random turns are part of the episode; no turn has both kinds of actions."""
     prompt = PromptConfig(max_turns=6, max_actions_per_turn=2, max_actions=12, max_response_tokens=80)
     tasks = (TaskConfig(env="BabyAI-GoToRedBallNoDists", groups=1, options={"mode": "upstream"}),)
     batched_env = build.build_compiled_env(Config(tasks=tasks, prompt=prompt), load_small())

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from agentrl_jax.config.schema import NAMED_LEVELS
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.scripted import as_table, evaluate_scripted
 from agentrl_jax.services.action_parsing import react_response
@@ -280,6 +281,10 @@ def test_the_panel_by_scripted_policies():
         evaluate_scripted("babyai", "constant", action="move forwards")
     with pytest.raises(UserError, match="--policy is random and --action 'drop'"):
         evaluate_scripted("babyai", "random", action="drop")
+
+
+def test_named_levels_are_sets_of_stored_items():
+    assert tuple(items.NAMED) == NAMED_LEVELS
 
 
 def test_scripted_policies_on_a_server(serve):

@@ -79,6 +79,8 @@ def test_packed_rows_are_imitated_alike(context, monkeypatch):
     assert number == len(packed.tokens) < len(plain.tokens)
     assert int(packed.mask.sum()) == int(plain.mask.sum())
     assert packed_examples(found, len(plain.tokens), 2)[1] % 2 == 0
+    with pytest.raises(ValueError, match="rows has a token to imitate"):
+        packed_examples(found.replace(response_mask=jnp.zeros_like(found.response_mask)), 8, 1)
 
     def everything(rows, size, monkeypatch=monkeypatch):
         monkeypatch.setattr(jax.random, "choice", lambda key, count, shape, p: jnp.arange(count))
