@@ -1,0 +1,175 @@
+"""Recorded rollouts of a run: one file per recorded iteration, ROLLOUTS/ITERATION.npz.
+
+They hold what was sampled and what the learner made of it, token by token, so that `agentrl view` and `agentrl export`
+need neither a checkpoint nor a device. Boards are not stored: the actions and the keys of a run determine them.
+
+Shapes: `R` recorded episodes, `T` turns, `P` prompt tokens, `O` tokens of an observation, `L` tokens of a response, `A`
+actions of one turn.
+"""
+
+import dataclasses
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int32, UInt32
+
+from agentrl_jax.errors import UserError
+from agentrl_jax.io import atomic_write
+
+ROLLOUTS = "rollouts"
+"""Name of the folder in a run's folder."""
+
+VERSION = 1
+_LARGEST = 2**31
+"""Bytes that the arrays of a file may have together when they are read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What the episodes of a file have in common."""
+
+    step: int
+    """The iteration's step in metrics.jsonl, which also counts chunks of imitation."""
+    iteration: int
+    """Number of the iteration, from 1, as in metrics.jsonl."""
+    roll_backs: int
+    """Roll-backs before this iteration; the keys of a run depend on them."""
+    tasks: tuple[str, ...]
+    """Labels of the run's tasks."""
+    group_size: int
+    """Episodes of a group; those of a group are contiguous in the rollout."""
+    episodes: int
+    """Episodes of the rollout, of which the first R are recorded."""
+    horizon: int
+    """Most turns of an episode."""
+    temperature: float
+    """Of sampling."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutRecord:
+    """The first R episodes of the rollout of an iteration."""
+
+    header: Header
+    task: Int32[np.ndarray, " R"]
+    """Index in `header.tasks`."""
+    group: Int32[np.ndarray, " R"]
+    member: Int32[np.ndarray, " R"]
+    level: Int32[np.ndarray, " R"]
+    """Row of the task's level pack, or -1."""
+    prompt: Int32[np.ndarray, "R P"]
+    prompt_length: Int32[np.ndarray, " R"]
+    observation: Int32[np.ndarray, "R T O"]
+    observation_length: Int32[np.ndarray, "R T"]
+    tokens: Int32[np.ndarray, "R T L"]
+    """Sampled tokens of the responses."""
+    length: Int32[np.ndarray, "R T"]
+    """Tokens of each response."""
+    logprob: Float32[np.ndarray, "R T L"]
+    """Log-probability of each token in the rollout, nats."""
+    learner_logprob: Float32[np.ndarray, "R T L"]
+    """The same, computed by the learner before its first step; NaN where it computed none."""
+    entropy: Float32[np.ndarray, "R T L"]
+    """Entropy of the distribution each token was sampled from, nats, by the learner; NaN as above."""
+    advantage: Float32[np.ndarray, "R T L"]
+    """As trained on; 0 for tokens that are not trained."""
+    trained: Bool[np.ndarray, "R T L"]
+    """The token was trained on: it was sampled, and no filter left its episode out."""
+    actions: Int32[np.ndarray, "R T A"]
+    """Executed primitive actions, padded with -1."""
+    reward: Float32[np.ndarray, "R T"]
+    """Sum of the primitive rewards, without penalties."""
+    valid: Bool[np.ndarray, "R T"]
+    """The response has at least one valid action."""
+    format_error: Int32[np.ndarray, "R T"]
+    state_hash: UInt32[np.ndarray, "R T 2"]
+    """Hash of the state before the response."""
+    terminated: Bool[np.ndarray, "R T"]
+    success: Bool[np.ndarray, "R T"]
+    failed: Bool[np.ndarray, "R T"]
+    """The environment raised an error or had no level; the episode is not trained on."""
+    num_turns: Int32[np.ndarray, " R"]
+    truncation: Int32[np.ndarray, " R"]
+    """1 + index in `rollout.trajectory.TRUNCATIONS`; 0 where the episode was not truncated."""
+    overflow: Bool[np.ndarray, " R"]
+    """An observation was cut."""
+    final_observation: Int32[np.ndarray, "R O"]
+    final_observation_length: Int32[np.ndarray, " R"]
+
+    @property
+    def returns(self) -> Float32[np.ndarray, " R"]:
+        """Raw return of each episode."""
+        return self.reward.sum(axis=1, dtype=np.float32)
+
+
+_ARRAYS = tuple(field.name for field in dataclasses.fields(RolloutRecord) if field.name != "header")
+
+
+def record_path(run: str | os.PathLike[str], iteration: int) -> Path:
+    """The file of an iteration of a run."""
+    return Path(run) / ROLLOUTS / f"{iteration:06d}.npz"
+
+
+def recorded_iterations(run: str | os.PathLike[str]) -> list[int]:
+    """The recorded iterations of a run, ascending; empty if it recorded none."""
+    names = (file.stem for file in (Path(run) / ROLLOUTS).glob("*.npz"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def write_record(run: str | os.PathLike[str], record: RolloutRecord) -> Path:
+    """Writes the file of an iteration atomically, and returns its path."""
+    path = record_path(run, record.header.iteration)
+    path.parent.mkdir(exist_ok=True)
+    header = json.dumps({"version": VERSION, **dataclasses.asdict(record.header)}).encode()
+    arrays = {name: getattr(record, name) for name in _ARRAYS}
+    with atomic_write(path, binary=True) as file:
+        np.savez_compressed(file, header=np.frombuffer(header, np.uint8), **arrays)
+    return path
+
+
+def read_record(path: str | os.PathLike[str]) -> RolloutRecord:
+    """Reads a file that `write_record` wrote.
+
+    Raises:
+        UserError: the file is missing, damaged, too large, or of another version.
+    """
+    refused = f"{path}: is no rollout of a run of this version"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > _LARGEST:
+            raise UserError(f"{path}: has {size} bytes of arrays, expected at most {_LARGEST}; record fewer episodes")
+        with np.load(path, allow_pickle=False) as file:
+            found: dict[str, Any] = {name: file[name] for name in ("header", *_ARRAYS)}
+        header = json.loads(found.pop("header").tobytes())
+        if header.pop("version") != VERSION:
+            raise UserError(f"{refused} (version {VERSION}); record it again")
+        record = RolloutRecord(Header(**header | {"tasks": tuple(header["tasks"])}), **found)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; train with train.record_episodes above 0 to record rollouts") from error
+    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+        raise UserError(f"{refused} ({error}); restore a copy, or train the run again") from error
+    if flaw := _flaw(record):
+        raise UserError(f"{refused} ({flaw}); restore a copy, or train the run again")
+    return record
+
+
+def _flaw(record: RolloutRecord) -> str:
+    """Why the arrays do not belong together; empty if they do."""
+    sizes: dict[str, int] = {}
+    for field in dataclasses.fields(RolloutRecord):
+        if field.name == "header":
+            continue
+        array, annotation = getattr(record, field.name), field.type
+        names = annotation.dim_str.split()
+        if array.dtype.name not in annotation.dtypes or array.ndim != len(names):
+            return f"{field.name} is {array.dtype.name}{list(array.shape)}, expected {annotation.dim_str}"
+        for name, size in zip(names, array.shape, strict=True):
+            expected = int(name) if name.isdecimal() else sizes.setdefault(name, size)
+            if size != expected:
+                return f"{field.name} has {size} for {name}, expected {expected}"
+    return ""
