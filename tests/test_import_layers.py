@@ -10,6 +10,8 @@ LAYERS = (
     ("__main__",),
     ("api", "cli"),
     ("studies",),
+    ("viewer",),
+    ("formats",),
     ("train",),
     ("evaluate",),
     ("setup",),
