@@ -14,7 +14,6 @@ from typing import Any
 from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn
 from agentrl_jax.runs.records import to_plain
 
-
 _REPORT_EVERY = 200
 """Episodes between two lines of progress."""
 

@@ -6,13 +6,13 @@ functions.
 
 import datetime
 import re
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn
 from agentrl_jax.runs.records import to_plain
-
 
 _METRICS = {"success": ("accuracy", "stderr"), "return": ("mean", "stderr")}
 """The scores of a sample, and what the log says about each over all samples."""
@@ -69,6 +69,7 @@ def as_log(source: RecordedEpisodes) -> Any:
         config=log.EvalConfig(
             epochs=max(sample.epoch for sample in samples), epochs_reducer=["mean"], turn_limit=header.horizon
         ),
+        packages={"agentrl_jax": package_version("agentrl_jax")},
         metadata={key: getattr(header, key) for key in ("step", "iteration", "roll_backs", "group_size", "episodes")},
         scorers=[{"name": score, "metrics": _definitions(metrics)} for score, metrics in _METRICS.items()],
     )
@@ -143,7 +144,11 @@ def _output(turn: Turn, name: str, limit: int, tokenizer: Any) -> Any:
         content=turn.response, source="generate", model=name, metadata=to_plain(turn.extra | turn.token_numbers)
     )
     logprobs = [
-        model.Logprob(token=tokenizer.decode([token], skip_special=False), logprob=value)
+        model.Logprob(
+            token=tokenizer.decode([token], skip_special=False),
+            logprob=value,
+            bytes=list(tokenizer.token_bytes[token] or b"") or None,  # a token may be a part of a character
+        )
         for token, value in zip(turn.token_ids, turn.logprobs)
     ]
     cut = not turn.ended and len(turn.token_ids) == limit
@@ -155,9 +160,7 @@ def _output(turn: Turn, name: str, limit: int, tokenizer: Any) -> Any:
     return model.ModelOutput(model=name, choices=[choice], usage=usage)
 
 
-def _event(
-    context: list[Any], output: Any, name: str, temperature: float, time: datetime.datetime
-) -> Any:
+def _event(context: list[Any], output: Any, name: str, temperature: float, time: datetime.datetime) -> Any:
     from inspect_ai import event, model
 
     return event.ModelEvent(

@@ -41,7 +41,7 @@ not end, and is cut at the maximum number of tokens."""
 
 def _given(tokenizer, episodes: int, turns: int, most: int) -> Response:
     said = [tokenizer.encode(text.removesuffix("<|end|>")) for text in RESPONSES]
-    said = [ids + [tokenizer.end_of_turn_id] if text.endswith("<|end|>") else ids for ids, text in zip(said, RESPONSES)]
+    said = [[*ids, tokenizer.end_of_turn_id] if text.endswith("<|end|>") else ids for ids, text in zip(said, RESPONSES)]
     said[2] = (said[2] * most)[:most]
     rows = np.zeros((GROUP_SIZE, most), np.int32)
     for row, ids in zip(rows, said):
