@@ -6,26 +6,19 @@ Version 1.8 adds audio to messages and nothing else. These episodes are text, so
 
 import dataclasses
 import json
-from collections.abc import Callable
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn
-from agentrl_jax.runs.records import to_plain
-
-_REPORT_EVERY = 200
-"""Episodes between two lines of progress."""
 
 
-def write_files(source: RecordedEpisodes, folder: Path, version: str, report: Callable[[str], None]) -> None:
-    """Writes one file per episode, ITERATION-ROW.json, into a folder; `report` gets lines of progress."""
-    for number, episode in enumerate(source, start=1):
+def write_files(source: RecordedEpisodes, folder: Path, version: str) -> None:
+    """Writes one file per episode, ITERATION-ROW.json, into a folder."""
+    for episode in source:
         text = json.dumps(as_atif(source, episode, version), allow_nan=False, ensure_ascii=False)
         path = folder / f"{source.header.iteration:06d}-{episode.row:06d}.json"
         path.write_text(text + "\n", encoding="utf-8")
-        if number % _REPORT_EVERY == 0 and number < len(source):
-            report(f"{number} of {len(source)} episodes")
 
 
 def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[str, Any]:
@@ -45,31 +38,29 @@ def as_atif(source: RecordedEpisodes, episode: Episode, version: str) -> dict[st
     steps += [_agent_step(turn, observed) for turn, observed in zip(episode.turns, following)]
     prompts = sum(len(turn.prompt_token_ids) for turn in episode.turns)
     sampled = sum(len(turn.token_ids) for turn in episode.turns)
-    return to_plain(
-        {
-            "schema_version": f"ATIF-v{version}",
-            "session_id": source.run,
-            "trajectory_id": f"{source.run}-{header.iteration:06d}-{episode.row:06d}",
-            "agent": {
-                "name": "agentrl_jax",
-                "version": package_version("agentrl_jax"),
-                "model_name": source.model,
-                "extra": {"iteration": header.iteration, "temperature": header.temperature},
-            },
-            "steps": [{"step_id": number, **step} for number, step in enumerate(steps, start=1)],
-            "final_metrics": {
-                "total_prompt_tokens": prompts,
-                "total_completion_tokens": sampled,
-                "total_steps": len(steps),
-            },
-            "extra": {
-                **{name: getattr(episode, name) for name in ("task", "group", "member", "row")},
-                **{name: getattr(episode, name) for name in ("reward", "success", "failed", "truncation")},
-                **episode.extra,
-                **{name: value for name, value in dataclasses.asdict(header).items() if name != "tasks"},
-            },
-        }
-    )
+    return {
+        "schema_version": f"ATIF-v{version}",
+        "session_id": source.run,
+        "trajectory_id": f"{source.run}-{header.iteration:06d}-{episode.row:06d}",
+        "agent": {
+            "name": "agentrl_jax",
+            "version": package_version("agentrl_jax"),
+            "model_name": source.model,
+            "extra": {"iteration": header.iteration, "temperature": header.temperature},
+        },
+        "steps": [{"step_id": number, **step} for number, step in enumerate(steps, start=1)],
+        "final_metrics": {
+            "total_prompt_tokens": prompts,
+            "total_completion_tokens": sampled,
+            "total_steps": len(steps),
+        },
+        "extra": {
+            **{name: getattr(episode, name) for name in ("task", "group", "member", "row")},
+            **{name: getattr(episode, name) for name in ("reward", "success", "failed", "truncation")},
+            **episode.extra,
+            **{name: value for name, value in dataclasses.asdict(header).items() if name != "tasks"},
+        },
+    }
 
 
 def _agent_step(turn: Turn, observed: str | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Recorded episodes as messages, with the tokens and numbers of every response."""
 
 import dataclasses
+import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from agentrl_jax.text.tokenizer import Tokenizer
 
 _TOKEN_NUMBERS = {"learner_logprob": "learner_logprobs", "entropy": "entropies", "advantage": "advantages"}
 """Fields of a record with a number per sampled token, and their names in exported files."""
+
+_REPORT_EVERY = 200
+"""Episodes between two lines of progress."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +81,20 @@ class Episode:
 class RecordedEpisodes:
     """The recorded episodes of an iteration."""
 
-    path: Path
-    """File of the record."""
     run: str
     """Name of the run's folder."""
     config: Config
-    header: Header
     record: RolloutRecord
     tokenizer: Tokenizer
+    time: datetime.datetime
+    """When it was recorded, UTC."""
+    report: Callable[[str], None] = lambda line: None
+    """Gets lines of progress while the episodes are iterated over."""
+
+    @property
+    def header(self) -> Header:
+        """What the episodes have in common."""
+        return self.record.header
 
     @property
     def model(self) -> str:
@@ -106,11 +116,18 @@ class RecordedEpisodes:
         chat = chat_format(self.tokenizer, prompt.think and not self.config.served)
         openings = (OPENINGS[prompt.think],) if self.config.served else ("<think>" if prompt.think else "<answer>",)
         form = MessageFormat(chat, openings if prompt.forced_tag else ())
-        return (_episode(self.record, row, self.tokenizer, form, self.history) for row in range(len(self)))
+        for row in range(len(self)):
+            if row and row % _REPORT_EVERY == 0:
+                self.report(f"{row} of {len(self)} episodes")
+            yield _episode(self.record, row, self.tokenizer, form, self.history)
 
 
-def read_episodes(run: str | os.PathLike[str], iteration: int | None = None) -> RecordedEpisodes:
+def read_episodes(
+    run: str | os.PathLike[str], iteration: int | None = None, report: Callable[[str], None] = lambda line: None
+) -> RecordedEpisodes:
     """Reads the recorded episodes of an iteration of a run, by default of the last one that was recorded.
+
+    `report` gets lines of progress while the episodes are iterated over.
 
     Raises:
         UserError: the folder holds no run or no such record, or the record or the tokenizer cannot be used.
@@ -129,7 +146,8 @@ def read_episodes(run: str | os.PathLike[str], iteration: int | None = None) -> 
         tokenizer = build.load_tokenizer(config.model, build.load_model(config.model, weights=False))
     if flaw := _flaw(record, tokenizer.vocab_size):
         raise UserError(f"{path}: {flaw}; restore a copy, or train the run again")
-    return RecordedEpisodes(path, Path(run).resolve().name, config, record.header, record, tokenizer)
+    time = datetime.datetime.fromtimestamp(int(path.stat().st_mtime), datetime.UTC)
+    return RecordedEpisodes(Path(run).resolve().name, config, record, tokenizer, time, report)
 
 
 def _flaw(record: RolloutRecord, vocab_size: int) -> str:
@@ -148,6 +166,10 @@ def _flaw(record: RolloutRecord, vocab_size: int) -> str:
         values = getattr(record, name)
         if values.size and not 0 <= values.min() <= values.max() <= most:
             return f"{name} has values from {values.min()} to {values.max()}, expected 0 to {most}"
+    sampled = np.arange(record.tokens.shape[2]) < record.length[..., None]
+    for name, numbers in (("logprob", record.logprob[sampled]), ("reward", record.reward)):
+        if not np.isfinite(numbers).all():
+            return f"{name} has values that are not finite"
     return ""
 
 
@@ -234,7 +256,7 @@ def _turn(
 
 
 def _mean(values: np.ndarray) -> float | None:
-    return float(values.mean(dtype=np.float64)) if values.size else None
+    return float(values.mean(dtype=np.float64)) if values.size and np.isfinite(values).all() else None
 
 
 def shortest(values: np.ndarray) -> list[float]:

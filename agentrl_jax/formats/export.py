@@ -34,12 +34,12 @@ def export_trajectories(
     target = Path(folder)
     with refusals():
         refuse_nonempty(target)
-        source = read_episodes(run, iteration)
+        source = read_episodes(run, iteration, report)
         what = f"{folder}: {len(source)} episodes of {run}, iteration {source.header.iteration}"
         if kind == "inspect":
             with atomic_folder(target, {}, {}) as temporary:
                 name = write_log(source, temporary, log_format).name
             return f"{what}, Inspect log {name}"
         with atomic_folder(target, {}, {}) as temporary:
-            write_files(source, temporary, version, report)
+            write_files(source, temporary, version)
         return f"{what}, ATIF {version}"

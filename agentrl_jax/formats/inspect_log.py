@@ -12,7 +12,6 @@ from typing import Any
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.formats.episodes import Episode, RecordedEpisodes, Turn
-from agentrl_jax.runs.records import to_plain
 
 _METRICS = {"success": ("accuracy", "stderr"), "return": ("mean", "stderr")}
 """The scores of a sample, and what the log says about each over all samples."""
@@ -50,10 +49,9 @@ def as_log(source: RecordedEpisodes) -> Any:
     """
     from inspect_ai import log, model
 
-    header, name = source.header, f"agentrl_jax/{source.model}"
-    time = datetime.datetime.fromtimestamp(source.path.stat().st_mtime, datetime.UTC).replace(microsecond=0)
+    header, time, name = source.header, source.time, f"agentrl_jax/{source.model}"
     identity = f"{source.run}-{header.iteration:06d}"
-    samples = [_sample(source, episode, name, time) for episode in source]
+    samples = [_sample(source, episode, name) for episode in source]
     ids = list(dict.fromkeys(sample.id for sample in samples))
     spec = log.EvalSpec(
         eval_id=identity,
@@ -92,13 +90,13 @@ def _definitions(metrics: tuple[str, ...]) -> list[dict[str, Any]]:
     return [{"name": f"inspect_ai/{metric}", "options": {}} for metric in metrics]
 
 
-def _sample(source: RecordedEpisodes, episode: Episode, name: str, time: datetime.datetime) -> Any:
+def _sample(source: RecordedEpisodes, episode: Episode, name: str) -> Any:
     from inspect_ai import log, model, scorer
 
     messages: list[Any] = [] if episode.system is None else [model.ChatMessageSystem(content=episode.system)]
     opening = len(messages)
     events = []
-    limit = source.config.prompt.max_response_tokens
+    limit, time = source.config.prompt.max_response_tokens, source.time
     for turn in episode.turns:
         messages.append(model.ChatMessageUser(content=turn.message))
         context = messages if source.history else [*messages[:opening], messages[-1]]
@@ -128,7 +126,7 @@ def _sample(source: RecordedEpisodes, episode: Episode, name: str, time: datetim
             error=failure if episode.failed else None,
             limit=log.EvalSampleLimit(type="turn", limit=source.header.horizon) if cut else None,
             turn_count=len(events),
-            metadata=to_plain(details | {"turns": len(episode.turns)} | tokens | episode.extra),
+            metadata=details | {"turns": len(episode.turns)} | tokens | episode.extra,
             events=events,
             model_usage={name: usage},
             started_at=time.isoformat(),
@@ -141,7 +139,7 @@ def _output(turn: Turn, name: str, limit: int, tokenizer: Any) -> Any:
     from inspect_ai import model
 
     said = model.ChatMessageAssistant(
-        content=turn.response, source="generate", model=name, metadata=to_plain(turn.extra | turn.token_numbers)
+        content=turn.response, source="generate", model=name, metadata=turn.extra | turn.token_numbers
     )
     logprobs = [
         model.Logprob(
