@@ -10,6 +10,7 @@ import pytest
 import tiny_run
 
 from agentrl_jax.errors import UserError
+from agentrl_jax.runs import rollout_records
 from agentrl_jax.runs.rollout_records import (
     delete_after,
     delete_oldest,
@@ -132,7 +133,7 @@ def _numbered(record, number):
     return dataclasses.replace(record, header=dataclasses.replace(record.header, iteration=number, step=10 + number))
 
 
-def test_damaged_files_are_refused(record, tmp_path):
+def test_damaged_files_are_refused(record, tmp_path, monkeypatch):
     path = write_record(tmp_path, record)
     whole = path.read_bytes()
     known = read_record(path)
@@ -140,8 +141,10 @@ def test_damaged_files_are_refused(record, tmp_path):
     np.testing.assert_array_equal(known.advantage, record.advantage)
     path.write_bytes(whole[: len(whole) // 2])
     _refused(path)
-    path.write_bytes(whole.replace(b'"version": 1', b'"version": 9'))
-    _refused(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(rollout_records, "VERSION", 9)
+        write_record(tmp_path, record)
+    _refused(path, "version 1")
     np.savez(path, header=np.array([object()], dtype=object))  # a pickle
     _refused(path)
     write_record(tmp_path, dataclasses.replace(record, advantage=record.advantage[:, :1]))
