@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -38,10 +38,15 @@ def run(command: Replay) -> None:
         sys.exit(1)
 
 
-def _print(episode: dict) -> None:
-    print(episode["prompt"])
+def _print(episode: dict[str, Any]) -> None:
+    print(_visible(episode["prompt"]))
     for number, turn in enumerate(episode["turns"], start=1):
-        print(f"--- turn {number}\n{turn['observation']}\n>>> {turn['response']}")
+        print(f"--- turn {number}\n{_visible(turn['observation'])}\n>>> {_visible(turn['response'])}")
         print(f"    actions {turn['actions']}, reward {turn['reward']:g}, format errors {turn['format_error']}")
     outcome = "success" if episode["success"] else "no success"
     print(f"--- {outcome}, return {episode['return']:g}, group {episode['group']}, member {episode['member']}")
+
+
+def _visible(text: str) -> str:
+    """Text in which characters that a terminal would obey are escaped, because a model may write any."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
