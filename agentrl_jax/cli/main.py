@@ -1,4 +1,5 @@
-"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, bench.
+"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose,
+replay, bench.
 
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
@@ -25,6 +26,7 @@ from agentrl_jax.cli import (
     plan,
     play,
     presets,
+    replay,
     serve,
     train,
 )
@@ -124,6 +126,7 @@ _COMMANDS: dict[type, Callable[[Any], None]] = {
     export.Export: export.run,
     presets.Presets: presets.run,
     diagnose.Diagnose: diagnose.run,
+    replay.Replay: replay.run,
     bench.Bench: bench.run,
 }
 """The function of each command, in the order of `--help`; train and plan parse their words themselves."""
