@@ -42,8 +42,8 @@ class Turn:
     logprobs: list[float]
     """Log-probability of each sampled token in the rollout, nats."""
     token_numbers: dict[str, list[float] | list[bool]]
-    """By name, a value for each sampled token: `trained`, `advantages` and, if the learner computed them,
-    `learner_logprobs` and `entropies`."""
+    """By name, a value for each sampled token: `trained`, `advantages`, `learner_logprobs` and `entropies` as in
+    `RolloutRecord`; without those that are not finite."""
     ended: bool
     """The response ended by itself; otherwise it was cut at its maximum length, or its answer was complete."""
     extra: dict[str, Any]
@@ -135,7 +135,7 @@ def read_episodes(
     config = read_config(run)
     known = recorded_iterations(run)
     if not known:
-        raise UserError(f"{run}: has no recorded rollouts; train with train.record_episodes above 0 to record them")
+        raise UserError(f"{run}: has no recorded rollouts; train with train.trajectories_every above 0 to record them")
     if iteration is not None and iteration not in known:
         some = ", ".join(map(str, known[-8:]))
         more = f"one of {len(known)}, the last of which are {some}" if len(known) > 8 else f"one of {some}"

@@ -1,20 +1,24 @@
 """Recorded episodes as messages: joined again, they are the tokens that the agent read and sampled."""
 
 import dataclasses
+import datetime
 import shutil
 
 import made_run
 import numpy as np
 import pytest
 import recorded
+import yaml
 
+from agentrl_jax.config import decode
 from agentrl_jax.errors import UserError
-from agentrl_jax.formats.episodes import read_episodes, shortest
+from agentrl_jax.formats.episodes import RecordedEpisodes, read_episodes, shortest
 from agentrl_jax.formats.messages import MessageFormat
 from agentrl_jax.models.io.load import load_pretrained
 from agentrl_jax.runs.rollout_records import write_record
-from agentrl_jax.text.chat import Chat
-from agentrl_jax.text.pieces import Special
+from agentrl_jax.text import tokenizer as tokenizers
+from agentrl_jax.text.chat import Chat, chat_format
+from agentrl_jax.text.pieces import Special, encode_pieces
 
 CHATML = Chat(
     open_system=(Special("<|im_start|>"), "system\n"),
@@ -28,6 +32,12 @@ CHATML = Chat(
     end_of_turn="<|im_end|>",
     after_end=("\n",),
 )
+SERVED = """
+tasks: [{env: textcraft, groups: 1, items: "0-3", held_out: "4-5"}]
+prompt: {style: chat, think: true, max_turns: 2, max_actions_per_turn: 1, max_response_tokens: 6}
+rollout: {group_size: 4}
+algo: {preset: starpo}
+"""
 END = "<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -74,11 +84,7 @@ def test_numbers_are_those_of_the_record(recorded_run):
     np.testing.assert_array_equal(
         np.float32(first.token_numbers["advantages"]), record.advantage[0, 0][: len(first.logprobs)]
     )
-    assert set(first.token_numbers) == {
-        "trained",
-        "advantages",
-        "entropies",
-    }  # the learner computed no log-probabilities
+    assert set(first.token_numbers) == {"trained", "advantages", "learner_logprobs"}  # entropies are not finite here
     trained = record.trained[0, : record.num_turns[0]]
     mean = record.advantage[0, : record.num_turns[0]][trained].mean(dtype=np.float64)
     assert episodes[0].extra["advantage"] == pytest.approx(mean)
@@ -133,7 +139,7 @@ def test_records_that_cannot_be_read(recorded_run, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
     shutil.copy(folder / "config.yaml", copy)
-    with pytest.raises(UserError, match=r"has no recorded rollouts; train with train.record_episodes above 0"):
+    with pytest.raises(UserError, match=r"has no recorded rollouts; train with train.trajectories_every above 0"):
         read_episodes(copy)
     for name, value in (("tokens", 473), ("length", 7), ("num_turns", -1), ("logprob", -np.inf)):
         array = getattr(record, name).copy()
@@ -149,3 +155,36 @@ def test_a_tokenizer_is_loaded_without_weights(tmp_path):
     (model / "model.safetensors").unlink()
     described = load_pretrained(model, weights=False)
     assert (described.config, described.files, described.params) == (whole.config, whole.files, {})
+
+
+def test_messages_of_a_run_on_a_service(recorded_run):
+    """Style chat: the task as a system message, and a free-text response after an inserted `Thought:`."""
+    _, record = recorded_run
+    tokenizer = tokenizers.load_small()
+    chat = chat_format(tokenizer, False)
+    config = decode(yaml.safe_load(SERVED), source="served run")
+    prompt = encode_pieces(tokenizer, (*chat.system("Craft a plank."), *chat.first_user_header))
+    between = (*chat.user_end, *chat.response_header, "Thought:")
+    observed = [
+        encode_pieces(tokenizer, ("A log", *between)),
+        encode_pieces(tokenizer, (*chat.response_end, *chat.after_end, *chat.user_header, "Got 4", *between)),
+    ]
+    width = max(map(len, observed))
+    rows = {field.name: getattr(record, field.name) for field in dataclasses.fields(record) if field.name != "header"}
+    one = {name: array[:1, :2] if array.ndim > 1 else array[:1] for name, array in rows.items()}
+    served = dataclasses.replace(
+        record,
+        **one
+        | {
+            "prompt": np.asarray([prompt], np.int32),
+            "prompt_length": np.asarray([len(prompt)], np.int32),
+            "observation": np.asarray([[ids + [0] * (width - len(ids)) for ids in observed]], np.int32),
+            "observation_length": np.asarray([[len(ids) for ids in observed]], np.int32),
+            "num_turns": np.asarray([2], np.int32),
+            "final_observation_length": np.zeros(1, np.int32),
+        },
+    )
+    (episode,) = RecordedEpisodes("served", config, served, tokenizer, datetime.datetime.now(datetime.UTC))
+    assert episode.system == "Craft a plank."
+    assert [turn.message for turn in episode.turns] == ["A log", "Got 4"]
+    assert [turn.response for turn in episode.turns] == ["Thought:Right</answer>"] * 2
