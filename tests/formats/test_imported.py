@@ -1,8 +1,11 @@
 """Rollout logs of RAGEN, AgentGym-RL and AgentGym, written as these programs write them, and hostile ones."""
 
+import dataclasses
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.viewer import imported
@@ -166,3 +169,27 @@ def test_files_that_are_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(imported, "MAX_METADATA", 2)
         assert len(load_imported(file, report=silent)[0].metadata) == 2
+
+
+KEYS = st.sampled_from(
+    "messages metadata conversations role content from value reward success input output score T/success total_reward "
+    "reasoning_content".split()
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "gpt"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | VALUES, max_size=4), suffix=st.sampled_from(["l", ""]))
+def test_any_json_is_read_or_refused(rows, suffix, tmp_path_factory):
+    file = tmp_path_factory.getbasetemp() / f"any.json{suffix}"
+    file.write_text("\n".join(map(json.dumps, rows)) if suffix else json.dumps(rows))
+    try:
+        episodes = load_imported(file, report=lambda line: None)
+    except UserError:
+        return
+    text = json.dumps([dataclasses.asdict(episode) for episode in episodes], allow_nan=False, ensure_ascii=False)
+    assert text.encode()
