@@ -171,10 +171,9 @@ def test_files_that_are_refused(tmp_path, monkeypatch):
         assert len(load_imported(file, report=silent)[0].metadata) == 2
 
 
-KEYS = st.sampled_from(
-    "messages metadata conversations role content from value reward success input output score T/success total_reward "
-    "reasoning_content".split()
-)
+OF_RAGEN = ("messages", "metadata", "success", "T/success", "total_reward", "input", "output", "score")
+OF_AGENTGYM = ("conversations", "role", "content", "from", "value", "reward", "reasoning_content")
+KEYS = st.sampled_from(OF_RAGEN + OF_AGENTGYM)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "gpt"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
