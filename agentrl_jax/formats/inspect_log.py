@@ -34,10 +34,16 @@ def write_log(source: RecordedEpisodes, folder: Path, extension: str) -> Path:
 
     made = as_log(source)
     time = made.eval.created[:19].replace(":", "-")
-    task, run = (re.sub(r"[^A-Za-z0-9.]+", "-", text) for text in (made.eval.task, source.run))
-    path = folder / f"{time}+00-00_{task}_{run}-{source.header.iteration:06d}.{extension}"
+    path = (
+        folder / f"{time}+00-00_{_plain(made.eval.task)}_{_plain(source.run)}-{source.header.iteration:06d}.{extension}"
+    )
     log.write_eval_log(made, str(path), format=extension)
     return path
+
+
+def _plain(text: str) -> str:
+    """The text with hyphens in place of all that has a meaning in the name of a file; Inspect has a file per sample."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text)
 
 
 def as_log(source: RecordedEpisodes) -> Any:
@@ -116,7 +122,7 @@ def _sample(source: RecordedEpisodes, episode: Episode, name: str) -> Any:
     cut = episode.truncation == "turns"
     return log.condense_sample(
         log.EvalSample(
-            id=f"{episode.task}-{episode.group:06d}",
+            id=f"{_plain(episode.task)}-{episode.group:06d}",
             epoch=episode.member + 1,
             input=messages[: opening + 1],
             target="",
