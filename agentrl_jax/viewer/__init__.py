@@ -1,0 +1,1 @@
+"""Shows what the agent of a run did; `scenes` computes the boards of recorded episodes."""
