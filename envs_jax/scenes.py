@@ -51,18 +51,18 @@ SPRITES: dict[str, dict[str, Any]] = {
     "box on target": _sprite("box", "#2e9e4f", "box on target"),
     "player": _sprite("circle", "#2f6fde", "player"),
     **{
-        f"player facing {side}": _sprite("triangle", "#d9363e", f"player facing {side}", turn=turn)
+        f"player facing {side}": _sprite("triangle", "#16202a", f"player facing {side}", turn=turn)
         for turn, side in enumerate(_FACING)
     },
     "fallen": _sprite("cross", "#d9363e", "fallen in"),
-    "lock": _sprite("cross", "#20262e", "locked"),
+    "lock": _sprite("cross", "#16202a", "locked"),
     # An open door is translucent.
     **{
         f"{name} {thing}": _sprite(shape, color + ("66" if thing == "open door" else ""), f"{name} {thing}")
         for thing, shape in _THINGS.items()
         for name, color in _COLORS.items()
     },
-    "unseen": _sprite("square", "#1f293399", "outside the view"),
+    "unseen": _sprite("square", "#1f293380", "outside the view"),
 }
 """What can be drawn in a cell, by name.
 

@@ -18,12 +18,11 @@ def scene(env: Sokoban, state: Any, params: SokobanParams) -> Scene:
         place = row, column
         if room[place] == WALL:
             return ["wall"]
-        found = ["floor", "target"] if targets[place] else ["floor"]
         if boxes[place]:
-            found.append("box on target" if targets[place] else "box")
-        if player[place]:
-            found.append("player")
-        return found
+            return ["floor", "box on target" if targets[place] else "box"]
+        # A target is drawn over the player, who would hide it.
+        shown = (("player", player), ("target", targets))
+        return ["floor", *(name for name, cells in shown if cells[place])]
 
     height, width = room.shape
     cells = [[sprites(row, column) for column in range(width)] for row in range(height)]
