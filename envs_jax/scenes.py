@@ -44,7 +44,7 @@ SPRITES: dict[str, dict[str, Any]] = {
     "wall": _sprite("wall", "#5f6b76", "wall"),
     "ice": _sprite("square", "#d6ecf8", "ice"),
     "hole": _sprite("circle", "#1b3a57", "hole"),
-    "start": _sprite("letter", "#4d7186", "start", letter="S"),
+    "start": _sprite("letter", "#4d7186", "Start"),
     "goal": _sprite("diamond", "#2e9e4f", "goal"),
     "target": _sprite("dot", "#d9363e", "target"),
     "box": _sprite("box", "#b9772c", "box"),
@@ -68,7 +68,7 @@ SPRITES: dict[str, dict[str, Any]] = {
 
 `shape` is one of square, circle, triangle, diamond, key, box, door, cross, dot, ball, wall and letter. `color` is
 #rrggbb or #rrggbbaa, and `label` is the text for screen readers. A triangle has `turn`, quarter turns clockwise from
-one that points right; a letter has `letter`.
+one that points right; a letter is the first of the label.
 """
 
 

@@ -17,12 +17,14 @@ def scene(env: FrozenLake, state: Any, params: FrozenLakeParams) -> Scene:
     cells = [[list(_SPRITES.get(code, ("ice",))) for code in row] for row in level.tolist()]
     row, column = np.argwhere(player)[0]
     here, code = cells[row][column], level[row, column]
-    here.append("player")
     rate = float(params.success_rate)
     text = ["No slip." if rate == 1 else f"A move goes as intended with probability {rate:.2f}."]
     if code == HOLE:
-        here.append("fallen")
+        here += ["player", "fallen"]
         text.append("The player fell into a hole.")
     elif code == GOAL:
+        here.insert(1, "player")  # below the goal, which the player would hide
         text.append("The player reached the goal.")
+    else:
+        here.append("player")
     return grid_scene(cells, text)

@@ -48,15 +48,19 @@ class ScriptedRun:
         inputs = run._inputs(iteration - 1)
 
         def script(key, ids):
-            return ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS
+            return place(ids.task * SCRIPTS + (ids.group * group_size + ids.member) % SCRIPTS, 0 * ids.task)
+
+        def token(scripts, turn, number):
+            return place(jax.random.key_data(scripts)[:, 0], turn * self.tokens.shape[2] + number)
 
         def read(places, logits, temperature):
-            return jnp.asarray(self.tokens)[places[:, 0], places[:, 1], places[:, 2]], jnp.full(len(places), -1.0)
+            script, number = jax.random.key_data(places).T
+            return jnp.asarray(self.tokens.reshape(len(self.tokens), -1))[script, number], jnp.full(len(script), -1.0)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine, "sample", read)
             patch.setattr(engine.rng, "sample_key", script)
-            patch.setattr(engine.rng, "token_key", lambda row, turn, i: jnp.stack([row, turn, i], axis=1))
+            patch.setattr(engine.rng, "token_key", token)
             played = play(self.state, inputs, run.programs)
         header = Header(
             step=iteration,
@@ -69,6 +73,11 @@ class ScriptedRun:
             temperature=config.rollout.temperature,
         )
         return record_of(played.trajectory, header)
+
+
+def place(script, number):
+    """A key that holds two numbers instead of bits."""
+    return jax.random.wrap_key_data(jnp.stack([script, number], axis=1).astype(jnp.uint32))
 
 
 def record_of(trajectory: Trajectory, header: Header) -> RolloutRecord:

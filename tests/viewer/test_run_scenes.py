@@ -50,7 +50,7 @@ LAKE_SYMBOLS = {
     "ice+player": "P",
     "ice+start+player": "P",
     "ice+hole+player+fallen": "X",
-    "ice+goal+player": "√",
+    "ice+player+goal": "√",
 }
 SOKOBAN_SYMBOLS = {
     "wall": "#",
@@ -163,7 +163,7 @@ def test_there_is_a_scene_for_every_executed_action_and_none_after_the_end(three
         assert [(scene["turn"], scene["action"]) for scene in of_episode] == [(0, None), *expected]
         if record.task[row] == LAKE and record.terminated[row].any():
             last = [cell for cells in of_episode[-1]["cells"] for cell in cells if "player" in cell]
-            assert last[0][1] == ("goal" if record.success[row].any() else "hole")
+            assert ("goal" if record.success[row].any() else "hole") in last[0]
             assert "start" not in last[0]
             ended += 1
         for scene in of_episode[:-1]:
