@@ -55,6 +55,7 @@ SPRITES: dict[str, dict[str, Any]] = {
         for turn, side in enumerate(_FACING)
     },
     "fallen": _sprite("cross", "#d9363e", "fallen in"),
+    "arrived": _sprite("dot", "#ffe066", "arrived"),
     "lock": _sprite("cross", "#16202a", "locked"),
     # An open door is translucent.
     **{

@@ -19,12 +19,11 @@ def scene(env: FrozenLake, state: Any, params: FrozenLakeParams) -> Scene:
     here, code = cells[row][column], level[row, column]
     rate = float(params.success_rate)
     text = ["No slip." if rate == 1 else f"A move goes as intended with probability {rate:.2f}."]
+    here.append("player")
     if code == HOLE:
-        here += ["player", "fallen"]
+        here.append("fallen")
         text.append("The player fell into a hole.")
     elif code == GOAL:
-        here.insert(1, "player")  # below the goal, which the player would hide
+        here.append("arrived")
         text.append("The player reached the goal.")
-    else:
-        here.append("player")
     return grid_scene(cells, text)

@@ -75,7 +75,7 @@ def test_a_lake():
     drowned, arrived = at(1, 0), at(0, 2)
     assert stacks(drowned) == [["ice+start", "ice", "ice+goal"], ["ice+hole+player+fallen", "ice", "ice"]]
     assert drowned["text"][1] == "The player fell into a hole."
-    assert stacks(arrived)[0] == ["ice+start", "ice", "ice+player+goal"]
+    assert stacks(arrived)[0] == ["ice+start", "ice", "ice+goal+player+arrived"]
     assert arrived["text"][1] == "The player reached the goal."
     assert shown(state=state, params=params.replace(success_rate=jnp.float32(1)))["text"] == ["No slip."]
 

@@ -50,7 +50,7 @@ LAKE_SYMBOLS = {
     "ice+player": "P",
     "ice+start+player": "P",
     "ice+hole+player+fallen": "X",
-    "ice+player+goal": "√",
+    "ice+goal+player+arrived": "√",
 }
 SOKOBAN_SYMBOLS = {
     "wall": "#",
