@@ -1,1 +1,1 @@
-"""Shows what an agent did; `imported.load_imported` reads rollout logs of other programs."""
+"""Shows what an agent did: `scenes` computes the boards of recorded episodes, `imported` reads other programs' logs."""

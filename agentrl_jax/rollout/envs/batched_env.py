@@ -242,7 +242,7 @@ class CompiledEnv(PromptedEnv):
         splits = jnp.broadcast_to(settings.split, len(self.tasks))
         envs, found = [], []
         for index, (task, params) in enumerate(zip(self.tasks, settings.env_params)):
-            reset = functools.partial(_reset, task.env, params=params, split=splits[index])
+            reset = functools.partial(start_state, task.env, params=params, split=splits[index])
             # Rows of other tasks need no level of this one.
             started, has_level = jax.vmap(reset)(level_keys, ids.level, ids.task == index)
             envs.append(started)
@@ -296,7 +296,7 @@ class CompiledEnv(PromptedEnv):
             env_state, used, info = carry
             number, action = inputs
             run = (number < parsed.num_valid) & (used < settings.max_actions) & ~env.is_done(env_state, params)
-            key = jax.random.fold_in(state.noise_key, used)
+            key = rng.action_key(state.noise_key, used)
             _, moved, reward, _, news = env.step_env(key, env_state, jnp.maximum(action, 0), params)
             news = {name: jnp.asarray(news.get(name, 0.0), jnp.float32) for name in info_keys}
             env_state, info = jax.tree.map(lambda a, b: jnp.where(run, a, b), (moved, news), (env_state, info))
@@ -325,7 +325,7 @@ class CompiledEnv(PromptedEnv):
         return state.replace(envs=envs, turn=state.turn + 1, used=used), result
 
 
-def _reset(
+def start_state(
     env: TextEnvironment,
     key: Key[Array, ""],
     level: Int[Array, ""],
@@ -334,7 +334,10 @@ def _reset(
     params: Any,
     split: Int[Array, ""],
 ) -> tuple[Any, Bool[Array, ""]]:
-    """Initial state of a level (row `level` of the pack, or sampled from a split), and whether one was found."""
+    """Initial state of a level (row `level` of the pack, or sampled from a split), and whether one was found.
+
+    A level that is not `wanted` may be of any split.
+    """
     key, found = split_key(env, key, params, jnp.where(wanted & (level < 0), split, Split.ANY))
     sampled = env.reset_env(key, params)[1]
     pack = getattr(params, "levels", None)
