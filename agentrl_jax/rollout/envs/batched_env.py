@@ -270,12 +270,14 @@ class CompiledEnv(PromptedEnv):
         new_context: bool,
     ) -> tuple[EpisodeState, TurnResult, Message]:
         """See `BatchedEnv.step`."""
-
-        def step_row(settings, state, parsed):
-            branches = [functools.partial(self._step_row, index, settings, parsed) for index in range(len(self.tasks))]
-            return jax.lax.switch(state.task, branches, state)
-
-        stepped, result = jax.vmap(step_row, in_axes=(None, 0, 0))(settings, state, parsed)
+        # `lax.switch` per row would compute all tasks too, and `envs_jax.batching.on_rows` cannot be used in it.
+        by_task = [
+            jax.vmap(functools.partial(self._step_row, index), in_axes=(None, 0, 0))(settings, parsed, state)
+            for index in range(len(self.tasks))
+        ]
+        stepped, result = by_task[0]
+        for index, found in enumerate(by_task[1:], start=1):
+            stepped, result = masked.where(state.task == index, found, (stepped, result))
         state = masked.where(mask, stepped, state)
         first = jnp.full(mask.shape, new_context)
         return state, result, self._messages(settings, state, state.envs, result.reward, first, response.ended)
