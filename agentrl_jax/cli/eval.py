@@ -75,7 +75,7 @@ class Eval:
     """File for the record of --panel, which is replaced."""
 
 
-_OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "best_of", "selector")
+_OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "selector")
 _OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", "selector", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 
@@ -102,6 +102,7 @@ def run(command: Eval) -> None:
         check_env(command.env, "--env")
     check_level_file(command.levels)
     options = {name: getattr(command, name) for name in (*_OPTIONS, "clusters", "seed")}
+    options["best_of"] = () if command.best_of is None else (command.best_of,)
     options["report"] = lambda line: print(line, file=sys.stderr)
     if command.against is None:
         from agentrl_jax.evaluate.eval_set import evaluate_run
@@ -165,7 +166,7 @@ def _print_result(result: dict[str, Any]) -> None:
     for key, sign in (("pass_at", "@"), ("pass_all", "^")):
         rows += [(f"agent, pass{sign}{k}", interval) for k, interval in result.get(key, {}).items() if k != "1"]
     if best := result.get("best_of"):
-        rows.append((f"agent, best of {best['n']} by {best['selector']}", best["success"]))
+        rows += [(f"agent, best of {k} by {best['selector']}", interval) for k, interval in best["success"].items()]
     for kind, part in result.get("categories", {}).items():
         rows += [(f"{kind}: {titles[key]}", interval) for key, interval in part.items()]
     for title, interval in rows:
@@ -175,8 +176,8 @@ def _print_result(result: dict[str, Any]) -> None:
     if result.get("gap_closed") is not None:
         share = f"{result['gap_closed']:.1%} of the gap between random and optimal play"
         Console().print(f"agent, sampled: closes {share}", highlight=False)
-    if "turns" in result:
-        used = f"{result['turns']:.1f} turns and {result['tokens']:.1f} sampled tokens per episode"
+    if "mean_tokens" in result:
+        used = f"{result['mean_turns']:.1f} turns and {result['mean_tokens']:.1f} sampled tokens per episode"
         Console().print(f"agent, sampled: {used}", highlight=False)
     if "seen" in result:
         Console().print(levels_line(result["env"], result["seen"]), highlight=False)

@@ -159,7 +159,7 @@ def evaluate_run(
     episodes: int | None = None,
     temperature: float | None = None,
     samples: int = 1,
-    best_of: int | None = None,
+    best_of: Sequence[int] = (),
     selector: Selector = "oracle",
     clusters: bool = False,
     seed: int | None = None,
@@ -175,15 +175,15 @@ def evaluate_run(
     options and levels apply; for a run on services it is one of its tags. `levels` is a file with levels, or
     one of `NAMED_LEVELS`, each played once. `panel` is the name of a panel, which fixes environment, levels, seed and
     limit of actions. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
-    `evaluation`. The sampled agent plays each level `samples` times, at least `best_of` times, of which `selector`
-    takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, with categories
+    `evaluation`. The sampled agent plays each level `samples` times; of each number in `best_of` of samples
+    `selector` takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, with categories
     as clusters. `limits` replace the run's limits of turns and tokens.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
         samples) and `success_greedy`, each {mean, low, high, n} with levels as unit; with several samples, `pass_at`
         and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; with `best_of`, `best_of` with
-        n, selector and success; `return` (raw, sampled); `turns` and `tokens`, means of sampled episodes; if known,
+        the selector and `success` by the number of samples; `return` (raw, sampled); `mean_turns` and `mean_tokens` of sampled episodes; if known,
         `random`, `null` and `optimal`, exact on the same levels within the agent's budget, `optimal_is`, see
         `Baselines`, and `gap_closed`, the share of the difference between random and optimal play that the sampled
         agent closes; for environments with a stricter rule, `strict_success` and `strict_success_greedy`; for a service
@@ -197,10 +197,10 @@ def evaluate_run(
             panel's.
     """
     own = read_config(run)
-    for name, number in (("episodes", episodes), ("samples", samples), ("best_of", best_of)):
+    for name, number in (("episodes", episodes), ("samples", samples), *(("best_of", k) for k in best_of)):
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number}, expected at least 1")
-    samples = max(samples, best_of or 1)
+    samples = max((samples, *best_of))
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature is {temperature}, expected a number above 0; the greedy result is always given")
     fixed = {"env": env, "levels": levels, "episodes": episodes, "seed": seed}
@@ -217,7 +217,7 @@ def evaluate_run(
     with contextlib.ExitStack() as stack:
         with refusals():
             policy = load_policy(run, own, checkpoint)
-            best = None if best_of is None else (best_of_selector(selector, policy, config), best_of)
+            best = best_of_selector(selector, policy, config) if best_of else None
             items = PANEL if wanted is not None and wanted.items and not own.served else None
             eval_set, services = _load(run, config, policy, levels or items, stack)
         learned = learned_from(Path(run), policy.step, report)
@@ -240,7 +240,7 @@ def evaluate_run(
         def episodes_of(temperature: float, sample: int) -> Trajectory:
             return eval_set.play(policy.params, number, temperature, sample)
 
-        played = results.play(episodes_of, temperature, samples, best and best[0], report)
+        played = results.play(episodes_of, temperature, samples, best, report)
         if wanted is not None and services is not None:
             panels.check_shown(wanted, services.first_observations(0))
         categories = None if eval_set.categories is None else eval_set.categories[:number]
@@ -250,7 +250,7 @@ def evaluate_run(
         found |= {"seed": eval_set.seed, "temperature": temperature}
         with refusals("--clusters"):
             found |= results.rates(
-                played, eval_set.baselines(number), categories=categories, clusters=clusters, best=best
+                played, eval_set.baselines(number), categories, clusters=clusters, best=best, best_of=best_of
             )
         task = eval_set.batched_env.tasks[eval_set.task]
         found["seen"] = seen_levels(learned, played.ids, eval_set.levels, task, boards)

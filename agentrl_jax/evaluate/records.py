@@ -93,6 +93,18 @@ class Outcomes(_Part):
     null: _Shares | None = None
     optimal: _Shares | None = None
     """Success of reference policies within the agent's limits."""
+    categories: list[str] | None = None
+    """Category of each level, if there are several."""
+
+
+class Seen(_Part):
+    """What is known of levels learned from, see `seen.seen_levels`."""
+
+    held_out: bool | str
+    levels: int
+    distinct_levels: int
+    seen_levels: int | None
+    seen_images: int | None = None
 
 
 class Record(_Part):
@@ -106,12 +118,11 @@ class Record(_Part):
     outcomes: Outcomes
     optimal_is: str | None
     """What the optimal policy is, see `envs_jax.budget.Baselines`."""
-    turns: _Finite | None
+    mean_turns: _Finite | None
     """Mean number of turns of a sampled episode."""
-    tokens: _Finite | None
+    mean_tokens: _Finite | None
     """Mean number of sampled tokens of a sampled episode."""
-    seen: dict[str, Any] | None
-    """What is known of levels learned from, see `seen.seen_levels`."""
+    seen: Seen | None
     results: dict[str, Any]
     """Success with its interval, and what else was computed when the record was made."""
 
@@ -120,7 +131,7 @@ def of_result(result: Mapping[str, Any]) -> Record:
     """The record of what `evaluate_run` or `scripted.evaluate_on_panel` returned for a panel."""
     outcomes = result["outcomes"]
     samples = [[float(x) for x in row] for row in outcomes["samples"]]
-    named = {name: outcomes.get(name) for name in ("random", "null", "optimal")}
+    named = {name: outcomes.get(name) for name in ("random", "null", "optimal", "categories")}
     greedy = outcomes.get("success_greedy")
     computed = ("success", "success_greedy", "pass_at", "pass_all", "best_of", "gap_closed", "categories")
     return Record.model_validate(
@@ -129,7 +140,7 @@ def of_result(result: Mapping[str, Any]) -> Record:
             "outcomes": {"samples": samples, "exact": outcomes.get("exact", False), "greedy": greedy, **named},
             **{name: result[name] for name in ("panel", "agent", "decoding")},
             "code": code(),
-            **{name: result.get(name) for name in ("optimal_is", "turns", "tokens", "seen")},
+            **{name: result.get(name) for name in ("optimal_is", "mean_turns", "mean_tokens", "seen")},
             "results": {name: result[name] for name in computed if name in result},
         }
     )

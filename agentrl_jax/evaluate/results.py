@@ -75,10 +75,11 @@ def play(
 def rates(
     played: Played,
     known: Baselines | None,
-    *,
     categories: Sequence[str] | None = None,
+    *,
     clusters: bool = False,
-    best: tuple[BestOf, int] | None = None,
+    best: BestOf | None = None,
+    best_of: Sequence[int] = (),
 ) -> dict[str, Any]:
     """What `eval_set.evaluate_run` describes, from `success` on, except for `seen`.
 
@@ -94,8 +95,8 @@ def rates(
     result: dict[str, Any] = {
         **successes(of_cluster=of_cluster),
         "return": mean_interval(played.returns.mean(axis=1)),
-        "turns": float(played.turns.mean()),
-        "tokens": float(played.tokens.mean()),
+        "mean_turns": float(played.turns.mean()),
+        "mean_tokens": float(played.tokens.mean()),
         "outcomes": {
             "success": success.mean(axis=1).tolist(),
             "success_greedy": played.greedy.astype(float).tolist(),
@@ -108,10 +109,9 @@ def rates(
             parts = {k: probability(success, k) for k in powers(samples)}
             result[name] = {str(k): success_interval(part, clusters=of_cluster) for k, part in parts.items()}
     if best is not None:
-        selector, k = best
-        of_levels = selector.success(success, played.judged, k)
-        result["best_of"] = {"n": k, "selector": selector.selector}
-        result["best_of"]["success"] = success_interval(of_levels, clusters=of_cluster)
+        parts = {k: best.success(success, played.judged, k) for k in best_of}
+        chosen = {str(k): success_interval(part, clusters=of_cluster) for k, part in parts.items()}
+        result["best_of"] = {"selector": best.selector, "success": chosen}
     if played.strict is not None and played.strict_greedy is not None:
         strict = {STRICT: played.strict.mean(axis=1), f"{STRICT}_greedy": played.strict_greedy}
         result |= {name: success_interval(x, clusters=of_cluster) for name, x in strict.items()}
@@ -122,6 +122,7 @@ def rates(
         result["gap_closed"] = gap_closed(success.mean(), known.random.mean(), known.optimal.mean())
     if categories is not None:
         kinds = np.array(categories)
+        result["outcomes"]["categories"] = list(categories)
         result["categories"] = {name: successes(kinds == name) for name in sorted(set(kinds.tolist()))}
     return result
 

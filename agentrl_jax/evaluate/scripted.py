@@ -51,7 +51,8 @@ def evaluate_scripted(
         strict_success, if the service has a stricter rule; `categories` with these of each, if items have categories.
         With several plays, each also has `standard_error`, that of the mean on these very items. `panel_digest` names
         the published test items, if they are played, and `compat` is "upstream" if the rules are those of AgentGym's
-        server. `outcomes.samples` has the success of each play of each item.
+        server. `outcomes.samples` has the success of each play of each item; `mean_turns` is given where instances
+        were played.
 
     Raises:
         UserError: there is no such service or policy, an item does not exist, or the service fails.
@@ -73,12 +74,15 @@ def evaluate_scripted(
     times = f"{plays} plays of each, " if plays > 1 else ""
     action = action or ""
     report(f"{policy} on {len(chosen)} items of {env}, {times}at most {turns} turns each")
+    used: dict[str, float] = {}
     if compiled:
         assert service.play_many is not None
         with refusals():
             found, numbers = service.play_many(policy, action, chosen, turns, plays, seed), list(chosen)
     else:
-        found, numbers = _play(service, policy, action, chosen, turns, plays, seed, url, token_file, workers)
+        found, numbers, used["mean_turns"] = _play(
+            service, policy, action, chosen, turns, plays, seed, url, token_file, workers
+        )
     result: dict[str, Any] = {
         "env": env,
         "policy": f"{policy} {action}".strip(),
@@ -87,11 +91,13 @@ def evaluate_scripted(
         "plays": plays,
     }
     result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
+    result |= used
     result["outcomes"] = {"samples": found.solved.astype(int).tolist()}
     result |= {"panel_digest": panel.digest} if panel else {}
     result |= {"compat": "upstream"} if compiled else {}
     if service.category is not None:
         of_item = np.array([service.category(number) for number in numbers])
+        result["outcomes"]["categories"] = of_item.tolist()
         result["categories"] = {
             name: _rates(service, Outcomes(*(values[of_item == name] for values in found)))
             for name in sorted(set(of_item.tolist()))
@@ -170,8 +176,8 @@ def _play(
     url: str,
     token_file: str,
     workers: int,
-) -> tuple[Outcomes, list[int]]:
-    """Plays on instances; also returns the local numbers of the items."""
+) -> tuple[Outcomes, list[int], float]:
+    """Plays on instances; also returns the local numbers of the items, and the mean number of turns."""
     listed = ",".join(map(str, chosen))
     config = Config(
         tasks=(TaskConfig(env=service.name, groups=1, items=listed, held_out=listed),),
@@ -189,7 +195,8 @@ def _play(
         services.close()
     columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
     solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
-    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]]
+    turns_used = float(np.mean([len(episode.actions) for row in played for episode in row]))
+    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]], turns_used
 
 
 def _policies(service: Service, policy: str, action: str, seed: int) -> Callable[[int], ScriptedPolicy]:
