@@ -175,22 +175,22 @@ def evaluate_run(
     options and levels apply; for a run on services it is one of its tags. `levels` is a file with levels, or
     one of `NAMED_LEVELS`, each played once. `panel` is the name of a panel, which fixes environment, levels, seed and
     limit of actions. `episodes`, `temperature` (of the sampled evaluation) and `seed` replace those of the section
-    `evaluation`. The sampled agent plays each level `samples` times; of each number in `best_of` of samples
-    `selector` takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, with categories
-    as clusters. `limits` replace the run's limits of turns and tokens.
+    `evaluation`. The sampled agent plays each level `samples` times. Of each number of samples in `best_of`, `selector`
+    takes one, see `selectors`. With `clusters`, intervals are those of `statistics.cluster_interval`, and levels of one
+    category are a cluster. `limits` replace the run's limits of turns and tokens.
 
     Returns:
         env, iteration, episodes, samples, seed, temperature; `seen`, from `seen.seen_levels`; `success` (avg@k of k
         samples) and `success_greedy`, each {mean, low, high, n} with levels as unit; with several samples, `pass_at`
-        and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; with `best_of`, `best_of` with
-        the selector and `success` by the number of samples; `return` (raw, sampled); `mean_turns` and `mean_tokens` of sampled episodes; if known,
-        `random`, `null` and `optimal`, exact on the same levels within the agent's budget, `optimal_is`, see
-        `Baselines`, and `gap_closed`, the share of the difference between random and optimal play that the sampled
-        agent closes; for environments with a stricter rule, `strict_success` and `strict_success_greedy`; for a service
-        with several categories of items, and for `NAMED_LEVELS`, `categories` (families of the panel, or levels) with
-        both successes of each; `outcomes`, these successes level by level, and `samples` of them; `levels_digest`,
-        SHA-256 of the hashes of the levels' first states; with `panel`, its name and digest, and `agent` and
-        `decoding`, see `records.Record`.
+        and `pass_all` by the number of samples (1, 2, 4, ... and all), see `statistics`; with numbers in `best_of`, a
+        `best_of` with the selector and `success` by the number; `return` (raw, sampled); `mean_turns` and `mean_tokens`
+        of sampled episodes; if known, `random`, `null` and `optimal`, exact on the same levels within the agent's
+        budget, `optimal_is`, see `Baselines`, and `gap_closed`, the share of the difference between random and optimal
+        play that the sampled agent closes; for environments with a stricter rule, `strict_success` and
+        `strict_success_greedy`; for a service with several categories of items, and for `NAMED_LEVELS`, `categories`
+        (families of the panel, or levels) with both successes of each; `outcomes`, these successes level by level, and
+        `samples` of them; `levels_digest`, SHA-256 of the hashes of the levels' first states; with `panel`, its name
+        and digest, and `agent` and `decoding`, see `records.Record`.
 
     Raises:
         UserError: the folder holds no run or no such checkpoint, the levels cannot be used, or they are not the

@@ -134,7 +134,7 @@ def _draw(axis: Axes, name: str, points: list[dict[str, Any]], trained: int | No
             axis.plot(numbers, known, color=GRAY, linewidth=1.2, linestyle=style, label=f"{key} play")
     if trained is not None and numbers[0] <= trained <= numbers[-1]:
         axis.axvline(trained, color=GRAY, linewidth=0.8, alpha=0.5)
-        axis.annotate("in training", xy=(trained, 0.0), fontsize=7, color=GRAY, rotation=90, ha="right", va="bottom")
+        axis.annotate("in training", xy=(trained, 1.0), fontsize=7, color=GRAY, rotation=90, ha="right", va="top")
     if len(numbers) > 1 and numbers[-1] > 4 * numbers[0]:
         axis.set_xscale("log", base=2)
     axis.xaxis.set_major_locator(FixedLocator(numbers))
