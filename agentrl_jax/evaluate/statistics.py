@@ -46,7 +46,9 @@ def cluster_interval(x: ArrayLike, clusters: Sequence[str], *, level: float = 0.
     `x` [n] are outcomes or paired differences, and `clusters` [n] names the cluster of each, for example the template
     that an item was made from. The interval is Student's t with C - 1 degrees of freedom, for C clusters, and the
     cluster-robust standard error (Liang and Zeger 1986) of the mean, C / (C - 1) * sum over clusters of (sum of x -
-    mean)^2 / n^2. With few clusters it is still too narrow. `n` is the number of outcomes; `clusters` is C.
+    mean)^2 / n^2. With few clusters it is still too narrow. Outcomes that are all 0 or all 1
+    have no variance to estimate, and get Wilson's interval for C outcomes. `n` is the number of outcomes; `clusters` is
+    C.
 
     Raises:
         ValueError: the lengths differ, there are fewer than two clusters, or an outcome is not finite.
@@ -59,6 +61,9 @@ def cluster_interval(x: ArrayLike, clusters: Sequence[str], *, level: float = 0.
             "cluster of each outcome, and at least two clusters"
         )
     count, n, mean = len(names), len(outcomes), float(outcomes.mean())
+    if mean in (0.0, 1.0) and _is_binary(outcomes):
+        low, high = _wilson(mean, count, _quantile(level))
+        return {"mean": mean, "low": low, "high": high, "n": n, "clusters": count}
     sums = np.bincount(number, weights=outcomes - mean)
     error = np.sqrt(count / (count - 1) * np.sum(sums**2)) / n
     half = float(stats.t.ppf(0.5 + level / 2, count - 1) * error)

@@ -193,6 +193,14 @@ def test_equal_outcomes_in_a_cluster_count_once():
     assert mean_interval(np.repeat(x, 5))["low"] > copied["low"]
 
 
+def test_clusters_without_a_failure_keep_an_interval():
+    names = ["a", "a", "b", "b", "c", "c"]
+    for value in (0.0, 1.0):
+        found = cluster_interval([value] * 6, names)
+        alone = mean_interval([value] * 3)
+        assert [found[bound] for bound in ("mean", "low", "high")] == [alone[b] for b in ("mean", "low", "high")]
+
+
 def test_cluster_intervals_cover():
     """About 95 % of intervals contain the true mean where half of the variance is between clusters."""
     rng = np.random.default_rng(2)
