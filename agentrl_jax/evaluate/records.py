@@ -133,7 +133,10 @@ def of_result(result: Mapping[str, Any]) -> Record:
     samples = [[float(x) for x in row] for row in outcomes["samples"]]
     named = {name: outcomes.get(name) for name in ("random", "null", "optimal", "categories")}
     greedy = outcomes.get("success_greedy")
-    computed = ("success", "success_greedy", "pass_at", "pass_all", "best_of", "gap_closed", "categories")
+    computed = (
+        *("success", "success_greedy", "strict_success", "strict_success_greedy", "score", "return"),
+        *("pass_at", "pass_all", "best_of", "gap_closed", "categories"),
+    )
     return Record.model_validate(
         {
             "version": VERSION,

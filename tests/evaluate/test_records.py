@@ -94,6 +94,7 @@ def test_scripted_policies_of_a_service_play(tmp_path):
     record = Record.model_validate(json.loads(out))
     assert not record.outcomes.exact
     assert record.outcomes.samples == [[1.0]] * 25
+    assert record.results["score"]["mean"] == 1.0
     assert 1 < record.mean_turns < 50
     null = records.of_result(evaluate_on_panel("null", "maze-v1", plays=2))
     assert (np.shape(null.outcomes.samples), np.sum(null.outcomes.samples)) == ((25, 2), 0)
