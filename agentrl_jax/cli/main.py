@@ -1,5 +1,4 @@
-"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose,
-replay, bench.
+"""The command `agentrl` and its subcommands, one module of this folder each.
 
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
@@ -23,10 +22,12 @@ from agentrl_jax.cli import (
     envs,
     eval,
     export,
+    leaderboard,
     plan,
     play,
     presets,
     replay,
+    scaling,
     serve,
     train,
 )
@@ -119,6 +120,8 @@ def _run(words: list[str]) -> None:
 _COMMANDS: dict[type, Callable[[Any], None]] = {
     compare.Compare: compare.run,
     eval.Eval: eval.run,
+    leaderboard.Leaderboard: leaderboard.run,
+    scaling.Scaling: scaling.run,
     envs.Envs: envs.run,
     serve.Serve: serve.run,
     play.Play: play.run,
