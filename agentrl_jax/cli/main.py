@@ -1,4 +1,4 @@
-"""The command `agentrl`: train, compare, eval, envs, serve, play, chat, export, plan, presets, diagnose, bench.
+"""The command `agentrl`: train, compare, eval, envs, serve, serve-model, play, chat and others (`_COMMANDS`).
 
 Errors that the user can fix end as one line on standard error and exit code 2.
 """
@@ -6,6 +6,7 @@ Errors that the user can fix end as one line on standard error and exit code 2.
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -26,6 +27,7 @@ from agentrl_jax.cli import (
     play,
     presets,
     serve,
+    serve_model,
     train,
 )
 from agentrl_jax.cli.checks import one_line_errors
@@ -101,7 +103,7 @@ def _run(words: list[str]) -> None:
         return
     with one_line_errors():
         command: Any = tyro.extras.subcommand_cli_from_dict(
-            {kind.__name__.lower(): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
+            {_name(kind): kind for kind in (train.Train, plan.Plan, *_COMMANDS)},
             prog="agentrl",
             description="Multi-turn reinforcement learning of language-model agents.",
             args=words or ["--help"],
@@ -114,11 +116,17 @@ def _run(words: list[str]) -> None:
     _COMMANDS[type(command)](command)
 
 
+def _name(kind: type) -> str:
+    """The name of a command: serve-model for `ServeModel`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
 _COMMANDS: dict[type, Callable[[Any], None]] = {
     compare.Compare: compare.run,
     eval.Eval: eval.run,
     envs.Envs: envs.run,
     serve.Serve: serve.run,
+    serve_model.ServeModel: serve_model.run,
     play.Play: play.run,
     chat.Chat: chat.run,
     export.Export: export.run,
