@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax.cli import eval_api
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
@@ -16,7 +18,7 @@ from agentrl_jax.services.catalog import NAMES
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy."""
+    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy, or an API model."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""
@@ -59,18 +61,34 @@ class Eval:
     """Folder of another run that plays the same levels; the differences have intervals with the levels as pairs."""
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
+    of_api: Annotated[eval_api.ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=eval_api.ApiOptions
+    )
 
 
 _OF_RUN = ("against", "checkpoint", "levels", "samples", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
+_NOT_OF_API = ("run", "checkpoint", "policy", "action", "plays", "workers", "against")
+
+
+def _refuse(options: Any, names: Sequence[str], where: str) -> None:
+    """Refuses options that are given, but are only read somewhere else."""
+    for name in names:
+        if getattr(options, name) != getattr(type(options)(), name):
+            raise UserError(f"--{name} is {getattr(options, name)}, which is read only {where}; leave it out")
 
 
 def run(command: Eval) -> None:
-    """Prints the success of a run, or of a scripted policy."""
-    for name in _OF_RUN if command.policy is not None else _OF_SCRIPTED:
-        if getattr(command, name) != getattr(Eval(), name):
-            which = "without" if command.policy is not None else "with"
-            raise UserError(f"--{name} is {getattr(command, name)}, which is read only {which} --policy; leave it out")
+    """Prints the success of a run, of a scripted policy, or of an API model."""
+    if command.of_api.api is not None:
+        _refuse(command, _NOT_OF_API, "without --api")
+        eval_api.run(command)
+        return
+    _refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
+    if command.policy is None:
+        _refuse(command, _OF_SCRIPTED, "with --policy")
+    else:
+        _refuse(command, _OF_RUN, "without --policy")
     if command.policy is not None:
         _eval_scripted(command)
         return
