@@ -17,11 +17,6 @@ ASKED = [{"role": "user", "content": "Up?"}]
 KEY = "sk-very-secret"
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch):
-    monkeypatch.setattr(clients, "FIRST_PAUSE", 0.001)
-
-
 @pytest.fixture
 def ask():
     """Function from an answer and faults to the client's reply and the fake endpoint."""
@@ -82,6 +77,7 @@ def test_an_answer_that_does_not_come_in_time_is_asked_for_again(ask):
 def test_a_server_says_how_long_to_wait(monkeypatch):
     """The waits are at least as long, and are noted here instead of made."""
     monkeypatch.setattr(clients, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(clients, "LONGEST_PAUSE", 60.0)
     waits = []
     api = FakeApi(lambda body: "Down.", [(429, {"Retry-After": "7"}, {}), (503, {}, {})])
     with api.running() as url, contextlib.closing(ChatClient(url, "m", retries=3)) as client:

@@ -12,7 +12,7 @@ import tiny_run
 from fake_api import FakeApi, completion
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.evaluate.api_models import client as clients
+from agentrl_jax.evaluate.api_models import play
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
@@ -32,11 +32,6 @@ def at(item, body, message=-1):
 def walk(body):
     """Plays the maze by a shortest path."""
     return f"Thought: on\n\nAction: {Oracle().act(body['messages'][-1]['content'])}"
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch):
-    monkeypatch.setattr(clients, "FIRST_PAUSE", 0.001)
 
 
 def replies_in(folder):
@@ -175,6 +170,18 @@ def test_an_episode_without_a_reply_is_unfinished_and_asked_again(tmp_path):
     assert len(api.requests) - before == 2  # the first move was answered before
 
 
+def test_a_server_that_is_gone_is_not_asked_for_every_item(tmp_path, monkeypatch):
+    monkeypatch.setattr(play, "FAILURES_IN_A_ROW", 3)
+    api, said = FakeApi(lambda body: (503, {}, {})), []
+    with api.running() as url:
+        options = TaskOptions(env="maze", items="0-24", concurrency=1)
+        result = evaluate_api("m", url, options, tmp_path, retries=1, report=said.append)
+    assert result["episodes"]["unfinished"] == result["episodes"]["asked"] == len(result["unfinished"]) == 25
+    assert result["unfinished"]["item 24, sample 0"] == "not played, after 3 episodes in a row without a reply"
+    assert len(api.requests) <= 2 * 4
+    assert result["success_all"] is None
+
+
 def test_a_refusal_for_good_ends_the_evaluation_and_keeps_what_was_answered(tmp_path):
     allowed = True
 
@@ -211,7 +218,7 @@ def test_a_kill_in_the_middle(tmp_path):
     with api.running() as url:
         words += ["--base_url", url, "--json"]
         with subprocess.Popen([sys.executable, "-m", "agentrl_jax", *words], stderr=subprocess.DEVNULL) as process:
-            assert enough.wait(60)
+            assert enough.wait(120)
             process.send_signal(signal.SIGKILL)
         before = replies_in(tmp_path)
         assert 10 <= len(before) <= 12

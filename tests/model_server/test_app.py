@@ -8,6 +8,7 @@ import threading
 import httpx
 import jax
 import made_run
+import numpy as np
 import pytest
 import tiny_run
 from serving import running
@@ -17,8 +18,10 @@ from agentrl_jax.errors import UserError
 from agentrl_jax.model_server.app import create_app
 from agentrl_jax.model_server.run import make_sampler
 from agentrl_jax.model_server.served_model import load_served
+from agentrl_jax.services.environments.maze import SERVICE, Maze
 from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
+from agentrl_jax.setup.service_tasks import Services
 from agentrl_jax.text.conversation import SampledResponse, messages_of, turn_ids
 
 ASKED = [{"role": "user", "content": "Up?"}]
@@ -245,6 +248,25 @@ def test_the_format_of_a_run_is_that_of_its_prompts(tmp_path):
     assert load_served(str(folder), opening="none").prompt_ids(messages_of(found.tokenizer, without_tag)) == without_tag
     with pytest.raises(UserError, match="there is no checkpoint 3; expected one of last, 7"):
         load_served(str(folder), checkpoint="3")
+
+
+@pytest.mark.parametrize(("think", "opening"), [("false", "Action:"), ("true", "Thought:")])
+def test_the_format_of_a_run_on_a_service_is_that_of_its_prompts(tmp_path, monkeypatch, think, opening):
+    """Its prompts end with the beginning of a response to a service."""
+    tasks = "tasks: [{env: maze, groups: 2, items: 0-9, held_out: 10-14, validation: 15-19}]\nenv: {url: local}"
+    monkeypatch.setattr(made_run, "RUN", made_run.RUN.replace("tasks: [{env: FrozenLake, groups: 2}]", tasks))
+    shape = "layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16"
+    folder = made_run.write_run(tmp_path / "run", shape, f"style: chat, think: {think}")
+    found, config = load_served(str(folder)), load_resolved(folder / "config.yaml")
+    services = Services(config, lambda: tmp_path)
+    batched_env = services.batched_env(found.tokenizer, held_out=True)
+    settings = build.rollout_settings(config, batched_env, 1, 0.0)
+    message = batched_env.reset(jax.random.key(0), settings, build.evaluation_ids(0, 1, 0, np.arange(5)))[1]
+    services.close()
+    ids = [*batched_env.prefix[0].tolist(), *message.tokens[0, : int(message.length[0])].tolist()]
+    shown = [("system", SERVICE.instruction), ("user", Maze().reset(10).observation)]
+    assert found.opening == opening
+    assert found.prompt_ids(shown) == ids
 
 
 def test_the_command_serves_a_run_and_ends_with_its_parent(tmp_path):

@@ -16,6 +16,9 @@ from agentrl_jax.services.client import ServiceError
 Key = tuple[int, int]
 """Item and sample."""
 
+FAILURES_IN_A_ROW = 16
+"""Episodes without a reply in a row after which no more are started."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Player:
@@ -85,8 +88,8 @@ def play_all(
 ) -> dict[Key, str]:
     """Plays episodes in at most `concurrency` threads; returns why some could not be played to their end.
 
-    `done` is called in this thread for every episode, with None for one of these. Any other error ends all, after the
-    episodes at work have been left behind.
+    After `FAILURES_IN_A_ROW` of these the rest is not played either. `done` is called in this thread for every episode
+    that was started, with None for one that failed. Any other error ends all, and leaves the episodes at work behind.
     """
     waiting: queue.SimpleQueue[Key] = queue.SimpleQueue()
     finished: queue.SimpleQueue[tuple[Key, Row | BaseException]] = queue.SimpleQueue()
@@ -109,14 +112,19 @@ def play_all(
     for number in range(min(concurrency, len(keys))):
         threading.Thread(target=work, daemon=True, name=f"episode-{number}").start()
     failed: dict[Key, str] = {}
+    left, in_a_row = dict.fromkeys(keys), 0
     try:
-        for _ in keys:
+        while left and in_a_row < FAILURES_IN_A_ROW:
             key, found = finished.get()
+            del left[key]
             if isinstance(found, GivenUp | ServiceError):
-                failed[key] = str(found)
+                failed[key], in_a_row = str(found), in_a_row + 1
+                done(key, None)
             elif isinstance(found, BaseException):
                 raise found
-            done(key, None if isinstance(found, BaseException) else found)
+            else:
+                in_a_row = 0
+                done(key, found)
     finally:
         over.set()
-    return failed
+    return failed | dict.fromkeys(left, f"not played, after {in_a_row} episodes in a row without a reply")
