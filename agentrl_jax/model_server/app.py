@@ -135,6 +135,8 @@ class _Handlers:
 
     async def _sample(self, body: Sampling, prompt: list[int], most: int | None, opening: str) -> list[Choice]:
         context, longest = self._sampler.context, self._sampler.max_tokens
+        if most is not None and most > longest:
+            raise _Refused(400, f"max_tokens is {most}, expected at most {longest} (--max_tokens)")
         room = context - len(prompt)
         if room < (most or 1):
             asked = f" and max_tokens is {most}" if most else ""
@@ -142,8 +144,6 @@ class _Handlers:
                 f"the prompt has {len(prompt)} tokens{asked}; this model's maximum context length is {context} tokens"
             )
             raise _Refused(400, text, "context_length_exceeded")
-        if most is not None and most > longest:
-            raise _Refused(400, f"max_tokens is {most}, expected at most {longest} (--max_tokens)")
         if body.n > self._batcher.max_waiting:
             raise _Refused(400, f"n is {body.n}, expected at most {self._batcher.max_waiting} (--max_waiting)")
         seed = secrets.randbits(63) if body.seed is None else body.seed
@@ -179,5 +179,8 @@ async def _refuse(_: Request, error: Exception) -> Response:
 async def _invalid(_: Request, error: Exception) -> Response:
     """What is wrong with the fields of a body, in one line."""
     assert isinstance(error, RequestValidationError)
-    wrong = [f"{'.'.join(map(str, each['loc'][1:])) or 'the body'}: {cut(each['msg'], 200)}" for each in error.errors()]
+    wrong = []
+    for each in error.errors():
+        where, what = ".".join(map(str, each["loc"][1:])), each["msg"].removeprefix("Value error, ")
+        wrong.append(cut(f"{where}: {what}" if where else what, 300))
     return _Refused(400, "; ".join(wrong[:5])).response()

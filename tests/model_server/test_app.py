@@ -172,6 +172,7 @@ def test_refusals(address, body, status, words):
     error = answer.json().get("error") or {"message": answer.json()["detail"]}
     assert words in error["message"]
     assert "\n" not in error["message"]
+    assert "Value error" not in error["message"]
     assert error.get("code") == {404: "model_not_found"}.get(
         status, "context_length_exceeded" if "context" in words else None
     )

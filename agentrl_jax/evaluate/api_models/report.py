@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from envs_jax.budget import EXACT, optimal_label
@@ -10,12 +11,12 @@ from envs_jax.budget import EXACT, optimal_label
 
 def as_table(result: Mapping[str, Any]) -> Table:
     """Success of the model, and of null, random and optimal play on the same items."""
-    table = Table(title=f"{result['model']} in {result['env']}: success", title_justify="left")
+    table = Table(title=escape(f"{result['model']} in {result['env']}: success"), title_justify="left")
     for name in ("", "mean", "low", "high", "items"):
         table.add_column(name, justify="right" if name else "left")
     for title, interval in _rows(result):
         rates = [f"{interval[bound]:.1%}" for bound in ("mean", "low", "high")] if interval else ["-"] * 3
-        table.add_row(title, *rates, str(interval["n"]) if interval else "0")
+        table.add_row(escape(title), *rates, str(interval["n"]) if interval else "0")
     return table
 
 
