@@ -10,6 +10,8 @@ import threading
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
+from serving import running
+from starlette.middleware import Middleware
 
 from agentrl_jax.errors import UserError
 from agentrl_jax.evaluate.api_models import play
@@ -18,6 +20,10 @@ from agentrl_jax.evaluate.api_models.journal import Journal
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.scripted import evaluate_scripted
 from agentrl_jax.services.environments.maze import SERVICE, STARTS, Oracle
+from agentrl_jax.services.protocol import routes_of
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.guard import Guard
+from agentrl_jax.services.server.limits import Limits
 
 MAZE = TaskOptions(env="maze", items="4,9,13-15", turns=30, concurrency=4)
 """Items 16, 17 and 18 start 3, 2 and 1 moves from the goal."""
@@ -122,7 +128,7 @@ def test_an_action_that_is_refused_takes_a_turn(tmp_path):
     assert list(result["categories"]) == ["depth 1"]
 
 
-def test_samples_have_seeds_of_their_own_and_give_pass_at_k(tmp_path):
+def test_samples_have_different_seeds_and_give_pass_at_k(tmp_path):
     """The second sample does not move."""
     seen = []
 
@@ -138,6 +144,24 @@ def test_samples_have_seeds_of_their_own_and_give_pass_at_k(tmp_path):
     assert result["success_answered"]["mean"] == 0.5
     assert {k: interval["mean"] for k, interval in result["pass_at"].items()} == {"1": 0.5, "2": 1.0}
     assert {k: interval["mean"] for k, interval in result["pass_all"].items()} == {"1": 0.5, "2": 0.0}
+
+
+def test_a_service_on_another_server(tmp_path):
+    """Episodes and lines are played there."""
+    used = []
+
+    class Noted(Guard):
+        async def __call__(self, scope, receive, send):
+            used.append(scope.get("path"))
+            await super().__call__(scope, receive, send)
+
+    app = create_app(SERVICE, routes_of("maze"), Limits())
+    app.user_middleware[0] = Middleware(Noted, **app.user_middleware[0].kwargs)
+    with FakeApi(walk).running() as url, running(app) as server:
+        options = TaskOptions(env="maze", items="16-18", url=server)
+        result = evaluate_api("m", url, options, tmp_path)
+    assert result["success_all"]["mean"] == result["optimal"]["mean"] == 1
+    assert used.count("/maze/step") >= 6
 
 
 def test_more_items_and_samples_ask_only_for_what_is_missing(tmp_path):

@@ -24,7 +24,7 @@ FAILURES_IN_A_ROW = 16
 class Player:
     """Plays episodes of a task with the replies of a journal, and asks the client for those that it lacks.
 
-    With a `seed`, every request has one of its own, by item, sample and turn. With `token_ids`, replies are sent back
+    With a `seed`, every request has a seed by item, sample and turn. With `token_ids`, replies are sent back
     with the tokens that the server gave for them.
     """
 
