@@ -126,6 +126,13 @@ def test_what_is_refused_for_good_is_not_asked_again(ask, status, error, words):
     assert "\n" not in str(refused.value)
 
 
+def test_a_reply_may_hold_the_key():
+    """Local servers are given keys such as `x`, which are parts of words."""
+    api = FakeApi(lambda body: "an ox", [(500, {}, {"error": "no ox"})])
+    with api.running() as url, contextlib.closing(ChatClient(url, "m", key="x")) as client:
+        assert client.ask(ASKED).text == "an ox"
+
+
 @pytest.mark.parametrize(
     ("answer", "finish", "text"),
     [

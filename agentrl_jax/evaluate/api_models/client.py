@@ -1,5 +1,6 @@
 """Client of an OpenAI-compatible chat endpoint, which asks again where another attempt may go better."""
 
+import dataclasses
 import email.utils
 import json
 import random
@@ -150,7 +151,7 @@ class ChatClient:
         except ValueError as error:
             if status == 200:
                 raise _Later(f"{self._url}: {error}") from error
-            answer = {"error": content[:800].decode("utf-8", "replace")}
+            answer = {"error": content.decode("utf-8", "replace")}
         if status == 200 and isinstance(answer, dict) and answer.get("error"):
             # OpenRouter answers so if a provider fails after it was asked.
             code = error_of(answer).get("code")
@@ -159,16 +160,16 @@ class ChatClient:
             try:
                 return read_reply(answer)
             except BadReply as error:
-                raise _Later(f"{self._url}: {error}") from error
+                raise _Later(f"{self._url}: {self._without_key(error)}") from error
         return self._of_error(status, headers, answer)
 
     def _of_error(self, status: int, headers: Mapping[str, str], answer: Any) -> Reply:
-        said = shortened(error_of(answer).get("message") or answer, 300)
+        said = shortened(self._without_key(error_of(answer).get("message") or answer), 300)
         what = f"{self._url}: status {status}: {said}"
         if status in _LATER and not out_of_quota(answer):
             raise _Later(what, retry_after(headers))
         if (reply := reply_of_error(status, answer)) is not None:
-            return reply
+            return dataclasses.replace(reply, refusal=self._without_key(reply.refusal))
         advice = {
             401: "give the key in the environment variable that --key_variable names",
             404: "check the name of the model, and whether --base_url ends with /v1",
@@ -189,10 +190,11 @@ class ChatClient:
                     )
                 if time.monotonic() > end:  # httpx limits only the time of one read
                     raise httpx.ReadTimeout(f"no whole answer within {self._seconds:g} s")
-        found = bytes(content)
-        if self._key:  # a server may repeat it in an error
-            found = found.replace(self._key.encode(), b"***")
-        return response.status_code, response.headers, found
+        return response.status_code, response.headers, bytes(content)
+
+    def _without_key(self, text: object) -> str:
+        """What a server says about an error, in which it may repeat the key."""
+        return str(text).replace(self._key, "***") if self._key else str(text)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
