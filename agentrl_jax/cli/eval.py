@@ -25,22 +25,23 @@ class Eval:
     checkpoint: str = "last"
     """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
-    """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
-    babyai, maze, wordle, or an environment's tag."""
+    """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api: textcraft,
+    sciworld, babyai, maze, wordle, or an environment's tag."""
     policy: Literal["oracle", "random", "null", "constant"] | None = None
     """Scripted policy to evaluate instead of a run, in the service --env; null names no action, constant repeats
     --action."""
     action: str | None = None
     """The action of the policy constant, e.g. "move forward"."""
     items: str | None = None
-    """Items for a scripted policy: numbers such as 0-99, or an item file; default: the published test items of babyai;
-    otherwise, or with --episodes, so many (200) by --seed."""
+    """Items for a scripted policy or an API model: numbers such as 0-99, or an item file; default: the published
+    test items of babyai; otherwise, or with --episodes, so many (200) by --seed."""
     plays: int | None = None
     """Episodes of a scripted policy on each item; default: 56 of random play in babyai without --url, else 1."""
     turns: int | None = None
-    """Limit of turns per episode of a scripted policy; default: the service's usual limit."""
+    """Limit of turns per episode of a scripted policy or an API model; default: the service's usual limit, or
+    5 where an API model plays a compiled environment."""
     url: str = "local"
-    """Address of the server for a scripted policy; local: in this process."""
+    """Address of the environment's server for a scripted policy or an API model; local: in this process."""
     token_file: str = ""
     """File with the token of this server."""
     workers: int = 4
@@ -52,9 +53,10 @@ class Eval:
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
-    """Sampling temperature; default: evaluation.temperature of the run."""
+    """Sampling temperature; default: evaluation.temperature of the run, 0 for an API model."""
     samples: int = 1
-    """Sampled episodes of a run on each level; several also give pass@k (one of k succeeds) and pass^k (all do)."""
+    """Sampled episodes of a run, or of an API model, on each level; several also give pass@k (one of k succeeds) and
+    pass^k (all do)."""
     seed: int | None = None
     """Seed of levels and sampling; default: evaluation.seed of the run."""
     against: str | None = None
