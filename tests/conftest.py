@@ -27,6 +27,7 @@ hypothesis.settings.load_profile("no_deadline")
 
 WITH_FINISHED_RUN = (
     *(
+        "test_api_circle.py",
         "test_diagnose.py",
         "test_eval_set.py",
         "test_panels.py",

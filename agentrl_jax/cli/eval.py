@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax.cli import eval_api
 from agentrl_jax.cli.checks import check_at_least_1, check_env, check_level_file, check_out_file
 from agentrl_jax.errors import UserError
 from agentrl_jax.services.catalog import NAMES
@@ -17,29 +18,30 @@ from agentrl_jax.services.catalog import NAMES
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy."""
+    """Evaluate a checkpoint of a run on held-out levels, sampled and greedy; or a scripted policy, or an API model."""
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN")] = None
     """Folder of the run, e.g. runs/demo; left out with --policy."""
     checkpoint: str = "last"
     """last, best (the highest success in validation), or the step of a checkpoint."""
     env: str | None = None
-    """Another environment than the run's first one; `agentrl envs` lists them. With --policy: textcraft, sciworld,
-    babyai, maze, wordle, or an environment's tag."""
+    """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api: textcraft,
+    sciworld, babyai, maze, wordle, or an environment's tag."""
     policy: Literal["oracle", "random", "null", "constant"] | None = None
     """Scripted policy to evaluate instead of a run, in the service --env; null names no action, constant repeats
     --action."""
     action: str | None = None
     """The action of the policy constant, e.g. "move forward"."""
     items: str | None = None
-    """Items for a scripted policy: numbers such as 0-99, or an item file; default: the published test items of babyai;
-    otherwise, or with --episodes, so many (200) by --seed."""
+    """Items for a scripted policy or an API model: numbers such as 0-99, or an item file; default: the published
+    test items of babyai; otherwise, or with --episodes, so many (200) by --seed."""
     plays: int | None = None
     """Episodes of a scripted policy on each item; default: 56 of random play in babyai without --url, else 1."""
     turns: int | None = None
-    """Limit of turns per episode of a scripted policy; default: the service's usual limit."""
+    """Limit of turns per episode of a scripted policy or an API model; default: the service's usual limit, or
+    5 where an API model plays a compiled environment."""
     url: str = "local"
-    """Address of the server for a scripted policy; local: in this process."""
+    """Address of the environment's server for a scripted policy or an API model; local: in this process."""
     token_file: str = ""
     """File with the token of this server."""
     workers: int = 4
@@ -54,9 +56,10 @@ class Eval:
     episodes: int | None = None
     """Held-out levels; default: evaluation.episodes of the run. With --levels every level is played once."""
     temperature: float | None = None
-    """Sampling temperature; default: evaluation.temperature of the run."""
+    """Sampling temperature; default: evaluation.temperature of the run, 0 for an API model."""
     samples: int = 1
-    """Sampled episodes of a run on each level; several also give pass@k (one of k succeeds) and pass^k (all do)."""
+    """Sampled episodes of a run, or of an API model, on each level; several also give pass@k (one of k succeeds) and
+    pass^k (all do)."""
     best_of: int | None = None
     """Take one of so many samples on each level as the result, by --selector; plays at least so many samples."""
     selector: Literal["oracle", "majority", "shortest", "value", "logprob"] = "oracle"
@@ -72,20 +75,40 @@ class Eval:
     json: bool = False
     """Print one JSON object with success.{mean,low,high,n} instead of a table."""
     out: str | None = None
-    """File for the record of --panel, which is replaced."""
+    """File for the record of --panel, which is replaced; with --api the folder of the replies and results, where the
+    same command goes on after a kill."""
+    of_api: Annotated[eval_api.ApiOptions, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=eval_api.ApiOptions
+    )
 
 
 _OPTIONS = ("checkpoint", "env", "levels", "panel", "episodes", "temperature", "samples", "selector")
 _OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", "selector", "temperature")
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
+_NOT_OF_API = (
+    *("run", "checkpoint", "policy", "action", "plays", "workers", "against"),
+    *("panel", "best_of", "selector", "clusters"),
+)
+
+
+def _refuse(options: Any, names: Sequence[str], where: str) -> None:
+    """Refuses options that are given, but are only read somewhere else."""
+    for name in names:
+        if getattr(options, name) != getattr(type(options)(), name):
+            raise UserError(f"--{name} is {getattr(options, name)}, which is read only {where}; leave it out")
 
 
 def run(command: Eval) -> None:
-    """Prints the success of a run, or of a scripted policy."""
-    for name in _OF_RUN if command.policy is not None else _OF_SCRIPTED:
-        if getattr(command, name) != getattr(Eval(), name):
-            which = "without" if command.policy is not None else "with"
-            raise UserError(f"--{name} is {getattr(command, name)}, which is read only {which} --policy; leave it out")
+    """Prints the success of a run, of a scripted policy, or of an API model."""
+    if command.of_api.api is not None:
+        _refuse(command, _NOT_OF_API, "without --api")
+        eval_api.run(command)
+        return
+    _refuse(command.of_api, [field.name for field in dataclasses.fields(command.of_api)], "with --api")
+    if command.policy is None:
+        _refuse(command, _OF_SCRIPTED, "with --policy")
+    else:
+        _refuse(command, _OF_RUN, "without --policy")
     if command.out is not None and (command.panel is None or command.against is not None):
         raise UserError(f"--out is {command.out}, the file for a record, which needs --panel and no --against")
     if command.best_of is None and command.selector != Eval().selector:

@@ -11,34 +11,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int8
+from jaxtyping import Bool
 
-from agentrl_jax.config import Config, PromptConfig, TaskConfig
+from agentrl_jax.config import Config, TaskConfig
 from agentrl_jax.config.checks import check_sizes
-from agentrl_jax.config.schema import NAMED_LEVELS, PANEL
+from agentrl_jax.config.schema import PANEL
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate import panels, records, results
-from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.limits import Limits, with_limits
 from agentrl_jax.evaluate.seen import learned_from, seen_levels
 from agentrl_jax.evaluate.selectors import Selector, best_of_selector
 from agentrl_jax.parallel import hosts
 from agentrl_jax.parallel.mesh import make_mesh
-from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.envs.host import HostEnv
-from agentrl_jax.rollout.envs.host_environment import HostTask
-from agentrl_jax.rollout.envs.level_splits import TaskLevels, level_splits
 from agentrl_jax.rollout.trajectory import RolloutSettings, Trajectory
 from agentrl_jax.runs.run_folder import read_config
 from agentrl_jax.setup import build
 from agentrl_jax.setup.policy import RunPolicy, load_policy
 from agentrl_jax.setup.programs import Programs, RolloutProgram
 from agentrl_jax.setup.service_tasks import Services, batched_envs
-from envs_jax import babyai, registry
-from envs_jax.babyai import items as babyai_items
-from envs_jax.budget import Baselines, Budget
-from envs_jax.splits import MAX_LEVEL_TRIES, Split
+from envs_jax import registry
+from envs_jax.splits import MAX_LEVEL_TRIES
 
 ATTEMPTS = 3
 """How often a held-out episode is attempted if its environment fails."""
@@ -47,41 +42,15 @@ Params = dict[str, Any]
 """Parameters of a policy, as `TrainState.merged_params` returns them."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalSet:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalSet(LevelSet):
     """Levels of one task, and the program that plays them."""
 
     program: RolloutProgram
     """Rollout of `chunk` episodes with group size 1."""
     chunk: int
-    batched_env: CompiledEnv | HostEnv
-    """Environment with the program's tasks."""
     settings: RolloutSettings
     """Settings of a rollout; `settings_at` replaces split and temperature."""
-    prompt: PromptConfig
-    task: int
-    """Index of the task."""
-    levels: TaskLevels
-    split: Split
-    """The split whose levels are played."""
-    seed: int
-    """Seed of levels and sampling."""
-    categories: Sequence[str] | None = None
-    """Category of each of the task's levels, if there are several."""
-
-    @property
-    def key(self) -> jax.Array:
-        """Key of levels and sampling, different for each split; seeds of host environments follow from it alone."""
-        return jax.random.fold_in(jax.random.key(self.seed), int(self.split))
-
-    @property
-    def rows(self) -> np.ndarray | None:
-        """Rows of the task's level pack that are played; None if levels are generated."""
-        return self.levels.rows(self.split)
-
-    def number(self, wanted: int) -> int:
-        """Number of levels to play if `wanted` are requested: a pack is limited to its own, and none counts twice."""
-        return wanted if self.rows is None else min(wanted, len(self.rows))
 
     def settings_at(self, temperature: float) -> RolloutSettings:
         """Settings of one dispatch."""
@@ -124,25 +93,6 @@ class EvalSet:
                 f"{self.batched_env.tasks[self.task].name} failed {ATTEMPTS} times; {why}"
             )
         return found
-
-    def baselines(self, episodes: int) -> Baselines | None:
-        """Random, null and optimal play on the same levels within the agent's budget; None if unknown."""
-        task = self.batched_env.tasks[self.task]
-        if isinstance(task, HostTask):
-            return None if task.baselines is None else task.baselines(episodes)
-        levels = self.boards(episodes)
-        budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
-        return level_baselines(task.name, task.env, task.env_params, levels, budget)
-
-    def boards(self, episodes: int) -> Int8[np.ndarray, "n H W"]:
-        """The first levels of a task; i8[n, 0, 0] if its levels are not boards."""
-        task = self.batched_env.tasks[self.task]
-        if isinstance(task, HostTask):
-            return np.zeros((episodes, 0, 0), np.int8)
-        if self.rows is not None:
-            return np.asarray(task.env_params.levels)[self.rows[:episodes]]
-        keys = rng.level_key(self.key, build.evaluation_ids(0, episodes, self.task))
-        return registry.sample_levels(task.env, task.env_params, keys, self.levels.split(self.split))
 
 
 def _where(rows: Bool[np.ndarray, " n"], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -288,26 +238,11 @@ def _load(
     batched_env = batched_envs(config, policy.tokenizer, services)[1]
     engine = build.engine_config(config, policy.tokenizer, group_size=1, slots=0)
     build.check_positions(policy.pretrained, batched_env, engine)
-    task_levels = level_splits(batched_env).tasks[0]
-    categories = None
-    if levels in NAMED_LEVELS:
-        numbers = [babyai_items.number_of(item) for item in babyai_items.NAMED[levels]()]
-        categories = [babyai_items.family_of(n) if levels == PANEL else f"{n:02} {babyai.NAMES[n]}" for n in numbers]
-    if levels == PANEL:
-        # No run trains on them: they are test levels by content (`TextEnvironment.test_levels`).
-        task_levels = TaskLevels(split_of_row=np.full(batched_env.levels(0), Split.TEST))
-    elif levels is not None:
-        task_levels = TaskLevels("all levels of the file are played", np.zeros(batched_env.levels(0)))
+    chosen = level_set(config, batched_env, levels, services)
     eval_set = EvalSet(
         program=Programs(make_mesh(1)).rollout("evaluation", policy.model, batched_env, engine),
         chunk=config.train.validation_episodes,
-        batched_env=batched_env,
         settings=build.rollout_settings(config, batched_env, 1, 0.0),
-        prompt=config.prompt,
-        task=0,
-        levels=task_levels,
-        split=Split.TEST,
-        seed=config.evaluation.seed,
-        categories=categories,
+        **vars(chosen),
     )
     return eval_set, services

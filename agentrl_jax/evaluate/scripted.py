@@ -1,7 +1,8 @@
 """Scripted policies on a service: what its oracle, random and empty actions reach on a set of items."""
 
+import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import Outcomes, ScriptedPolicy, Service
 from agentrl_jax.services.environments.common import PlannedPolicy
 from agentrl_jax.services.items import load_items
-from agentrl_jax.setup.service_tasks import Services, play_all
+from agentrl_jax.setup.service_tasks import ServedTask, Services, play_all
 from envs_jax.budget import Budget
 
 
@@ -34,6 +35,7 @@ def evaluate_scripted(
     token_file: str = "",
     seed: int = 0,
     workers: int = 4,
+    on_instances: bool = False,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Plays each item of a set with the service's oracle, with random actions, with empty ones ("null"), or always with
@@ -43,7 +45,7 @@ def evaluate_scripted(
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
     the service's usual limit per episode. `url` is the address of a server, "local" for this process; `token_file` has
     its token. `workers` episodes are played at the same time. In this process, a service that can plays many episodes
-    at once, by the rules of AgentGym's server.
+    at once, by the rules of AgentGym's server, unless `on_instances`.
 
     Returns:
         env, policy (with its action, if constant), turns, items (their number), plays, seed, full_score; success
@@ -65,11 +67,9 @@ def evaluate_scripted(
         )
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random")
-    with refusals():
-        panel = service.panel() if service.panel and items is None and episodes is None else None
-        chosen = panel.items if panel else load_items(items, env) if items else _sampled(service, episodes or 200, seed)
+    chosen, panel_digest = choose_items(service, items, episodes, seed)
     turns = turns or service.turns
-    compiled = url == "local" and service.play_many is not None
+    compiled = url == "local" and service.play_many is not None and not on_instances
     plays = plays or (service.random_plays if policy == "random" and compiled else 1)
     times = f"{plays} plays of each, " if plays > 1 else ""
     action = action or ""
@@ -93,7 +93,7 @@ def evaluate_scripted(
     result |= {"seed": seed, "full_score": service.full_score} | _rates(service, found)
     result |= used
     result["outcomes"] = {"samples": found.solved.astype(int).tolist()}
-    result |= {"panel_digest": panel.digest} if panel else {}
+    result |= {"panel_digest": panel_digest} if panel_digest else {}
     result |= {"compat": "upstream"} if compiled else {}
     if service.category is not None:
         of_item = np.array([service.category(number) for number in numbers])
@@ -160,9 +160,24 @@ def _exact(policy: str, panel: panels.Panel) -> dict[str, Any]:
     }
 
 
-def _sampled(service: Service, episodes: int, seed: int) -> tuple[int, ...]:
+def choose_items(
+    service: Service, items: str | None, episodes: int | None, seed: int
+) -> tuple[tuple[int, ...], str | None]:
+    """The items that are played, and the digest of the published test items if these are chosen.
+
+    `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order, and if
+    that is None too, for the published test items, or else for 200 sampled ones.
+
+    Raises:
+        UserError: the items cannot be read, or are not what they were.
+    """
+    with refusals():
+        if items:
+            return load_items(items, service.name), None
+        if service.panel and episodes is None:
+            return service.panel()
     distinct = min(service.items, service.distinct or service.items)
-    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes, distinct))))
+    return tuple(sorted(random.Random(seed).sample(range(distinct), min(episodes or 200, distinct)))), None
 
 
 def _play(
@@ -178,6 +193,26 @@ def _play(
     workers: int,
 ) -> tuple[Outcomes, list[int], float]:
     """Plays on instances; also returns the local numbers of the items, and the mean number of turns."""
+    with connected(service, chosen, turns, url, token_file, workers) as (task, config), refusals():
+        played = [
+            play_all(task, _policies(service, policy, action, seed + (play << 32)), chosen, config)
+            for play in range(plays)
+        ]
+    columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
+    solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
+    turns_used = float(np.mean([len(episode.actions) for row in played for episode in row]))
+    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]], turns_used
+
+
+@contextlib.contextmanager
+def connected(
+    service: Service, chosen: tuple[int, ...], turns: int, url: str, token_file: str, workers: int
+) -> Iterator[tuple[ServedTask, Config]]:
+    """The service as the task of a run, and its configuration, to play items inside the block.
+
+    Raises:
+        UserError: an item does not exist, or the token file cannot be read.
+    """
     listed = ",".join(map(str, chosen))
     config = Config(
         tasks=(TaskConfig(env=service.name, groups=1, items=listed, held_out=listed),),
@@ -186,17 +221,9 @@ def _play(
     )
     services = Services(config, lambda: Path("."))
     try:
-        with refusals():
-            played = [
-                play_all(services.tasks[0], _policies(service, policy, action, seed + (play << 32)), chosen, config)
-                for play in range(plays)
-            ]
+        yield services.tasks[0], config
     finally:
         services.close()
-    columns = [[getattr(episode, name) for episode in row] for name in ("solved", "score", "strict") for row in played]
-    solved, score, strict = (np.array(columns[start : start + plays]).T for start in range(0, 3 * plays, plays))
-    turns_used = float(np.mean([len(episode.actions) for row in played for episode in row]))
-    return Outcomes(solved, score.astype(float), strict), [episode.item for episode in played[0]], turns_used
 
 
 def _policies(service: Service, policy: str, action: str, seed: int) -> Callable[[int], ScriptedPolicy]:
