@@ -87,7 +87,7 @@ _OF_RUN = ("against", "best_of", "checkpoint", "clusters", "levels", "samples", 
 _OF_SCRIPTED = ("action", "items", "plays", "turns", "url", "token_file", "workers")
 _NOT_OF_API = (
     *("run", "checkpoint", "policy", "action", "plays", "workers", "against"),
-    *("panel", "best_of", "selector", "clusters"),
+    *("best_of", "selector", "clusters"),
 )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
@@ -16,8 +17,8 @@ class ApiOptions:
     """Options of an API model."""
 
     api: str | None = None
-    """Name of a model behind an OpenAI-compatible API, to evaluate it in --env instead of a run; with --base_url and
-    --out."""
+    """Name of a model behind an OpenAI-compatible API, to evaluate it in --env or on --panel instead of a run; with
+    --base_url and --out."""
     base_url: str = ""
     """Address of the API before /chat/completions, e.g. http://127.0.0.1:8001/v1 of `agentrl serve-model`."""
     key_variable: str = "OPENAI_API_KEY"
@@ -52,8 +53,11 @@ class ApiOptions:
 def run(command: Any) -> None:
     """Prints the success of an API model; `command` is the `Eval` whose options are read besides `ApiOptions`."""
     given: ApiOptions = command.of_api
-    if given.api is None or command.env is None or not given.base_url or command.out is None:
-        raise UserError("--api evaluates an API model: give --env ENV, --base_url ADDRESS and --out FOLDER too")
+    named = command.env is not None or command.panel is not None
+    if given.api is None or not named or not given.base_url or command.out is None:
+        raise UserError(
+            "--api evaluates an API model: give --env ENV or --panel NAME, --base_url ADDRESS and --out FOLDER too"
+        )
     check_at_least_1(command, "episodes", "samples", "turns")
     check_at_least_1(given, "actions_per_turn", "max_tokens", "concurrency")
     if not given.request_timeout > 0:
@@ -72,8 +76,16 @@ def run(command: Any) -> None:
 
     options = TaskOptions(
         **{name: getattr(given, name) for name in ("style", "think", "actions_per_turn", "max_tokens", "concurrency")},
+        env=command.env or "",
         **{name: getattr(command, name) for name in _OF_EVAL},
     )
+    panel = None
+    if command.panel is not None:
+        from agentrl_jax.evaluate.api_models.on_panel import on_panel, record_parts
+        from agentrl_jax.evaluate.panels import get_panel
+
+        panel = get_panel(command.panel)
+        options = on_panel(options, panel)
     result = evaluate_api(
         given.api,
         given.base_url,
@@ -86,15 +98,24 @@ def run(command: Any) -> None:
         report=lambda line: print(line, file=sys.stderr, flush=True),
         **{name: getattr(given, name) for name in _PASSED_ON},
     )
+    text = json.dumps(result, allow_nan=False)
+    if panel is not None:
+        from agentrl_jax.evaluate import records
+
+        record = records.of_result(record_parts(result, options, panel))
+        path = Path(command.out) / "record.json"
+        records.write_record(record, str(path))
+        print(f"record: {path}", file=sys.stderr)
+        text = record.model_dump_json()
     if command.json:
-        print(json.dumps(result, allow_nan=False))
+        print(text)
         return
     Console().print(as_table(result))
     for line in lines_of(result):
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-_OF_EVAL = ("env", "items", "episodes", "levels", "turns", "seed", "url", "token_file")
+_OF_EVAL = ("items", "episodes", "levels", "turns", "seed", "url", "token_file")
 _PASSED_ON = ("token_ids", "request_timeout", "retries", "price_in", "price_out")
 
 

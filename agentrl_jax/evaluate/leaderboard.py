@@ -27,7 +27,7 @@ class Row:
 
     agent: str
     kind: str
-    """run, scripted or published."""
+    """run, scripted, api or published."""
     success: Mapping[str, float | int]
     """avg@k with its interval; only the mean if published."""
     samples: int | None = None

@@ -46,9 +46,9 @@ class PanelId(_Part):
 
 
 class Agent(_Part):
-    """Who played: a checkpoint of a run, or a scripted policy."""
+    """Who played: a checkpoint of a run, a scripted policy, or a model behind an API."""
 
-    kind: Literal["run", "scripted"]
+    kind: Literal["run", "scripted", "api"]
     name: str
     iteration: int | None = None
     step: int | None = None

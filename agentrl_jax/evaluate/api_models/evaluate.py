@@ -66,7 +66,8 @@ def evaluate_api(
         the same form, out of `full_score`; with a stricter rule, `strict_success_answered` too. `random`, `null` and
         `optimal` success on the same items, as far as known, and `gap_closed_answered` and `gap_closed_all`, the shares
         of the difference between random and optimal play. With several samples, `pass_at` and `pass_all` over the
-        items whose samples were all answered. `categories`: episodes and both successes of each. `turns_used`, `tokens`
+        items whose samples were all answered. `outcomes`: the items, and `samples`, 1, 0 or null (not answered) of each
+        item and sample. `categories`: episodes and both successes of each. `turns_used`, `tokens`
         (sums over all replies, and `replies_without_usage`), `cost` (null without prices), `requests` and `retried` of
         this call.
 
@@ -97,6 +98,7 @@ def evaluate_api(
         result: dict[str, Any] = {name: settings[name] for name in ("model", "base_url", "env", "style", "turns")}
         result |= {"items": len(task.items), "samples": samples, "temperature": body.get("temperature")}
         result |= summarize(task, rows, samples, len(failed), task.lines())
+        result["outcomes"] = _outcomes(task.items, rows, samples)
     result |= {"tokens": _tokens(replies), "cost": _cost(replies, price_in, price_out)}
     result |= {"requests": client.requests, "retried": client.retried}
     result |= {"unfinished": {f"item {item}, sample {sample}": why for (item, sample), why in failed.items()}}
@@ -172,6 +174,17 @@ def _rates(rows: Sequence[Row]) -> dict[str, Any]:
         "success_answered": _interval([row for row in rows if row["status"] == "answered"], "solved"),
         "success_all": _interval(solved, "solved"),
     }
+
+
+def _outcomes(items: Sequence[int], rows: Sequence[Row], samples: int) -> dict[str, Any]:
+    """The items, whether each sample of each solved it, None where it was not answered, and their categories."""
+    solved = {(row["item"], row["sample"]): int(row["solved"]) for row in rows if row["status"] == "answered"}
+    found: dict[str, Any] = {
+        "items": list(items),
+        "samples": [[solved.get((item, sample)) for sample in range(samples)] for item in items],
+    }
+    kinds = {row["item"]: row["category"] for row in rows if row.get("category") is not None}
+    return found | ({"categories": [kinds[item] for item in items]} if kinds.keys() == set(items) else {})
 
 
 def _interval(rows: Sequence[Row], name: str) -> dict[str, float | int] | None:

@@ -12,9 +12,9 @@ from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.errors import UserError, refusals
 from agentrl_jax.evaluate.api_models.tasks import ApiTask, Outcome, TaskOptions
 from agentrl_jax.evaluate.baselines import select, success_intervals
-from agentrl_jax.evaluate.results import STRICT
 from agentrl_jax.evaluate.level_set import LevelSet, level_set
 from agentrl_jax.evaluate.play import on_device
+from agentrl_jax.evaluate.results import STRICT
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv
 from agentrl_jax.rollout.recording import empty_response
 from agentrl_jax.services.items import load_items
@@ -42,12 +42,12 @@ def level_task(options: TaskOptions) -> ApiTask:
         think=options.think,
         forced_tag=False,  # the model writes it: an API inserts nothing
         max_turns=options.turns or PromptConfig().max_turns,
-        max_actions=spec(env).max_actions,
+        max_actions=options.max_actions or spec(env).max_actions,
         max_actions_per_turn=options.actions_per_turn,
         max_response_tokens=max(options.max_tokens, 2),
     )
     config = Config(
-        tasks=(TaskConfig(env=env, groups=1, levels=levels or ""),),
+        tasks=(TaskConfig(env=env, groups=1, levels=levels or "", options=dict(options.env_options)),),
         prompt=prompt,
         evaluation=EvalConfig() if options.seed is None else EvalConfig(seed=options.seed),
     )
@@ -79,6 +79,7 @@ def level_task(options: TaskOptions) -> ApiTask:
         facts={
             "think": options.think,
             "levels": levels,
+            "options": dict(options.env_options),
             "seed_of_levels": chosen.seed,
             "max_actions": prompt.max_actions,
             "actions_per_turn": options.actions_per_turn,

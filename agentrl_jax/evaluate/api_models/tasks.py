@@ -41,6 +41,7 @@ class TaskOptions:
     """Which environment is played, and how.
 
     Attributes:
+        env: name of the environment; empty where a panel names it, see `on_panel`.
         style: ragen or compact, for the prompts of compiled environments; chat, for services, which compiled
             environments can be too; auto for ragen where it is possible, else chat.
         think: prompts ask for a think block.
@@ -52,6 +53,8 @@ class TaskOptions:
         seed: of items and levels; None for 0, or of levels for the default of `agentrl eval RUN`.
         url: address of the server of a service; local for this process.
         token_file: file with the token of this server.
+        env_options: options of a compiled environment, by name.
+        max_actions: maximum number of actions of an episode of a compiled environment; None for the usual one.
         concurrency: number of episodes that are played at once.
     """
 
@@ -67,6 +70,8 @@ class TaskOptions:
     seed: int | None = None
     url: str = "local"
     token_file: str = ""
+    env_options: tuple[tuple[str, Any], ...] = ()
+    max_actions: int | None = None
     concurrency: int = 16
 
 

@@ -1,0 +1,88 @@
+"""Panels for API models: what is played, and the record of the result."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_jax.errors import UserError, refusals
+from agentrl_jax.evaluate import panels
+from agentrl_jax.evaluate.api_models.tasks import TaskOptions
+from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.evaluate.panels import Panel
+from envs_jax.budget import Budget
+
+
+def on_panel(options: TaskOptions, panel: Panel) -> TaskOptions:
+    """The options with the panel's environment, levels, seed and limit of actions.
+
+    In a service an action is a turn; elsewhere the model keeps its own limits of turns and of actions per turn.
+
+    Raises:
+        UserError: an option would play something else, or the levels are not the panel's.
+    """
+    service = panels.SERVICES.get(panel.env, panel.env)
+    served = panel.served or bool(panel.items)
+    fixed: dict[str, Any] = {"env": service if served else panel.env}
+    if served:
+        fixed |= {"items": panel.items, "turns": panel.max_actions, "style": "chat"}
+    else:
+        env_options = tuple(sorted(panel.options.items()))
+        fixed |= {"episodes": panel.levels, "seed": panel.seed, "env_options": env_options}
+        fixed |= {"max_actions": panel.max_actions}
+    for name in ("env", "items", "episodes", "levels", "turns" if served else "seed"):
+        if given := getattr(options, name):
+            raise UserError(f"--{name} is {given}, which --panel {panel.name} fixes; leave it out")
+    if served and options.style not in ("auto", "chat"):
+        raise UserError(f"--style is {options.style}, but {panel.name} is played as a service; leave it out")
+    with refusals():
+        panels.check_shown(panel, panels.first_observations(panel))
+    return dataclasses.replace(options, **fixed)
+
+
+def record_parts(result: Mapping[str, Any], options: TaskOptions, panel: Panel) -> dict[str, Any]:
+    """What `records.of_result` reads of a result of `evaluate_api`.
+
+    Raises:
+        UserError: some episodes were not answered: a record has an outcome of every one.
+    """
+    samples = result["outcomes"]["samples"]
+    missing = sum(outcome is None for of_item in samples for outcome in of_item)
+    if missing:
+        raise UserError(
+            f"{missing} of {len(samples) * result['samples']} episodes were cut, withheld or not finished, so that "
+            f"there is no record of {panel.name}: it has an outcome of every episode; allow more --max_tokens, or give "
+            "the same command again"
+        )
+    served = result["style"] == "chat"
+    decoding = {
+        "samples": result["samples"],
+        "seed": options.seed or 0,
+        "turns": result["turns"],
+        "actions": panel.max_actions,
+        "actions_per_turn": 1 if served else options.actions_per_turn,
+        "temperature": result["temperature"],
+        "response_tokens": options.max_tokens,
+        "think": options.think,
+        "options": dict(panel.options),
+    }
+    outcomes = dict(result["outcomes"])
+    if not served:
+        budget = Budget(panel.max_actions, result["turns"], options.actions_per_turn)
+        known = level_baselines(panel.env, *panels.environment(panel), panels.panel_levels(panel), budget)
+        assert known is not None, "every environment of a panel has an oracle"
+        lines = {"random": known.random, "optimal": known.optimal, "null": known.null}
+        outcomes |= {name: x.tolist() for name, x in lines.items() if x is not None}
+    tokens, episodes = result["tokens"], len(samples) * result["samples"]
+    counted = not tokens["replies_without_usage"]
+    return {
+        **{name: result[name] for name in ("random", "null", "optimal") if name in result},
+        "success": result["success_all"],
+        "gap_closed": result.get("gap_closed_all"),
+        "outcomes": outcomes,
+        "optimal_is": result.get("optimal_is"),
+        "mean_turns": result["turns_used"],
+        "mean_tokens": tokens["completion_tokens"] / episodes if counted else None,
+        "panel": {"name": panel.name, "sha256": panel.sha256},
+        "agent": {"kind": "api", "name": result["model"]},
+        "decoding": decoding,
+    }
