@@ -20,6 +20,7 @@ from envs_jax.environment import TextEnvironment
 from envs_jax.frozen_lake import oracle as frozen_lake_oracle
 from envs_jax.frozen_lake.open_loop import TooManyBeliefsError, committed_success
 from envs_jax.packs import Levels
+from envs_jax.reference import Floors, Reference, Solver, reference_of_plans
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.splits import Split, split_key
 
@@ -48,6 +49,10 @@ class Spec:
             Plans of more than `limit` actions may be left out.
         plan_after_random: (env, params, levels, limit, most, key) -> for each level R random actions, R uniform in 0 to
             `most`, and the action ids of a shortest plan after them, as far as both have at most `limit` actions.
+        solve: reference solutions, which `envs_jax.checks` executes.
+        floors: highest success of policies that do not solve the task.
+        checked_seeds: seeds of a check, unless the user gives another number.
+        solved_levels: levels that a check solves; None for all.
     """
 
     factory: Factory
@@ -56,6 +61,10 @@ class Spec:
     oracle: Oracle | None = None
     plan: Planner | None = None
     plan_after_random: PlanAfterRandom | None = None
+    solve: Solver | None = None
+    floors: Floors = Floors()
+    checked_seeds: int = 10_000
+    solved_levels: int | None = None
 
 
 class Registry:
@@ -69,21 +78,11 @@ class Registry:
         """Returns the names, in the order in which they were registered."""
         return tuple(self._specs)
 
-    def register(
-        self,
-        name: str,
-        factory: Factory,
-        *,
-        description: str = "",
-        max_actions: int = 10,
-        oracle: Oracle | None = None,
-        plan: Planner | None = None,
-        plan_after_random: PlanAfterRandom | None = None,
-    ) -> None:
-        """Registers an environment; the arguments are those of `Spec`. Raises a `ValueError` if the name is taken."""
+    def register(self, name: str, factory: Factory, **options: Any) -> None:
+        """Registers an environment; the options are the fields of `Spec`. Raises a `ValueError` if the name is taken."""
         if name in self._specs:
             raise ValueError(f"an environment called {name!r} is registered already; expected a new name")
-        self._specs[name] = Spec(factory, description, max_actions, oracle, plan, plan_after_random)
+        self._specs[name] = Spec(factory, **options)
 
     def spec(self, name: str) -> Spec:
         """Returns the entry of an environment; if there is none, a `ValueError` suggests similar names."""
@@ -203,6 +202,34 @@ def _one_by_one(solve: Callable[[Int8[np.ndarray, "H W"]], Int32[np.ndarray, " L
     return lambda env, params, levels, limit: [solve(level) for level in levels]
 
 
+def _bandit_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
+    # The high arm of a pair has the odd id.
+    high = starts.shown[np.arange(len(levels)), np.argmax(starts.shown % 2, axis=1)]
+    ones = np.ones(len(levels), np.int32)
+    return Reference(high.astype(np.int16)[:, None, None], ones, ones.astype(bool))
+
+
+def _frozen_lake_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
+    plans = reference_of_plans([frozen_lake_oracle.plan(level) for level in levels], np.ones(len(levels), bool))
+    rate = float(params.success_rate)
+    if rate == 1:
+        return plans
+    return plans._replace(
+        actions=frozen_lake_oracle.best_actions(levels, limit, rate),
+        situation=frozen_lake.cell_of_player,
+        success=frozen_lake_oracle.optimal_success(levels, limit, rate),
+    )
+
+
+def _sokoban_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
+    return reference_of_plans([sokoban_oracle.solve(level) for level in levels], np.ones(len(levels), bool))
+
+
+def _babyai_solver(env: Any, params: Any, levels: np.ndarray, starts: Any, limit: int) -> Reference:
+    plans = babyai_baselines.plan(env, params, levels, limit)
+    return reference_of_plans(plans, np.zeros(len(levels), bool))
+
+
 _DESCRIPTIONS = {
     "Bandit": "two arms, Engineer (low) and Teacher (high)",
     "BanditTest": "two arms, Trader (low) and Librarian (high)",
@@ -221,14 +248,41 @@ _DESCRIPTIONS = {
     **{f"BabyAI-{name}": f"level {number} of BabyAI" for number, name in babyai.NAMES.items()},
 }
 BUILT_IN: dict[str, Spec] = {
-    name: Spec(factory, _DESCRIPTIONS[name], max_actions, oracle, *plans)
-    for tags, max_actions, oracle, *plans in (
-        (bandit.TAGS, 1, _bandit_oracle),
-        (frozen_lake.TAGS, 10, _frozen_lake_oracle, _one_by_one(frozen_lake_oracle.plan)),
-        (sokoban.TAGS, 10, _sokoban_oracle, _one_by_one(sokoban_oracle.solve)),
-        (babyai.TAGS, 20, babyai_baselines.oracle, babyai_baselines.plan, babyai_baselines.plan_after_random),
-    )
-    for name, factory in tags.items()
+    **{
+        name: Spec(factory, _DESCRIPTIONS[name], 1, _bandit_oracle, solve=_bandit_solver)
+        for name, factory in bandit.TAGS.items()
+    },
+    **{
+        name: Spec(
+            factory,
+            _DESCRIPTIONS[name],
+            10,
+            _frozen_lake_oracle,
+            _one_by_one(frozen_lake_oracle.plan),
+            solve=_frozen_lake_solver,
+        )
+        for name, factory in frozen_lake.TAGS.items()
+    },
+    **{
+        name: Spec(
+            factory, _DESCRIPTIONS[name], 10, _sokoban_oracle, _one_by_one(sokoban_oracle.solve), solve=_sokoban_solver
+        )
+        for name, factory in sokoban.TAGS.items()
+    },
+    **{
+        name: Spec(
+            factory,
+            _DESCRIPTIONS[name],
+            20,
+            babyai_baselines.oracle,
+            babyai_baselines.plan,
+            babyai_baselines.plan_after_random,
+            solve=_babyai_solver,
+            checked_seeds=1_000,
+            solved_levels=64,
+        )
+        for name, factory in babyai.TAGS.items()
+    },
 }
 """The environments of this package."""
 
